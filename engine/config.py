@@ -192,5 +192,7 @@ class EngineConfig(BaseModel):
             ConfigurationError: If one is asked for and there is none.
         """
         if self.device == "cuda" and not has_gpu:
-            raise ConfigurationError("engine.device=cuda needs a GPU that Ray or PyTorch finds, of which there is none")
+            raise ConfigurationError(
+                Fault("engine.device", "be cpu or auto where neither Ray nor PyTorch finds a GPU", "cuda")
+            )
         return HostDevice.gpu(self.clients_together) if has_gpu and self.device != "cpu" else CPU

@@ -32,35 +32,43 @@ class FedscoutError(Exception):
 
 
 class Fault(str):
-    """What is wrong, as one sentence: `SUBJECT must MUST, got GIVEN; HINT`.
+    """What is wrong, as one sentence: `SUBJECT must MUST, got GIVEN; HINT`, or `SUBJECT PROBLEM; HINT`.
 
     Args:
-        subject: What is at fault: a configuration key, an option, a column, a file. Without `must`, the whole sentence.
+        subject: What is at fault: a configuration key, an option, a column, a file. Alone, the whole sentence.
         must: The condition, as it follows the word "must".
         given: What was given in its place; `...` where the sentence says nothing of it.
         hint: What would help.
+        problem: In place of a condition, what is the matter with the subject, such as "can't be read: no such file".
     """
 
     subject: str | None
     must: str | None
     given: str | None
     hint: str | None
+    problem: str | None
 
-    def __new__(cls, subject: object, must: str | None = None, given: object = ..., hint: str | None = None) -> Fault:
+    def __new__(
+        cls,
+        subject: object,
+        must: str | None = None,
+        given: object = ...,
+        hint: str | None = None,
+        problem: str | None = None,
+    ) -> Fault:
         """Make the sentence."""
         hint = hint.removeprefix("; ") if hint else None
         ending = ("" if given is ... else f", got {given}") + (f"; {hint}" if hint else "")
-        fault = super().__new__(cls, subject if must is None else f"{subject} must {must}{ending}")
-        fault.subject, fault.must = (None, None) if must is None else (str(subject), must)
+        said = problem if must is None else f"must {must}"
+        fault = super().__new__(cls, subject if said is None else f"{subject} {said}{ending}")
+        fault.subject, fault.must, fault.problem = (None if said is None else str(subject)), must, problem
         fault.given, fault.hint = None if given is ... else str(given), hint
         return fault
 
     def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
-        return (
-            (self.subject, self.must, ... if self.given is None else self.given, self.hint)
-            if self.must
-            else (str(self),)
-        )
+        if self.subject is None:
+            return (str(self),)
+        return self.subject, self.must, ... if self.given is None else self.given, self.hint, self.problem
 
     @property
     def key(self) -> str | None:

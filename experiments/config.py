@@ -549,12 +549,12 @@ def _read_argument(argument: str) -> dict[Any, Any]:
     key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigurationError(Fault("an argument", "be dotted.key=value or a YAML file", shown(argument)))
-    wanted = f"{key} must have a YAML value, got {shown(argument)}"
+    told = (key, "have a YAML value", shown(argument))
     if not takes_text(key):
         _refuse_other_numbers(key, text)
-    elif isinstance(_plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), wanted)["value"], bool | int | float):
+    elif isinstance(_plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), *told)["value"], bool | int | float):
         argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
-    return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), wanted))
+    return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), *told))
 
 
 def _read_yaml(file: Path) -> dict[Any, Any]:
@@ -563,7 +563,7 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
     try:
         size = file.stat().st_size if file.is_file() else None
     except OSError as error:
-        raise ConfigurationError(f"the configuration file must be readable, got {file}: {error.strerror}") from error
+        raise ConfigurationError(Fault("the configuration file", "be readable", f"{file}: {error.strerror}")) from error
     if size is None:
         raise ConfigurationError(Fault("the configuration file", "exist", file))
     if size > LARGEST_FILE:
@@ -572,7 +572,7 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
         )
     with suppress(UnicodeDecodeError):  # which is told below
         _refuse_other_numbers(str(file), file.read_text("utf-8"))
-    loaded = _plain(lambda: OmegaConf.load(file), f"{file} must be YAML")
+    loaded = _plain(lambda: OmegaConf.load(file), file, "be YAML")
     if not isinstance(loaded, dict):
         raise ConfigurationError(Fault(file, "hold keys and values, such as `seed: 1`"))
     return loaded
@@ -599,7 +599,7 @@ def _refuse_other_numbers(name: str, text: str) -> None:
                 )
 
 
-def _plain(read: Callable[[], Any], wanted: str) -> Any:
+def _plain(read: Callable[[], Any], subject: object, must: str, given: str = "") -> Any:
     """Return what OmegaConf reads as groups and lists, references such as `${seed}` as they are written."""
     from omegaconf import OmegaConf
 
@@ -609,4 +609,4 @@ def _plain(read: Callable[[], Any], wanted: str) -> Any:
         raise
     except Exception as error:  # YAML's constructors raise anything: KeyError for `!!bool x`, IndexError for `!!int ""`
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigurationError(f"{wanted}: {reason}") from error
+        raise ConfigurationError(Fault(subject, must, f"{given}: {reason}" if given else reason)) from error

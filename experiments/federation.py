@@ -144,8 +144,12 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
     if moves_rows or plan.transforms:
         kinds = ", ".join(effect.kind for effect in federation.scenario)
         raise ConfigurationError(
-            "federation.scenario may hold latency, devices, dropout and attacks on updates alone where "
-            f"federation.dataset={federation.dataset}, which has no rows, got {kinds}"
+            Fault(
+                "federation.scenario",
+                "hold latency, devices, dropout and attacks on updates alone where "
+                f"federation.dataset={federation.dataset}, which has no rows",
+                kinds,
+            )
         )
     if any(attack.accomplices for attacks in plan.attacks.values() for attack in attacks):
         raise ConfigurationError(
@@ -198,8 +202,12 @@ def build_federation(
     sizes = deal.partition.sizes
     if federation.min_release > sizes.max():
         raise ConfigurationError(
-            f"federation.min_release must be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients, "
-            f"or nothing could be asked of any, got {federation.min_release}"
+            Fault(
+                "federation.min_release",
+                f"be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients",
+                federation.min_release,
+                "otherwise nothing could be asked of any client",
+            )
         )
     is_dealt = np.zeros(dataset.num_rows, np.bool_)
     is_dealt[deal.partition.rows] = True  # a partition may give a row to several clients

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.runtime.storage import with_addresses
 
 LONGEST_WORD = 240
@@ -61,17 +61,18 @@ def tell(line: str) -> None:
     print(f"fedscout: {visible_line(line)}", file=sys.stderr, flush=True)
 
 
-def extra_module(module: str, extra: str, need: str) -> Any:
+def extra_module(module: str, extra: str, subject: object) -> Any:
     """Import a module of a library that an extra installs.
 
     Args:
         module: Its name.
         extra: That brings its library.
-        need: What needs which library, as the message begins.
+        subject: What needs it, for the message.
 
     Raises:
         ConfigurationError: If it is not installed; says how to install it.
     """
     if find_spec(module.partition(".")[0]) is None:
-        raise ConfigurationError(f"{need}, which is not installed: pip install 'fedscout[{extra}]'")
+        problem = f"needs the package {module}, which is not installed"
+        raise ConfigurationError(Fault(subject, problem=problem, hint=f"pip install 'fedscout[{extra}]'"))
     return import_module(module)

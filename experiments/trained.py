@@ -222,8 +222,12 @@ class TrainedModel:
         if self.description.encoding is None:
             shape = ", ".join(map(str, self.description.feature_shape))
             raise DataError(
-                f"the data set {self.description.rows.dataset!r} says of no column how it becomes a feature, so rows "
-                f"must be an array of the shape (rows, {shape}) given in Python, got the table {name}"
+                Fault(
+                    "rows",
+                    f"be an array of the shape (rows, {shape}) given in Python",
+                    f"the table {name}",
+                    f"the data set {self.description.rows.dataset!r} says of no column how it becomes a feature",
+                )
             )
         if not len(table):
             raise DataError(Fault(f"the table {name}", "hold a row", "none"))
@@ -321,8 +325,11 @@ def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
     algorithm = spec.client_algorithm()
     if shares_nothing(algorithm, layout):
         raise StrategyError(
-            f"a strategy whose clients share something must be trained where the model is kept, got {spec.label}: all "
-            "that it trains stays with its client"
+            Fault(
+                "a strategy whose clients share something",
+                "be trained where the model is kept",
+                f"{spec.label}: all that it trains stays with its client",
+            )
         )
     told = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
     return "; ".join(filter(None, told)) or None

@@ -286,7 +286,7 @@ def server_of(settings: RecommenderConfig) -> str:
         return settings.base_url
     address = os.environ.get("OPENAI_BASE_URL", "").strip()
     if address and (fault := address_fault(address)):
-        raise RecommenderError(f"the environment variable OPENAI_BASE_URL {fault}")
+        raise RecommenderError(Fault("OPENAI_BASE_URL", problem=fault))
     return address or OPENAI_URL
 
 
@@ -386,23 +386,23 @@ class OpenAIChat:
                 return self._of_status(fault)
             case openai.APITimeoutError():
                 seconds = f"{self._settings.timeout_seconds:g} s"
-                return UnreachableModelError(f"{where} must answer within {seconds}, and did not")
+                return UnreachableModelError(Fault(where, f"answer within {seconds}, and did not"))
             case openai.APIConnectionError():
-                return UnreachableModelError(f"{where} must be reachable, and is not: {self._shown(fault)}")
+                return UnreachableModelError(Fault(where, f"be reachable, and is not: {self._shown(fault)}"))
             case openai.OpenAIError():
-                return RecommenderError(f"{where} can't be used: {self._shown(fault)}")
+                return RecommenderError(Fault(where, problem=f"can't be used: {self._shown(fault)}"))
             case _:
-                return UnreachableModelError(f"{where} can't be used: {fault}")
+                return UnreachableModelError(Fault(where, problem=f"can't be used: {fault}"))
 
     def _of_status(self, error: openai.APIStatusError) -> RecommenderError:
         """Return what an HTTP status means."""
         status, text = error.status_code, self._shown(error)
         where = f"the language model's server {self.server}"
         if status in BUSY or status >= 500:
-            return UnreachableModelError(f"{where} must be able to answer, and answered {status}: {text}")
+            return UnreachableModelError(Fault(where, f"be able to answer, and answered {status}: {text}"))
         if 300 <= status < 400:
             return UnreachableModelError(
-                f"{where} must answer itself, and sends the request on to {_origin(error)}, where it does not go"
+                Fault(where, f"answer itself, and sends the request on to {_origin(error)}, where it does not go")
             )
         if status in (401, 403):
             variable = self._settings.api_key_variable or "of recommender.api_key_variable"
@@ -427,8 +427,11 @@ class OpenAIChat:
             content, refusal = message.get("content"), message.get("refusal")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise UnreachableModelError(
-                f"the language model's server {self.server} must answer with a chat completion, "
-                f"got {one_line(redact(body, self._secrets))!r}"
+                Fault(
+                    f"the language model's server {self.server}",
+                    "answer with a chat completion",
+                    repr(one_line(redact(body, self._secrets))),
+                )
             ) from None
         usage = document.get("usage")
         prompt_tokens, completion_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
@@ -567,7 +570,7 @@ def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], boo
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise LogError(f"recorded exchanges must be a file of JSON lines, got {path}: {reason}") from error
+        raise LogError(Fault("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}")) from error
     found = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
         if not line.strip():
@@ -631,7 +634,7 @@ class RecordedChat:
                     self._keep(known)
                 return known.reply
             if known is not None and self._replayed is not None:
-                raise RecommenderError(f"the recorded request was not answered: {known.error}")
+                raise RecommenderError(Fault("the recorded request", problem=f"was not answered: {known.error}"))
         if self._replayed is not None:
             raise RecommenderError(_not_recorded(request, self._replayed))
         if self._live is None:

@@ -51,7 +51,7 @@ def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[s
     beside = provenance.get("cells") or [{} for _ in table.cells]
     rows = [{**asdict(cell), **more} for cell, more in zip(table.cells, beside, strict=True)]
     if faults := _faults(rows, provenance):
-        raise ConfigurationError(f"a table of client settings {faults[0]}")
+        raise ConfigurationError(Fault("a table of client settings", problem=faults[0]))
     told = {name: value for name, value in provenance.items() if name != "cells"}
     document = {"format": FORMAT, "threshold": table.threshold, "provenance": told}
     metadata = {_KEY: json.dumps(document, sort_keys=True, allow_nan=False)}
@@ -70,7 +70,7 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
     """
     rows, document = _read(path)
     if faults := _faults(rows, document["provenance"]):
-        raise ConfigurationError(f"{path} {faults[0]}")
+        raise ConfigurationError(Fault(path, problem=faults[0]))
     cells = tuple(
         SettingsCell(
             heterogeneity=float(row["heterogeneity"]),

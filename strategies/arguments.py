@@ -135,7 +135,7 @@ def constructed(
     except StrategyError:
         raise
     except (Exception, SystemExit) as error:  # a user's constructor may raise anything
-        raise StrategyError(f"{path} must accept {dict(told)}, got {type(error).__name__}: {error}") from error
+        raise StrategyError(Fault(path, f"accept {dict(told)}", f"{type(error).__name__}: {error}")) from error
 
 
 def _annotations(constructor: Callable[..., Any]) -> Mapping[str, Any]:
@@ -229,7 +229,7 @@ def imported(path: str) -> Any:
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise StrategyError(
-            f"{path} must be importable from the Python path, got {type(error).__name__}: {error}"
+            Fault(path, "be importable from the Python path", f"{type(error).__name__}: {error}")
         ) from error
     if unseeded:  # at the first import alone
         logger.warning("%s: %s", path, UNSEEDED)

@@ -178,8 +178,12 @@ def _pair(kind: str) -> type[StrategySpec]:
     halves = kind.split(JOINT)
     if own := [half for half in halves if ":" in half]:
         raise StrategyError(
-            f"a pair must be of strategies of the table, got {shown(kind)}: {shown(own[0])} is a user's own, which "
-            "stands alone; its _construct may return any server rule (docs/client_algorithms.md)"
+            Fault(
+                "a pair",
+                "be of strategies of the table",
+                f"{shown(kind)}: {shown(own[0])} is a user's own, which stands alone",
+                "its _construct may return any server rule (docs/client_algorithms.md)",
+            )
         )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
         raise StrategyError(
@@ -283,7 +287,7 @@ def _document(text: str) -> dict[str, Any]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        raise StrategyError(f"a strategy must be valid JSON, got {shown(text)}: {error.msg} at {where}") from error
+        raise StrategyError(Fault("a strategy", "be valid JSON", f"{shown(text)}: {error.msg} at {where}")) from error
     except RecursionError as error:
         raise StrategyError(Fault("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply")) from error
     if not isinstance(document, dict):

@@ -104,7 +104,7 @@ def read_policy(path: Path) -> OwnerPolicy:
     try:
         policy = OwnerPolicy.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
-        raise ConfigurationError(f"the owner's policy must be a file, got {path}: {error.strerror}") from error
+        raise ConfigurationError(Fault("the owner's policy", "be a file", f"{path}: {error.strerror}")) from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(Fault(f"the owner's policy {path}", f"be TOML: {error}")) from error
     except (UnicodeDecodeError, RecursionError) as error:
@@ -112,7 +112,7 @@ def read_policy(path: Path) -> OwnerPolicy:
     except ValidationError as error:
         keys = [(".".join(map(str, each["loc"])), each) for each in details(error)]
         faults = [fault_of(shown(key) if "." in key else key, each) for key, each in keys]
-        raise ConfigurationError(f"the owner's policy {path}: {'; '.join(faults)}") from error
+        raise ConfigurationError([Fault(path, problem=fault) for fault in faults]) from error
     if policy.folder is None:
         return policy
     return policy.model_copy(update={"folder": path.parent / policy.folder.expanduser()})

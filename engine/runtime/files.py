@@ -227,8 +227,10 @@ def _open_locked(folder: Path) -> int:
             pid, host, _ = _holder(lock)
             os.close(lock)
             if isinstance(error, (BlockingIOError, PermissionError)):
-                raise LogError(f"{folder} is in use by process {pid or 'unknown'} on {host or 'unknown'}") from error
-            raise LogError(f"--out must be on a file system with locks, got {folder}: {error.strerror}") from error
+                raise LogError(
+                    Fault(folder, problem=f"is in use by process {pid or 'unknown'} on {host or 'unknown'}")
+                ) from error
+            raise LogError(Fault("--out", "be on a file system with locks", f"{folder}: {error.strerror}")) from error
         os.close(lock)  # its last holder has removed the file, with all that it had made
 
 

@@ -310,8 +310,7 @@ def _results_alone_on_standard_output(verbose: bool) -> Iterator[None]:
         yield
 
 
-_ADDRESS = "engine.address must be that of a running Ray, host:port, or auto"
-_HINT = "; if that cluster demands a token, set RAY_AUTH_MODE=token and have the token here"
+_HINT = "if that cluster demands a token, set RAY_AUTH_MODE=token and have the token here"
 """Ray says no more than that it failed to connect."""
 
 CONNECT_SECONDS = 10.0
@@ -322,13 +321,17 @@ def _check_reachable(address: str) -> None:
     _check_listening(_found_by_ray() if address == "auto" else address, given=address)
 
 
+def _unusable(given: str, hint: str | None = None) -> Fault:
+    return Fault("engine.address", "be that of a running Ray, host:port, or auto", given, hint)
+
+
 def _check_listening(address: str, given: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         which = "" if address == given else f", which is {address}"
-        raise ConfigurationError(f"{_ADDRESS}, got {given!r}{which}: {error}") from error
+        raise ConfigurationError(_unusable(f"{given!r}{which}: {error}")) from error
 
 
 def _found_by_ray() -> str:
@@ -336,9 +339,9 @@ def _found_by_ray() -> str:
     try:
         found = address_found()
     except (ConnectionError, ValueError) as error:
-        raise ConfigurationError(f"{_ADDRESS}, got 'auto': {first_line(error)}") from error
+        raise ConfigurationError(_unusable(f"'auto': {first_line(error)}")) from error
     if found is None:
-        raise ConfigurationError(f"{_ADDRESS}, got 'auto', but RAY_ADDRESS is {os.environ.get('RAY_ADDRESS')!r}")
+        raise ConfigurationError(_unusable(f"'auto', but RAY_ADDRESS is {os.environ.get('RAY_ADDRESS')!r}"))
     return found
 
 
@@ -398,7 +401,7 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
         reason = first_line(error)
         if config.address is None:
             raise ConfigurationError(Fault("Ray", "be able to start here", hint=f"it says: {reason}")) from error
-        raise ConfigurationError(f"{_ADDRESS}, got {config.address!r}: {reason}{_HINT}") from error
+        raise ConfigurationError(_unusable(f"{config.address!r}: {reason}", _HINT)) from error
     except Exception as error:  # a bare one, if its start takes too long
         raise EngineError(f"Ray did not start: {first_line(error)}") from error
 

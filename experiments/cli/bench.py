@@ -384,7 +384,7 @@ def _run_suite(
     wanted = entries_named(entries, tables)
     scales = {name for entry in wanted for name in entry.read().scales}
     if scale is not None and scale not in scales:
-        raise ConfigurationError(f"--scale must be one of {', '.join(sorted(scales)) or 'none here'}, got {scale!r}")
+        raise ConfigurationError(Fault("--scale", f"be one of {', '.join(sorted(scales)) or 'none here'}", repr(scale)))
     results = [*run_entries(entries, wanted, out, asked)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)

@@ -92,7 +92,9 @@ def app(
         strategy = config.strategy
     else:
         if config_file:
-            raise ConfigurationError("--from takes its configuration from the study; leave out -c")
+            raise ConfigurationError(
+                Fault("-c", "be left out beside --from, which takes its configuration from the study")
+            )
         config, strategy = winner_of(study, settings or [])
     if strategy and chooses:
         raise ConfigurationError(
@@ -194,8 +196,10 @@ def mcp(
     if not root.is_dir():
         raise ConfigurationError(Fault("--root", "be a folder", root))
     if sys.stdin is None or sys.stdout is None:
-        raise ConfigurationError("fedscout mcp speaks on standard input and output, of which one is closed")
-    extra_module("mcp", "mcp", "fedscout mcp needs the package mcp")
+        raise ConfigurationError(
+            Fault("standard input and output", "be open, as fedscout mcp speaks on them", "one that is closed")
+        )
+    extra_module("mcp", "mcp", "fedscout mcp")
     from fedscout.experiments.agents import mcp_server
 
     try:

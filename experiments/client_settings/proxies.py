@@ -254,7 +254,7 @@ def _tried(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[Int
         values = np.array([float(measure(row, quantity)) for row in counts], np.float64)
     except Exception as error:  # user code may raise anything
         raise ConfigurationError(
-            f"{metric} must give a number of (class counts, rows), got {type(error).__name__}: {first_line(error)}"
+            Fault(metric, "give a number of (class counts, rows)", f"{type(error).__name__}: {first_line(error)}")
         ) from error
     known = np.isfinite(values)
     return counts[known], values[known]
@@ -515,7 +515,11 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
         told = hold(runner.grid(Session(seed=config.seed)), ask_moments(clients, config.detection.max_features))
     if told.pooled is None or np.count_nonzero(told.classes.pooled_counts) < 2:
         reason = told.notes[0] if told.notes else f"they tell of {np.count_nonzero(told.classes.pooled_counts)} classes"
-        raise DataError(f"--synthetic needs clients that tell the sums of their features by class; {reason}")
+        raise DataError(
+            Fault(
+                "--synthetic", "be left out where clients do not tell the sums of their features by class", hint=reason
+            )
+        )
     within = within_covariance(told.pooled, told.classes)
     rows, labels = draw_rows(told.classes, within, num_rows, stream(config.seed, "synthetic-rows"))
     return ServerData(rows.reshape(-1, *federation.features.shape[1:]).astype(np.float32), labels)

@@ -340,8 +340,11 @@ def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
     changes = differences({**tuned, **named}, {**told["tuned"], "metric": told["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
         raise ConfigurationError(
-            f"--out must be a new file or a table of the same settings, got {out}, of which differ: "
-            f"{'; '.join(changes[:4])}"
+            Fault(
+                "--out",
+                "be a new file or a table of the same settings",
+                f"{out}, of which differ: {'; '.join(changes[:4])}",
+            )
         )
 
 
@@ -375,7 +378,7 @@ def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = N
     try:
         results = tuple(CellResult(cell, **beside) for cell, beside in zip(table.cells, told["cells"], strict=True))
     except TypeError as error:
-        raise ConfigurationError(f"--refine must be a table of this version, got {path}: {error}") from error
+        raise ConfigurationError(Fault("--refine", "be a table of this version", f"{path}: {error}")) from error
     config = config_of(laid_over(given_settings(arguments, file), stored))
     counts: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
     counts["synthetic"] = told.get("proxy", {}).get("synthetic")

@@ -581,14 +581,20 @@ def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, t
     names = in_order(values)
     if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
         raise DataError(
-            f"column {column!r} of data set {name!r} must hold classes, got {len(names)} different numbers in "
-            f"{len(positions)} rows, which looks like a quantity: federation.task=regression predicts it, and "
-            "federation.task=classification takes the numbers as classes"
+            Fault(
+                f"column {column!r} of data set {name!r}",
+                "hold classes",
+                f"{len(names)} different numbers in {len(positions)} rows, which looks like a quantity",
+                "federation.task=regression predicts it, federation.task=classification takes the numbers as classes",
+            )
         )
     if len(names) < 2 or len(names) > len(positions) // 2:
         raise DataError(
-            f"column {column!r} of data set {name!r} must hold at least two classes and at most half as many as there "
-            f"are rows ({len(positions)}), got {len(names)}" + (f": {names[0]}" if len(names) == 1 else "")
+            Fault(
+                f"column {column!r} of data set {name!r}",
+                f"hold at least two classes and at most half as many as there are rows ({len(positions)})",
+                f"{len(names)}: {names[0]}" if len(names) == 1 else len(names),
+            )
         )
     place = {value: number for number, value in enumerate(names)}
     return np.array([place[value] for value in values], dtype=np.int64)[positions], tuple(names)
@@ -714,8 +720,11 @@ def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:
     told = [fate for fate in fates if fate.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
     reasons = [f"{fate.name[:60]!r} is {fate.became}" + (f" ({fate.key[:100]})" if fate.key else "") for fate in told]
     raise DataError(
-        f"data set {name!r} must have a column of features beside the label, "
-        + (f"but none can be used: {'; '.join(reasons)}" if told else "but it has none")
+        Fault(
+            f"data set {name!r}",
+            "have a column of features beside the label",
+            f"none that can be used: {'; '.join(reasons)}" if told else "none",
+        )
     )
 
 

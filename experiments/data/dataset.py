@@ -188,7 +188,7 @@ def present_classes(
     occurs = np.bincount(numbers, minlength=len(class_names)) > 0
     names = tuple(class_names[index] for index in np.flatnonzero(occurs).tolist())
     if len(names) < 2:
-        raise DataError(f"data set {name!r} must hold at least two classes, got {len(names)}: {', '.join(names)}")
+        raise DataError(Fault(f"data set {name!r}", "hold at least two classes", f"{len(names)}: {', '.join(names)}"))
     return (np.cumsum(occurs) - 1)[numbers].astype(np.int64), names
 
 

@@ -82,8 +82,13 @@ def data_root(dataset: str, folder: Path | None, wanted: str, publication: Publi
     root = folder or os.environ.get(FOLDER_VARIABLE)
     if not root:
         raise DataError(
-            f"data set {dataset!r} reads files, but no folder was given: put {wanted} in place and set "
-            f"{FOLDER_VARIABLE} or federation.folder to that folder; {publication.origin}"
+            Fault(
+                "federation.folder",
+                f"name the folder that data set {dataset!r} is read from",
+                "nothing",
+                f"put {wanted} in place and set {FOLDER_VARIABLE} or federation.folder to that folder; "
+                f"{publication.origin}",
+            )
         )
     return Path(root).expanduser()
 
@@ -139,7 +144,7 @@ def locate_layout(
             missing = [file for file, paths in zip(layout.files, found, strict=True) if not paths]
             partial = f"; of the {layout.name}, {', '.join(missing)} is what is missing"
     raise DataError(
-        f"data set {dataset!r} needs {wanted}, but {root} holds none of them completely{partial}; {publication.origin}"
+        Fault(root, f"hold {wanted} for data set {dataset!r}", f"none of them completely{partial}", publication.origin)
     )
 
 
@@ -214,7 +219,7 @@ class ReadLimits:
                 raise DataError(Fault(path, "be a file, but it is a pipe, a device or a folder"))
             self.check_bytes(path, path.stat().st_size)
         except OSError as error:
-            raise DataError(f"{path} can't be read: {error.strerror}") from None
+            raise DataError(Fault(path, problem=f"can't be read: {error.strerror}")) from None
 
 
 USUAL_LIMITS = ReadLimits()

@@ -210,10 +210,10 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except UnidentifiedImageError:
         raise DataError(Fault(path, f"be a picture ({', '.join(FORMATS)}), but its content is none")) from None
     except MemoryError:
-        raise DataError(f"{path} can't be read: it does not fit into memory") from None
+        raise DataError(Fault(path, problem="can't be read: it does not fit into memory")) from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        raise DataError(f"{path} is damaged or can't be read: {reason}") from None
+        raise DataError(Fault(path, problem=f"is damaged or can't be read: {reason}")) from None
 
 
 def _require_usable(path: Path | str, picture: Image.Image) -> None:
@@ -445,7 +445,7 @@ def _entries(folder: Path) -> list[Path]:
     try:
         entries = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
-        raise DataError(f"the folder {folder} can't be read: {error.strerror}") from None
+        raise DataError(Fault(f"the folder {folder}", problem=f"can't be read: {error.strerror}")) from None
     return [path for path in entries if not _ignored(path.name.lower())]
 
 
@@ -559,7 +559,9 @@ def _each(pictures: list[Picture], read: Callable[[Picture], Value]) -> list[Val
             broken.append(picture.path.name)
     if len(broken) > 1:
         others = listed(broken[1:], most=NUM_NAMES_SHOWN)
-        raise DataError(f"{len(broken)} of {len(pictures)} pictures can't be used: {faults[0]}; nor can {others}")
+        raise DataError(
+            Fault(f"{len(broken)} of {len(pictures)} pictures", problem=f"can't be used: {faults[0]}; nor can {others}")
+        )
     if faults:
         raise DataError(faults)
     return values

@@ -161,7 +161,7 @@ def _refuse_password(address: str) -> None:
     try:
         parts = urlsplit(address)
     except ValueError as error:
-        raise ConfigurationError(f"federation.dataset must be an address, got {address!r}: {error}") from None
+        raise ConfigurationError(Fault("federation.dataset", "be an address", f"{address!r}: {error}")) from None
     if parts.scheme in STORES and parts.password is not None:
         raise ConfigurationError(
             Fault(
@@ -238,13 +238,13 @@ def _fetched(address: str, package: str, limits: ReadLimits) -> Path:
     except (ImportError, ValueError) as error:
         if isinstance(error, ImportError) or "Protocol not known" in str(error):
             raise ConfigurationError(
-                f"reading {address} needs {package}, which is not installed: pip install {package}"
+                Fault(address, problem=f"needs {package}, which is not installed", hint=f"pip install {package}")
             ) from None
-        raise DataError(f"{address} can't be read: {first_line(error)}") from None
+        raise DataError(Fault(address, problem=f"can't be read: {first_line(error)}")) from None
     except (DataError, MemoryError):
         raise
     except Exception as error:  # what the clients of stores raise has no class in common
-        raise DataError(f"{address} can't be read: {first_line(error)}") from None
+        raise DataError(Fault(address, problem=f"can't be read: {first_line(error)}")) from None
     return place
 
 

@@ -337,7 +337,7 @@ def _faults_told(path: Path) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
 
 
 @contextmanager
@@ -350,7 +350,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
             members = [member for member in archive.infolist() if not member.is_dir()]
             if len(members) != 1:
                 names = ", ".join(member.filename for member in members[:5]) or "none"
-                raise DataError(f"{path} must hold one file, got {len(members)}: {names}")
+                raise DataError(Fault(path, "hold one file", f"{len(members)}: {names}"))
             with archive.open(members[0]) as member:
                 yield member
     else:
@@ -578,7 +578,7 @@ def read_parquet(
         if isinstance(error, MemoryError):
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path} can't be read as Parquet: {reason}") from None
+        raise DataError(Fault(path, problem=f"can't be read as Parquet: {reason}")) from None
     return with_empty(pa.Table.from_batches(blocks), [name for name in schema.names if name in dropped])
 
 

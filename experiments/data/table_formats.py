@@ -192,7 +192,7 @@ def read_arrow(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
-        raise DataError(f"{path} can't be read as an Arrow file: {first_line(error)}") from None
+        raise DataError(Fault(path, problem=f"can't be read as an Arrow file: {first_line(error)}")) from None
     if not blocks:
         raise DataError(Fault(path, "hold rows, but it has none"))
     return with_empty(pa.Table.from_batches(blocks), [name for name in reader.schema.names if name in dropped])
@@ -266,7 +266,7 @@ def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
         with np.load(path, allow_pickle=False) as file:
             found = {name: np.concatenate([file[part] for part in parts]) for name, parts in wanted.items()}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise DataError(f"{path} can't be read as arrays of NumPy: {first_line(error)}") from None
+        raise DataError(Fault(path, problem=f"can't be read as arrays of NumPy: {first_line(error)}")) from None
     _check_lengths(path, found)
     return found
 
@@ -342,7 +342,7 @@ def read_excel(
         ConfigurationError: If openpyxl is not installed.
         DataError: If the file is no workbook, too large, its first sheet is no table, or a formula has no value.
     """
-    openpyxl = extra_module("openpyxl", "tables", f"reading {path} needs openpyxl")
+    openpyxl = extra_module("openpyxl", "tables", f"reading {path}")
     limits.check_file(path)
     try:
         has_formulas = _has_formulas(path, limits)
@@ -367,7 +367,7 @@ def read_excel(
     except (DataError, EnoughRowsError, MemoryError):
         raise
     except Exception as error:  # openpyxl lets through whatever a broken part makes of it
-        raise DataError(f"{path} can't be read as an Excel workbook: {first_line(error)}") from None
+        raise DataError(Fault(path, problem=f"can't be read as an Excel workbook: {first_line(error)}")) from None
 
 
 def _has_formulas(path: Path, limits: ReadLimits) -> bool:
@@ -530,7 +530,7 @@ def _of_file(
 
     is_duckdb = path.name.lower().endswith(DUCKDB_SUFFIXES)
     if is_duckdb:
-        extra_module("duckdb", "tables", f"reading {path} needs duckdb")
+        extra_module("duckdb", "tables", f"reading {path}")
     asked = json.dumps({"path": str(path), "query": query, "dropped": [*dropped], "is_duckdb": is_duckdb})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(  # noqa: S603 our own program
@@ -565,7 +565,9 @@ def _of_file(
             raise watch.fault from None
         if process.returncode == query_process.FAULT:
             raise DataError(json.loads(told.splitlines()[-1])) from None
-        raise DataError(f"{path} can't be read as a database: {told.splitlines()[-1] if told else error}") from None
+        raise DataError(
+            Fault(path, problem=f"can't be read as a database: {told.splitlines()[-1] if told else error}")
+        ) from None
     finally:
         process.kill()
         process.wait()
@@ -638,10 +640,16 @@ def _answer(place: str, query: str, seconds: float) -> Iterator[tuple[list[str],
             yield [*map(str, found.keys())], iter(found)
             connection.rollback()
     except exc.SQLAlchemyError as error:
-        raise DataError(f"{url.render_as_string()} can't be read as a database: {first_line(error)}") from None
+        raise DataError(
+            Fault(url.render_as_string(), problem=f"can't be read as a database: {first_line(error)}")
+        ) from None
     except ImportError as error:
         raise ConfigurationError(
-            f"reading {url.render_as_string()} needs a driver that is not installed: pip install {error.name}"
+            Fault(
+                f"reading {url.render_as_string()}",
+                problem="needs a driver that is not installed",
+                hint=f"pip install {error.name}",
+            )
         ) from None
 
 
@@ -793,7 +801,7 @@ def _refuse_style(style: TextStyle, name: str) -> None:
 
 def _unknown_format(path: Path) -> DataError:
     kinds = (*PARQUET_SUFFIXES[:1], *TEXT_SUFFIXES[:4], *JSON_SUFFIXES[:1], *ARROW_SUFFIXES[:1], *EXCEL_SUFFIXES[:1])
-    allowed = f"one's own table must end in {', '.join((*kinds, *SQLITE_SUFFIXES[:1], ARRAY_SUFFIX))} or similar"
-    if path.name.lower().endswith(UNSAFE_SUFFIXES):
-        return DataError(f"{allowed}, got {path}: {path.suffix} can carry code or objects, so it is never opened")
-    return DataError(f"{allowed}, got {path}")
+    is_unsafe = path.name.lower().endswith(UNSAFE_SUFFIXES)
+    why = f"{path.suffix} can carry code or objects, so it is never opened" if is_unsafe else None
+    endings = ", ".join((*kinds, *SQLITE_SUFFIXES[:1], ARRAY_SUFFIX))
+    return DataError(Fault("the file of a table", f"end in {endings} or similar", path, why))

@@ -202,10 +202,13 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         raise DataError(
-            f"column {column!r} of data set {name!r} must hold a finite number in every row to be "
-            f"predicted as a quantity, got something else in {row_name(wrong[0])}"
-            + (f" and in {len(wrong) - 1} more" if len(wrong) > 1 else "")
-            + "; federation.task=classification predicts classes"
+            Fault(
+                f"column {column!r} of data set {name!r}",
+                "hold a finite number in every row to be predicted as a quantity",
+                f"something else in {row_name(wrong[0])}"
+                + (f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""),
+                "federation.task=classification predicts classes",
+            )
         )
     if len(np.unique(values)) < 2:
         raise DataError(

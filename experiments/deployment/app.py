@@ -249,7 +249,7 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
         for place, text in files.items():
             write_atomically(folder / place, partial(_write, text))
     except OSError as error:
-        raise ConfigurationError(f"--out must be a folder that can be written, got {folder}: {error}") from error
+        raise ConfigurationError(Fault("--out", "be a folder that can be written", f"{folder}: {error}")) from error
     return folder
 
 

@@ -317,8 +317,12 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:
         raise DataError(
-            f"the study's data set {request.dataset!r} says of no column how it becomes a feature, so a client's rows "
-            f"must be arrays of the model's shape {agreement.feature_shape}, got the table {name}"
+            Fault(
+                "a client's rows",
+                f"be arrays of the model's shape {agreement.feature_shape}",
+                f"the table {name}",
+                f"the study's data set {request.dataset!r} says of no column how it becomes a feature",
+            )
         )
     table = read_table(Path(name), request).rows if name != "DataFrame" else _of_frame(rows)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
@@ -419,7 +423,7 @@ def client_app(
 
     def federation_of(number: int, terms: str, context: Context) -> Federation:
         if terms not in ("", agreed.digest):
-            raise DataError("the driver has another agreement than this client")
+            raise DataError(Fault("the driver's agreement", "be that of this client"))
         return client_federation(agreed, number, context, rows)
 
     def answer(message: Message, context: Context) -> Message:

@@ -137,7 +137,7 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
     config = _configuration(known, claim["config"].get("client_settings"), settings)
     strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
     if strategy is None:
-        raise LogError(f"{folder} holds a study of which no training went through, so there is nothing to deploy")
+        raise LogError(Fault(folder, "hold a study of which a training went through"))
     return config, strategy
 
 
@@ -160,12 +160,17 @@ def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> 
     if table is None and not settings:
         return config
     if not all(setting.startswith("client_settings.") for setting in settings):
-        raise ConfigurationError("--from takes all settings from the study, but for client_settings; leave out others")
+        raise ConfigurationError(
+            Fault("settings beside --from", "be of client_settings alone, as the others are the study's")
+        )
     given = load_config(settings, None).client_settings
     if table is None or given.kind is None or given.identity() != table:
         raise ConfigurationError(
-            "client_settings must be the study's, got "
-            + ("some where the study had none" if table is None else f"{' '.join(settings) or 'nothing'}")
+            Fault(
+                "client_settings",
+                "be the study's",
+                "some where the study had none" if table is None else " ".join(settings) or "nothing",
+            )
         )
     return config.model_copy(update={"client_settings": given})
 
@@ -392,12 +397,10 @@ class RealFederation:
             "search.budget, search.confirmation_seeds and training.num_rounds say how much it does, or rules choose"
         )
         if max_rounds is not None and num_rounds > max_rounds:
-            raise ConfigurationError(
-                f"the search takes {num_rounds} rounds, of which {max_rounds} are allowed; {advice}"
-            )
+            raise ConfigurationError(Fault("the search", f"take at most {max_rounds} rounds", num_rounds, advice))
         if max_bytes is not None and num_rounds * a_round > max_bytes:
             raise ConfigurationError(
-                f"the search takes {num_rounds * a_round:,} bytes, of which {max_bytes:,} are allowed; {advice}"
+                Fault("the search", f"take at most {max_bytes:,} bytes", f"{num_rounds * a_round:,}", advice)
             )
 
 

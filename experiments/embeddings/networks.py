@@ -128,11 +128,11 @@ class Tokens:
     """
 
     def __init__(self, path: Path) -> None:
-        tokenizers = extra_module("tokenizers", "embeddings", "--tokenizer needs the library tokenizers")
+        tokenizers = extra_module("tokenizers", "embeddings", "--tokenizer")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more special
-            raise DataError(f"{path} can't be read as a tokenizer: {first_line(error)}") from None
+            raise DataError(Fault(path, problem=f"can't be read as a tokenizer: {first_line(error)}")) from None
         if self._tokenizer.truncation is None:
             self._tokenizer.enable_truncation(MOST_TOKENS)
         self._tokenizer.enable_padding(**(self._tokenizer.padding or {}))
@@ -163,11 +163,11 @@ class _Session:
     """
 
     def __init__(self, path: Path) -> None:
-        runtime = extra_module("onnxruntime", "embeddings", "--weights in ONNX need the library onnxruntime")
+        runtime = extra_module("onnxruntime", "embeddings", "--weights in ONNX")
         try:
             self._session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library's own derive of nothing else
-            raise DataError(f"{path} can't be read as a network in ONNX: {first_line(error)}") from None
+            raise DataError(Fault(path, problem=f"can't be read as a network in ONNX: {first_line(error)}")) from None
         self.path = path
         self.inputs = [wanted.name for wanted in self._session.get_inputs()]
         names = [given.name for given in self._session.get_outputs()]
@@ -310,7 +310,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         content = _read_safe(path) if suffix in SAFE else _read_torch(path)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"{path} can't be read as weights: {first_line(error)}") from None
+        raise DataError(Fault(path, problem=f"can't be read as weights: {first_line(error)}")) from None
     if not (isinstance(content, dict) and all(isinstance(value, Tensor) for value in content.values())):
         raise DataError(Fault(path, "hold tensors by name, as a state_dict does"))
     return content

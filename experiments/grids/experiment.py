@@ -412,7 +412,7 @@ def read_experiment(path: Path) -> Experiment:
         document = yaml.safe_load(path.read_text())
         return Experiment.model_validate(document)
     except OSError as error:
-        raise ConfigurationError(f"the experiment must be a YAML file, got {path}: {error.strerror}") from error
+        raise ConfigurationError(Fault("the experiment", "be a YAML file", f"{path}: {error.strerror}")) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(Fault(path, f"be YAML: {' '.join(str(error).split())}")) from error
     except ValidationError as error:

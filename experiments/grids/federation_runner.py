@@ -327,7 +327,7 @@ def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]
         out.mkdir(parents=True, exist_ok=True)
         others = sorted({entry.name for entry in out.iterdir()} - {STUDIES, LOCK, *own})
     except OSError as error:
-        raise LogError(f"--out must be a folder that can be written, got {out}: {error.strerror}") from error
+        raise LogError(Fault("--out", "be a folder that can be written", f"{out}: {error.strerror}")) from error
     if others:
         raise LogError(
             Fault(

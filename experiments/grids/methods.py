@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 
 
 class _Kind(BaseModel):
@@ -123,5 +123,5 @@ def imported(path: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
-            f"an import path must lead to a function, module:name, got {path!r}: {error}"
+            Fault("an import path", "lead to a function, module:name", f"{path!r}: {error}")
         ) from error

@@ -87,8 +87,11 @@ def _module_of(path: str, subject: str) -> ModuleType:
         return imported(path, (os.getcwd(),))
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ConfigurationError(
-            f"{subject} must be importable from the Python path or the working directory, "
-            f"got {type(error).__name__}: {' '.join(str(error).split())}"
+            Fault(
+                subject,
+                "be importable from the Python path or the working directory",
+                f"{type(error).__name__}: {' '.join(str(error).split())}",
+            )
         ) from error
 
 

@@ -97,7 +97,7 @@ class ModelRequest:
         if self.num_features < 1 or not self.feature_shape:
             raise DataError(Fault("a row", "hold at least one feature", f"rows of shape {self.feature_shape}"))
         if self.num_classes < 2 and not self.predicts_quantity:
-            raise DataError(f"a model needs at least two classes, got {self.num_classes}")
+            raise DataError(Fault("the classes of a model", "be at least two", self.num_classes))
 
     @property
     def num_features(self) -> int:
@@ -152,8 +152,11 @@ class ModelRequest:
         shape = self.feature_shape
         if len(shape) != IMAGE_AXES or min(shape[1:]) < smallest:
             raise DataError(
-                f"model.kind={kind} needs images of shape (channels, height, width) with at least {smallest} pixels "
-                f"a side{reason}, got rows of shape {shape}"
+                Fault(
+                    f"model.kind={kind}",
+                    f"have images of shape (channels, height, width) with at least {smallest} pixels a side{reason}",
+                    f"rows of shape {shape}",
+                )
             )
         channels, height, width = shape
         return channels, height, width

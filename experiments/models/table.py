@@ -282,7 +282,7 @@ def build_model(request: ModelRequest) -> ModelFactory:
     """
     kind = request.settings.kind
     if fault := model_fault(kind):
-        raise ConfigurationError(f"model.kind {fault}")
+        raise ConfigurationError(Fault("model.kind", problem=fault))
     if kind in MODELS:
         return MODELS[kind](request)
     from fedscout.experiments.models.own import own_model

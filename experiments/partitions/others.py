@@ -121,7 +121,7 @@ def pathological(request: PartitionRequest) -> PartitionResult:
     num_clients, settings = request.require_num_clients(), request.settings
     chosen = (num_clients, LABEL, settings.classes_per_client, settings.class_assignment)
     num_draws = 1 if settings.class_assignment == "deterministic" else MAX_DRAWS
-    reason = ""
+    reason = Fault("")
     for draw in range(1, num_draws + 1):
         try:
             deal = deal_with_flower(
@@ -133,11 +133,10 @@ def pathological(request: PartitionRequest) -> PartitionResult:
         smallest = int(deal.partition.sizes.min())
         if smallest >= settings.min_size:
             return deal
-        reason = (
-            f"federation.partition.min_size must be at most {smallest}, the rows of the smallest client, "
-            f"got {settings.min_size}"
-        )
-    raise DataError(f"{reason}; {num_draws} assignments were tried; fewer clients, or fewer classes a client, may do")
+        must = f"be at most {smallest}, the rows of the smallest client"
+        reason = Fault("federation.partition.min_size", must, settings.min_size)
+    tried = f"{num_draws} assignments were tried; fewer clients, or fewer classes a client, may do"
+    raise DataError(Fault(reason.subject or reason, reason.must, reason.given or ..., tried, reason.problem))
 
 
 def _require_possible(request: PartitionRequest) -> None:
@@ -378,7 +377,7 @@ def _read(file: Path) -> list[list[int]]:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             table = [(number, cells) for number, cells in enumerate(csv.reader(lines), start=1) if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(f"{KEY} must be a CSV file that can be read, got {file}: {error}") from error
+        raise ConfigurationError(Fault(KEY, "be a CSV file that can be read", f"{file}: {error}")) from error
     if not table:
         raise ConfigurationError(Fault(f"{KEY}: {file}", "hold a line of class counts a client", "none"))
     rows = []

@@ -138,7 +138,7 @@ def export_module(module: str, target: str) -> Any:
     Raises:
         ConfigurationError: If it is not installed; says how to install it.
     """
-    return extra_module(module, target, f"--to {target} needs the package {target}")
+    return extra_module(module, target, f"--to {target}")
 
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -172,8 +172,8 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
     except Exception as error:  # whatever reading a foreign file leads to
         if not path.exists():
             raise
-        wanted = f"{path} must be a file of Optuna studies, or not be there, got another"
-        raise LogError(f"{wanted}: {first_line(error)}") from error
+        must = "be a file of Optuna studies, or not be there"
+        raise LogError(Fault(path, must, first_line(error))) from error
     return len(trials)
 
 
@@ -307,8 +307,8 @@ def export_to_mlflow(study: LoggedStudy, tracking_uri: str) -> int:
         for record in missing:
             _log(client, entities, identity, record)
     except (exceptions.MlflowException, OSError) as error:
-        wanted = f"--path must be a tracking URI that MLflow can write to, got {tracking_uri}"
-        raise LogError(f"{wanted}: {first_line(error)}") from error
+        must = "be a tracking URI that MLflow can write to"
+        raise LogError(Fault("--path", must, f"{tracking_uri}: {first_line(error)}")) from error
     return len(missing)
 
 

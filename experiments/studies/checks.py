@@ -92,8 +92,11 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
     if seconds.min() > deadline:
         fastest = seen[int(np.argmin(seconds))]
         raise ConfigurationError(
-            f"training.simulated_deadline_seconds must be at least what a client's round takes, got {deadline:g}: the "
-            f"fastest, client {fastest}, takes {seconds.min():.3g} s or more"
+            Fault(
+                "training.simulated_deadline_seconds",
+                "be at least what a client's round takes",
+                f"{deadline:g}: the fastest, client {fastest}, takes {seconds.min():.3g} s or more",
+            )
         )
 
 
@@ -204,8 +207,9 @@ def check_able_clients(
     """
     if (num_scored := config.training.scored_clients or 0) > federation.num_seen:
         raise ConfigurationError(
-            f"training.scored_clients must be at most {federation.num_seen}, the clients that take part, got "
-            f"{num_scored}"
+            Fault(
+                "training.scored_clients", f"be at most {federation.num_seen}, the clients that take part", num_scored
+            )
         )
     for selection in policies:
         if selection is None:
@@ -216,9 +220,11 @@ def check_able_clients(
         num_able = int(np.count_nonzero(able_clients(facts, asked.session, policy)))
         if num_able < cohort.num_sampled:
             raise ConfigurationError(
-                f"selection.kind={selection.label} must have the {cohort.num_sampled} clients to choose from that "
-                f"training.fraction_train asks for, got {num_able} of {cohort.num_clients} that can ever train"
-                + _reasons(facts, asked.session, policy)
+                Fault(
+                    f"selection.kind={selection.label}",
+                    f"have the {cohort.num_sampled} clients to choose from that training.fraction_train asks for",
+                    f"{num_able} of {cohort.num_clients} that can ever train{_reasons(facts, asked.session, policy)}",
+                )
             )
 
 

@@ -180,8 +180,11 @@ def check_alone(config: StudyConfig) -> None:
     told += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
     if told:
         raise ConfigurationError(
-            "client_settings.kind=table must be the only one that chooses clients' rates, batches and epochs, got "
-            + ", ".join(told)
+            Fault(
+                "client_settings.kind=table",
+                "be the only one that chooses clients' rates, batches and epochs",
+                ", ".join(told),
+            )
         )
 
 
@@ -189,10 +192,12 @@ def _check_clients(federation: Federation) -> None:
     """Refuse clients that a table says nothing of."""
     if federation.task is not None or federation.targets is not None:
         what = "clients that play" if federation.task is not None else "a quantity to predict"
-        raise ConfigurationError(f"client_settings.kind=table needs classes, got a federation with {what}")
+        raise ConfigurationError(
+            Fault("client_settings.kind=table", "be used where there are classes", f"a federation with {what}")
+        )
     if federation.num_classes < 2:
         raise ConfigurationError(
-            f"client_settings.kind=table needs two classes or more, got a federation with {federation.num_classes}"
+            Fault("client_settings.kind=table", "be used where there are at least two classes", federation.num_classes)
         )
 
 
@@ -203,13 +208,15 @@ def folder_of_metric(metric: str, num_classes: int) -> str:
         UserError: If it can't be imported, or gives no number.
     """
     found = imported(metric)
-    wanted = f"client_settings.metric {metric} must be a function of (class counts, rows) that gives a number"
+    must = "be a function of (class counts, rows) that gives a number"
     try:
         answer = float(found(np.ones(num_classes, np.int64), num_classes))
     except Exception as error:  # user code may raise anything
-        raise ConfigurationError(f"{wanted}, got {type(error).__name__}: {first_line(error)}") from error
+        raise ConfigurationError(
+            Fault("client_settings.metric", must, f"{metric}, with {type(error).__name__}: {first_line(error)}")
+        ) from error
     if not math.isfinite(answer):
-        raise ConfigurationError(f"{wanted}, got {answer}")
+        raise ConfigurationError(Fault("client_settings.metric", must, f"{metric}, with {answer}"))
     module = metric.partition(":")[0]
     file = getattr(sys.modules[module], "__file__", None)
     return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -299,8 +299,12 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         if not _rests_on_no_search(folder, differences(before, now)):
             changes = differences(before, now, type(config)().model_dump(mode="json"))
             raise LogError(
-                f"{folder.path} holds the study of another configuration and can't be continued with this one; "
-                f"what differs: {'; '.join(changes[:6]) or UNSEEN}. Choose another --out"
+                Fault(
+                    folder.path,
+                    problem="holds the study of another configuration and can't be continued with this one; "
+                    f"what differs: {'; '.join(changes[:6]) or UNSEEN}",
+                    hint="choose another --out",
+                )
             )
         if folder.is_writable:
             claim = {**stored, "config_hash": config.digest(), "config": config.identity()}
@@ -330,14 +334,22 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     stored = there or {"config_hash": config.digest(), "config": config.identity(), "versions": versions()}
     if data is not None and stored.get("data_digest") not in (None, data):
         raise LogError(
-            f"{folder.path} holds a study of other data and can't be continued: the rows of data set "
-            f"{config.federation.dataset!r} have changed since. Choose another --out"
+            Fault(
+                folder.path,
+                problem="holds a study of other data and can't be continued: the rows of data set "
+                f"{config.federation.dataset!r} have changed since",
+                hint="choose another --out",
+            )
         )
     before, code = stored.get("code", {}), federation_code(config)
     for name, files in changed_files(before, code).items():
         raise LogError(
-            f"{folder.path} holds a study of other code and can't be continued: {', '.join(files)} of {name} "
-            "changed since. Choose another --out"
+            Fault(
+                folder.path,
+                problem="holds a study of other code and can't be continued; changed since: "
+                f"{', '.join(files)} of {name}",
+                hint="choose another --out",
+            )
         )
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
@@ -561,17 +573,17 @@ def read_report(path: Path, asked_by: str = "--report") -> HeterogeneityReport:
     Raises:
         DataError: If it is none.
     """
-    wanted = f"{asked_by} must be a report that `fedscout detect` or `fedscout run` wrote, got {path}"
+    must = "be a report that `fedscout detect` or `fedscout run` wrote"
     try:
         document = read_json_object(path)
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
     except ValidationError as error:
-        raise DataError(f"{wanted}: {_fault(error)}") from error
+        raise DataError(Fault(asked_by, must, f"{path}: {_fault(error)}")) from error
     except FileNotFoundError as error:
-        raise DataError(f"{wanted}: there is no such file") from error
+        raise DataError(Fault(asked_by, must, f"{path}: no such file")) from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{wanted}: {' '.join(str(error).split())}") from error
+        raise DataError(Fault(asked_by, must, f"{path}: {' '.join(str(error).split())}")) from error
 
 
 def _fault(error: ValidationError) -> str:

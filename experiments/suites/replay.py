@@ -261,7 +261,7 @@ def read_table(path: Path) -> list[FederationTrials]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise LogError(f"a table of trials must be a Parquet file that can be read, got {path}: {error}") from error
+        raise LogError(Fault("a table of trials", "be a Parquet file that can be read", f"{path}: {error}")) from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
         raise LogError(Fault("a table of trials", "be one that `fedscout bench table` has written", path))
     abouts: dict[str, TabledFederation] = {}
@@ -541,5 +541,5 @@ def _code_of(path: str) -> Iterator[None]:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename}, line {place.lineno}"
         raise ConfigurationError(
-            f"{path} must search without a fault, got {type(error).__name__}: {first_line(error)} ({where})"
+            Fault(path, "search without a fault", f"{type(error).__name__}: {first_line(error)} ({where})")
         ) from error

@@ -351,8 +351,12 @@ def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
             changes = [f"{key}: {value_text(old[key])} there, {value_text(fixed[key])} here" for key in differing]
             key = differing[0]
             raise LogError(
-                f"{path} holds another sweep; what differs: {'; '.join(changes[:6])}. Choose another --out, or make it "
-                f"an axis, such as {key}={value_text(old[key])},{value_text(fixed[key])}"
+                Fault(
+                    path,
+                    problem=f"holds another sweep; what differs: {'; '.join(changes[:6])}",
+                    hint="choose another --out, or make it an axis, such as "
+                    f"{key}={value_text(old[key])},{value_text(fixed[key])}",
+                )
             )
         fixed = {key: fixed[key] for key in shared}
     return {"axes": axes, "fixed": fixed}

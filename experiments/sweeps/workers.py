@@ -299,8 +299,11 @@ def share_gpus(parallel: int | None) -> Share:
     """
     if parallel not in (None, 1):
         raise ConfigurationError(
-            f"--parallel must be left out or 1 on GPUs, all of which a study has; engine.device=cpu leaves them alone, "
-            f"got {parallel}"
+            Fault(
+                "--parallel",
+                "be left out or 1 on GPUs, all of which a study has; engine.device=cpu leaves them alone",
+                parallel,
+            )
         )
     return Share(1, None)
 

@@ -176,7 +176,7 @@ def watched_memory() -> Iterator[MemoryWatch]:
     """
     if not Path("/proc/self/smaps_rollup").exists():
         raise ConfigurationError(
-            "memory is measured by /proc/PID/smaps_rollup, which Linux has and this system has not"
+            Fault("/proc/PID/smaps_rollup", "exist, as memory is measured by it", "a system other than Linux")
         )
     watch, ended = MemoryWatch(), threading.Event()
 

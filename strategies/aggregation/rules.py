@@ -289,7 +289,7 @@ class Hosted(flower.Strategy):
         grid: ServesWork | None = self.grid if hasattr(self.grid, "serve") else None  # maybe by way of another grid
         if grid is None:
             name = type(self.grid).__name__
-            raise StrategyError(f"{type(self).__name__} needs a grid with hosts for the server's work, got {name}")
+            raise StrategyError(Fault(type(self).__name__, "run on a grid with hosts for the server's work", name))
         return grid
 
     def configure_train(

@@ -463,7 +463,7 @@ def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
     request.require_fixed_columns(name, LABEL)
     folder = _folder(name, run, request.folder)
     found = list_snapshots(folder)
-    first_degraded = _first_degraded(name, run, request, folder, len(found))
+    first_degraded = _first_degraded(run, request, folder, len(found))
     snapshots = [path for path in found if path.name not in run.after_shutdown]
     if not 1 <= first_degraded < len(snapshots):
         raise DataError(
@@ -493,19 +493,23 @@ def _folder(name: str, run: RunToFailure, given: Path | None) -> Path:
     found = [path for folder in run.folders if (path := root / folder).is_dir()]
     if not found:
         raise DataError(
-            f"data set {name!r} needs the snapshots of test {run.number} as {wanted}, but {root} has no such folder; "
-            f"{IMS.origin}"
+            Fault(
+                root, f"hold the snapshots of test {run.number} for data set {name!r}, {wanted}", "neither", IMS.origin
+            )
         )
     return found[0]
 
 
-def _first_degraded(name: str, run: RunToFailure, request: DatasetRequest, folder: Path, num_found: int) -> int:
+def _first_degraded(run: RunToFailure, request: DatasetRequest, folder: Path, num_found: int) -> int:
     if request.degraded_from is not None:
         return request.degraded_from
     if run.first_degraded is None:
         raise DataError(
-            f"data set {name!r} needs federation.degraded_from, the number of its first degraded snapshot, as there is "
-            f"no usual one for test {run.number}, got nothing"
+            Fault(
+                "federation.degraded_from",
+                f"be the number of the first degraded snapshot, as there is no usual one for test {run.number}",
+                "nothing",
+            )
         )
     if num_found != run.num_snapshots:
         raise DataError(
@@ -534,7 +538,9 @@ def list_snapshots(folder: Path) -> list[Path]:
     try:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(f"the folder of snapshots {folder} can't be read: {error.strerror}") from None
+        raise DataError(
+            Fault(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}")
+        ) from None
     others = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -566,7 +572,7 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
     except UnicodeDecodeError as error:
         raise DataError(Fault(path, "be ASCII text", f"another byte at position {error.start}")) from None
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error.strerror}")) from None
     if len(lines) != NUM_SAMPLES:
         raise DataError(Fault(path, f"hold the {NUM_SAMPLES} lines of one second", len(lines)))
     try:
@@ -629,7 +635,7 @@ def write_bearing_features(folder: Path, target: Path) -> int:
     try:
         table.to_csv(target, index=False)
     except OSError as error:
-        raise DataError(f"{target} can't be written: {error.strerror}") from None
+        raise DataError(Fault(target, problem=f"can't be written: {error.strerror}")) from None
     return len(table)
 
 

@@ -255,7 +255,7 @@ def _read_binary(path: Path, label: CifarLabel, label_bytes: int) -> Images:
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
     record = label_bytes + IMAGE_BYTES
     if len(content) % record:
         raise DataError(Fault(path, f"hold whole records of {record} bytes", f"{len(content)} bytes"))

@@ -156,7 +156,10 @@ def _fetch(request: DatasetRequest) -> datasets.Dataset:
             else ""
         )
         raise DataError(
-            f"data set {request.name!r}, split {split!r}, can't be had from the Hugging Face hub: {reason}{advice}"
+            Fault(
+                f"data set {request.name!r}, split {split!r},",
+                problem=f"can't be had from the Hugging Face hub: {reason}{advice}",
+            )
         ) from None
     if not len(rows):
         raise DataError(Fault(f"data set {request.name!r}, split {split!r},", "hold rows, but it has none"))

@@ -100,7 +100,7 @@ class LeafUser:
 
     def fault(self, text: str) -> DataError:
         """Return an error that says whose samples are wrong, and where."""
-        return DataError(f"{text}, user {self.name!r} of {self.path}")
+        return DataError(Fault(f"{self.path}, user {self.name!r}:", problem=text))
 
 
 def load_leaf_femnist(request: DatasetRequest) -> Dataset:
@@ -209,7 +209,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         reason = str(error).splitlines()[0]
         raise DataError(Fault(path, f"be JSON: {reason}")) from None
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
     if not isinstance(content, dict):
         raise DataError(Fault(path, "hold an object with users, num_samples and user_data"))
     wanted = {"users": list, "num_samples": list, "user_data": dict}
@@ -299,7 +299,7 @@ def read_speakers(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise DataError(Fault(path, f"be UTF-8 text: {error.reason} at byte {error.start}")) from None
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
     speeches: dict[str, list[str]] = {}
     for number, block in enumerate(BLANK_LINES.split(text.strip()), start=1):
         speaker, _, speech = block.strip("\n").partition("\n")
@@ -340,7 +340,7 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
     _, paths = locate_layout(request.name, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise DataError(f"data set {request.name!r} must have one file training*.csv, got {len(paths)}: {names}")
+        raise DataError(Fault(f"data set {request.name!r}", "have one file training*.csv", f"{len(paths)}: {names}"))
     polarities: list[int] = []
     users: list[str] = []
     rows = text_rows(_texts(paths[0], polarities, users, request.limits), request)
@@ -371,7 +371,7 @@ def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimi
     except UnicodeDecodeError as error:
         raise DataError(Fault(path, f"be UTF-8 or latin-1 text throughout: {error.reason}")) from None
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
 
 
 def _encoding(path: Path) -> str:
@@ -387,7 +387,7 @@ def _encoding(path: Path) -> str:
     except UnicodeDecodeError:
         return "latin-1"
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
     return "utf-8-sig"
 
 

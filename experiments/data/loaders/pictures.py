@@ -105,7 +105,7 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
             with gzip.open(plain) as unpacked:
                 return _read(path, unpacked, num_axes, limits)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} can't be read: {error}") from None
+        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
 
 
 def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: ReadLimits) -> PixelArray:
@@ -411,7 +411,9 @@ def load_retinal(request: DatasetRequest) -> Dataset:
     folder = data_root(RETINAL_FOLDER, request.folder, wanted, RETINAL) / RETINAL_FOLDER
     collections = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
     if not collections:
-        raise DataError(f"data set 'retinal' needs {wanted}, but {folder} holds no folder: {RETINAL.origin}")
+        raise DataError(
+            Fault(folder, f"hold {wanted}, which data set 'retinal' is read from", "no folder", RETINAL.origin)
+        )
     pictures = [picture for path in collections for picture in collection_pictures(path, request.limits)]
     known = [picture for picture in pictures if picture.label != SUSPECT]
     if not known:
@@ -440,8 +442,13 @@ def load_retinal_grades(request: DatasetRequest) -> Dataset:
     folder = data_root("retinal_grades", request.folder, wanted, RETINAL_GRADES) / GRADES_FOLDER
     if not folder.is_dir():
         raise DataError(
-            f"data set 'retinal_grades' needs the folder {folder}, which is missing: put {wanted} in place; "
-            f"{RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; {RETINAL_GRADES.derivation}"
+            Fault(
+                folder,
+                "be the folder of data set 'retinal_grades'",
+                "nothing there",
+                f"put {wanted} in place; {RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; "
+                f"{RETINAL_GRADES.derivation}",
+            )
         )
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     if pictures[0].client is None:

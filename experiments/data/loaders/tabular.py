@@ -128,7 +128,11 @@ def load_digits(request: DatasetRequest) -> Dataset:
     package = find_spec("sklearn")
     path = Path(package.origin or "").parent / FILE if package else None
     if path is None or not path.is_file():
-        raise DataError(f"data set 'digits' is read from scikit-learn's file {FILE}, which its installation lacks")
+        raise DataError(
+            Fault(
+                FILE, problem="is missing from the installation of scikit-learn, from which data set 'digits' is read"
+            )
+        )
     table = np.loadtxt(gzip.decompress(path.read_bytes()).decode("ascii").splitlines(), delimiter=",")
     pixels, labels = table[:, :-1], table[:, -1].astype(np.int64)
     names = [f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE)]
@@ -202,7 +206,9 @@ def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
     _, paths = locate_layout(request.name, LAYOUTS, COMMERCIAL_VEHICLES, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise DataError(f"data set {request.name!r} must have one CSV file in its folder, got {len(paths)}: {names}")
+        raise DataError(
+            Fault(f"data set {request.name!r}", "have one CSV file in its folder", f"{len(paths)}: {names}")
+        )
     rows = read_csv(paths[0], nameless_index=True, limits=request.limits)
     label = request.label or LABEL
     times = [column for column in _times(rows) if column not in {label, request.client_column, *request.drop_columns}]
