@@ -30,7 +30,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_last_line_says_what_was_skipped_and_why() -> None:
-    done = run("-n", "2", "-m", "data", "tests/experiments/federations/datasets/test_bearing.py")
+    done = run("-n", "2", "-m", "data", "tests/experiments/data/test_bearing.py")
     assert done.returncode == 0, done.stdout
     *_, closing, last = done.stdout.splitlines()
     assert closing.startswith("2 skipped")

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from tests.experiments.cli.processes import REPOSITORY
-from tests.experiments.studies.sweeps.clusters import Raylets, raylets
+from tests.experiments.sweeps.clusters import Raylets, raylets
 
 SHORT = (
     "federation.dataset=wine",

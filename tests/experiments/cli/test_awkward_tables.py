@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.experiments.cli.conftest import Cli
-from tests.experiments.federations.datasets.awkward_tables import patients, readings, saved, tweets
+from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 
 QUICK = (
     "engine.grid=local",

@@ -13,7 +13,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.draft import AIMS, TIMES, Draft, table_suggestions
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.test_awkward_tables import QUICK
-from tests.experiments.federations.datasets.awkward_tables import patients, readings, saved, tweets
+from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fedscout.experiments.reports.sweep_console import show_sweep
 from fedscout.experiments.sweeps.results import groups_of
 from fedscout.experiments.sweeps.run import SweepOutcome
 from fedscout.search.objective import ACCURACY
-from tests.experiments.studies.sweeps.test_summary import row
+from tests.experiments.sweeps.test_summary import row
 
 PICK: dict[str, Any] = {"accuracy": 0.75, "verdict": "no difference"}
 TO_FEDAVG = {"difference": 0.25, "difference_low": 0.125, "difference_high": 0.375}

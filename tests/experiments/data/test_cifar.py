@@ -1,0 +1,287 @@
+"""CIFAR-10 and CIFAR-100 in their three forms; a pickle that holds code is refused and not run."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedscout.engine.errors import DataError
+from tests.experiments.data.image_files import batch_bytes, python_2_batch, random_images, write
+from tests.experiments.data.loading import load_dataset
+
+ROWS = random_images(10, 3072)
+LABELS = list(range(10))
+PYTHON = "cifar10/cifar-10-batches-py"
+
+
+def write_python(folder: Path, content: Callable[[int], bytes]) -> None:
+    for number in range(1, 6):
+        write(folder / PYTHON / f"data_batch_{number}", content(number))
+
+
+def batch(number: int = 1) -> dict[Any, Any]:
+    return {b"batch_label": b"1 of 5", b"labels": LABELS, b"data": ROWS ^ number, b"filenames": [b"a.png"] * 10}
+
+
+def write_binary(folder: Path, number_of_bytes: int = 0) -> None:
+    for number in range(1, 6):
+        records = np.column_stack([np.array(LABELS, np.uint8), ROWS ^ number]).tobytes()
+        write(folder / f"cifar10/cifar-10-batches-bin/data_batch_{number}.bin", records[number_of_bytes:])
+
+
+def write_npz(path: Path, **arrays: Any) -> Path:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return write(path, stream.getvalue())
+
+
+def expected_pixels() -> np.ndarray:
+    """All batches as the data's page lays them out: 1,024 red values row by row, then green, then blue."""
+    return np.concatenate([(ROWS ^ number).reshape(-1, 3, 32, 32) for number in range(1, 6)])
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_pickled_batches(tmp_path: Path, protocol: int) -> None:
+    if protocol == 5:  # numpy writes a form there that no published file has
+        write_python(tmp_path, lambda number: batch_bytes(batch(number), protocol))
+        with pytest.raises(DataError, match="_frombuffer"):
+            load_dataset("cifar10", folder=tmp_path)
+        return
+    write_python(tmp_path, lambda number: batch_bytes(batch(number), protocol))
+    dataset = load_dataset("cifar10", folder=tmp_path)
+    assert (dataset.kind, dataset.features.shape) == ("image", (50, 3, 32, 32))
+    np.testing.assert_array_equal(np.rint(dataset.features * 255), expected_pixels())
+    assert dataset.labels.tolist() == LABELS * 5
+    assert dataset.class_names[:2] == ("airplane", "automobile")
+
+
+def test_pickled_batches_as_python_2_wrote_them(tmp_path: Path) -> None:
+    content = python_2_batch(ROWS, LABELS)
+    # What is written by hand here is such a pickle: the ordinary reader agrees.
+    np.testing.assert_array_equal(pickle.loads(content, encoding="bytes")[b"data"], ROWS)
+    write_python(tmp_path, lambda number: python_2_batch(ROWS ^ number, LABELS))
+    dataset = load_dataset("cifar10", folder=tmp_path)
+    np.testing.assert_array_equal(np.rint(dataset.features * 255), expected_pixels())
+
+
+def test_an_array_stored_by_columns(tmp_path: Path) -> None:
+    write_python(tmp_path, lambda number: batch_bytes({"labels": LABELS, "data": np.asfortranarray(ROWS ^ number)}))
+    dataset = load_dataset("cifar10", folder=tmp_path)
+    np.testing.assert_array_equal(np.rint(dataset.features * 255), expected_pixels())
+
+
+def test_all_forms_read_the_same(tmp_path: Path) -> None:
+    write_python(tmp_path / "python", lambda number: batch_bytes(batch(number)))
+    write_binary(tmp_path / "binary")
+    x = expected_pixels().transpose(0, 2, 3, 1)
+    write_npz(tmp_path / "npz/cifar10/a_train.npz", x=x[:20], y=np.array(LABELS * 2))
+    write_npz(tmp_path / "npz/cifar10/b_train.npz", x=x[20:], y=np.array(LABELS * 3, np.uint8))
+    first, *others = (load_dataset("cifar10", folder=tmp_path / form) for form in ("python", "binary", "npz"))
+    for other in others:
+        np.testing.assert_array_equal(other.features, first.features)
+        np.testing.assert_array_equal(other.labels, first.labels)
+        assert other.class_names == first.class_names
+        assert other.feature_unit == first.feature_unit
+
+
+def test_cifar100_has_two_labels(tmp_path: Path) -> None:
+    fine, coarse = [0, 99, 2, 3], [4, 19, 14, 8]
+    content = {b"data": ROWS[:4], b"fine_labels": fine, b"coarse_labels": coarse}
+    write(tmp_path / "python/cifar100/cifar-100-python/train", batch_bytes(content))
+    records = np.column_stack([np.array(coarse, np.uint8), np.array(fine, np.uint8), ROWS[:4]])
+    write(tmp_path / "binary/cifar100/cifar-100-binary/train.bin", records.tobytes())
+    for form in ("python", "binary"):
+        dataset = load_dataset("cifar100", folder=tmp_path / form)
+        assert dataset.class_names == ("apple", "baby", "bear", "worm")
+        assert dataset.labels.tolist() == [0, 3, 1, 2]
+        groups = load_dataset("cifar100", label="coarse_label", folder=tmp_path / form)
+        assert groups.class_names == ("fruit_and_vegetables", "large_carnivores", "people", "vehicles_2")
+        np.testing.assert_array_equal(groups.features, dataset.features)
+    with pytest.raises(DataError, match="must be one of 'fine_label', 'coarse_label', got 'colour'"):
+        load_dataset("cifar100", label="colour", folder=tmp_path / "python")
+
+
+def test_the_classes_are_as_many_as_published() -> None:
+    from fedscout.experiments.data.loaders.cifar import COARSE, FINE
+
+    assert (len(set(FINE)), len(set(COARSE))) == (100, 20)
+    assert sorted(FINE) == list(FINE)
+    assert sorted(COARSE) == list(COARSE)
+
+
+class Trap:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
+        self.reduced = (call, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.reduced
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("place", ["labels", "data", "extra", "whole"])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, protocol: int, place: str) -> None:
+    mark = tmp_path / "ran"
+    trap = Trap(os.mkdir, str(mark))
+    content: Any = trap if place == "whole" else {"labels": LABELS, place: trap}
+    dangerous = batch_bytes(content, protocol)
+    pickle.loads(dangerous)  # it would run
+    assert mark.is_dir()
+    mark.rmdir()
+
+    write_python(tmp_path, lambda number: dangerous)
+    with pytest.raises(DataError, match=r"asks to run '(posix|nt)\.mkdir'") as caught:
+        load_dataset("cifar10", folder=tmp_path)
+    assert not mark.exists()
+    assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "builtins.eval",
+        "builtins.getattr",
+        "numpy.load",
+        "numpy.core.multiarray.fromfile",
+        "numpy.ndarray.tofile",
+        "fedscout.experiments.data.loaders.cifar.load_cifar10",
+        "_codecs.decode",
+    ],
+)
+def test_only_the_names_of_published_batches_are_known(tmp_path: Path, name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    write_python(tmp_path, lambda number: f"c{module}\n{attribute}\n(S'x'\ntR.".encode())
+    with pytest.raises(DataError, match=f"asks to run {name!r}"):
+        load_dataset("cifar10", folder=tmp_path)
+
+
+def pickled(**changes: Any) -> bytes:
+    content = {key.decode(): value for key, value in batch().items()}
+    content.update(changes)
+    return batch_bytes({key: value for key, value in content.items() if value is not None})
+
+
+MALFORMED_PICKLES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "must be a pickled batch"),
+    "truncated": (batch_bytes(batch())[:-100], "must be a pickled batch"),
+    "text": (b"this is no pickle", "must be a pickled batch"),
+    "a list": (batch_bytes([1, 2]), "must hold a dictionary, got list"),
+    "no data": (pickled(data=None), "must hold data, but it holds: batch_label, labels, filenames"),
+    "no labels": (pickled(labels=None), "must hold labels, but it holds"),
+    "data of numbers": (pickled(data=ROWS.astype(np.float64)), "'data' .* must hold unsigned bytes"),
+    "data of objects": (pickled(data=ROWS.astype(object)), "'data' .* must hold unsigned bytes"),
+    "data no array": (pickled(data=[1, 2]), "rows of 3072 bytes, got list"),
+    "data of other width": (pickled(data=ROWS[:, :784]), r"rows of 3072 bytes, got uint8 of shape \(10, 784\)"),
+    "a label short": (pickled(labels=LABELS[:-1]), "one label for each of its 10 images, got 9"),
+    "label out of range": (pickled(labels=[*LABELS[:-1], 10]), "between 0 and 9, got 10 in row 10"),
+    "negative label": (pickled(labels=[*LABELS[:-1], -1]), "whole numbers from 0 to 255"),
+    "labels of text": (pickled(labels=["cat"] * 10), "whole numbers from 0 to 255"),
+    "an array larger than any memory": (
+        b"}(S'labels'\n]S'data'\ncnumpy\nndarray\n(I1152921504606846976\ntRu.",
+        "'data' .* must hold unsigned bytes",
+    ),
+    "endless nesting": (b"\x80\x02" + b"]" * 10 + b"a" * 20 + b".", "must be a pickled batch"),
+    "array without content": (
+        b"cnumpy.core.multiarray\n_reconstruct\n(tR\x94.".replace(b"\x94", b""),
+        "must hold a dictionary",
+    ),
+    "shape beyond the content": (
+        python_2_batch(ROWS, LABELS).replace(
+            b"J\x0a\x00\x00\x00J\x00\x0c\x00\x00", b"J\xff\xff\xff\x7fJ\x00\x0c\x00\x00"
+        ),
+        "as many bytes as its shape",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), MALFORMED_PICKLES.values(), ids=MALFORMED_PICKLES)
+def test_malformed_pickles_are_one_clear_error(tmp_path: Path, content: bytes, reason: str) -> None:
+    write_python(tmp_path, lambda number: content)
+    with pytest.raises(DataError, match=reason) as caught:
+        load_dataset("cifar10", folder=tmp_path)
+    assert len(caught.value.faults) == 1
+    assert "\n" not in str(caught.value)
+
+
+X = expected_pixels()[:10].transpose(0, 2, 3, 1)
+MALFORMED_ARCHIVES: dict[str, tuple[dict[str, Any] | bytes, str]] = {
+    "empty": (b"", "must be an .npz archive"),
+    "text": (b"x,y\n1,2\n", "must be an .npz archive"),
+    "no labels": ({"x": X}, "must hold the arrays y, but its arrays are: x"),
+    "objects": ({"x": X, "y": np.array([Trap(os.getcwd)] * 10)}, "pickled content is not read"),
+    "planes first": ({"x": X.transpose(0, 3, 1, 2), "y": LABELS}, r"shape \(rows, 32, 32, 3\), got uint8 of shape"),
+    "fractions": ({"x": X / 255, "y": LABELS}, "unsigned bytes .* got float64"),
+    "a label short": ({"x": X, "y": LABELS[:9]}, r"each of the 10 images, got int64 of shape \(9,\)"),
+    "labels of text": ({"x": X, "y": list("abcdefghij")}, "one whole number for each"),
+    "label out of range": ({"x": X, "y": [*LABELS[:9], 11]}, "between 0 and 9, got 11 in row 10"),
+    "negative label": ({"x": X, "y": [*LABELS[:9], -1]}, "between 0 and 255, got -1"),
+    "no row": ({"x": X[:0], "y": np.empty(0, int)}, "must hold images"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), MALFORMED_ARCHIVES.values(), ids=MALFORMED_ARCHIVES)
+def test_malformed_archives_are_one_clear_error(tmp_path: Path, content: dict[str, Any] | bytes, reason: str) -> None:
+    path = tmp_path / "cifar10" / "cifar10_train.npz"
+    if isinstance(content, bytes):
+        write(path, content)
+    else:
+        write_npz(path, **content)
+    with pytest.raises(DataError, match=reason) as caught:
+        load_dataset("cifar10", folder=tmp_path)
+    assert len(caught.value.faults) == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_under_the_name_of_an_archive_is_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    write(tmp_path / "cifar10" / "cifar10_train.npz", batch_bytes(Trap(os.mkdir, str(mark))))
+    with pytest.raises(DataError, match="pickled content is not read"):
+        load_dataset("cifar10", folder=tmp_path)
+    assert not mark.exists()
+
+
+def test_a_damaged_archive(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "cifar10" / "cifar10_train.npz", x=X, y=np.array(LABELS))
+    content = path.read_bytes()
+    for damaged in (content[:-200], content[:9000] + bytes(400) + content[9400:]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="can't be read"):
+            load_dataset("cifar10", folder=tmp_path)
+
+
+def test_a_binary_batch_that_is_cut(tmp_path: Path) -> None:
+    write_binary(tmp_path, number_of_bytes=1)
+    with pytest.raises(DataError, match=r"data_batch_1.bin must hold whole records of 3073 bytes, got 30729 bytes"):
+        load_dataset("cifar10", folder=tmp_path)
+
+
+def test_missing_files_and_missing_batches_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_dataset("cifar10", folder=tmp_path)
+    (fault,) = caught.value.faults
+    for part in ("cifar-10-batches-py", "cifar-10-batches-bin", ".npz", "https://www.cs.toronto.edu/~kriz/cifar.html"):
+        assert part in fault
+    write_python(tmp_path, lambda number: batch_bytes(batch(number)))
+    (tmp_path / PYTHON / "data_batch_3").unlink()
+    with pytest.raises(DataError, match="of the python version, cifar10/cifar-10-batches-py/data_batch_3 is what is"):
+        load_dataset("cifar10", folder=tmp_path)
+
+
+@pytest.mark.data
+def test_images_of_cifar10_from_an_archive(data_folder: Path) -> None:
+    dataset = load_dataset("cifar10", folder=data_folder, split="test")
+    with np.load(data_folder / "cifar10" / "cifar10_first2000_test.npz", allow_pickle=False) as archive:
+        pixels, labels = archive["x"], archive["y"]
+    np.testing.assert_array_equal(dataset.labels, labels)
+    assert dataset.num_classes == 10
+    for row in (0, 1000, len(labels) - 1):
+        np.testing.assert_array_equal(np.rint(dataset.features[row] * 255), np.moveaxis(pixels[row], -1, 0))

@@ -1,0 +1,334 @@
+"""Tables with the faults of public files: identifiers, numbers as people write them, codes for missing, leaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.columns import CategoryColumn, NumberColumn, WrittenForm, missing_codes, written_form
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.own_columns import parts_of_sum, suspicion
+from fedscout.experiments.data.table_files import read_csv, read_frame
+from fedscout.experiments.description import dependence_notes, describe_federation
+from fedscout.experiments.federation import build_federation
+from tests.experiments.data.loading import load_dataset
+
+RAW = Path(__file__).parents[2] / "fixtures" / "raw"
+NAN = float("nan")
+
+
+def load(name: str, label: str = "label", **choices: Any) -> Dataset:
+    return load_dataset(str(RAW / f"types_{name}.csv"), label=label, **choices)
+
+
+def told(dataset: Dataset, key: str = "kind") -> dict[str, Any]:
+    return {column["name"]: column[key] for column in dataset.facts["columns"] if column[key]}
+
+
+# Identifiers.
+
+
+def test_an_identifier_is_no_feature() -> None:
+    """By name where it repeats, as a running number of each client, by near-uniqueness, and as the clients' names."""
+    dataset = load("identifiers", client_column="station")
+    assert told(dataset) == {
+        "station": "client",
+        "site": "identifier",
+        "UNIQUE_ID": "identifier",
+        "No": "identifier",
+        "token": "identifier",
+        "ozone": "number",
+        "label": "label",
+    }
+    assert dataset.feature_names == ("ozone",)
+    assert told(dataset, "key")["UNIQUE_ID"] == "federation.group_column=UNIQUE_ID"
+    kept = load("identifiers", client_column="station", columns={"No": "number", "site": "category"})
+    assert kept.feature_names == ("site=N", "site=S", "site=W", "No", "ozone")
+
+
+def table_of(tmp_path: Path, columns: dict[str, Any]) -> str:
+    num_rows = len(next(iter(columns.values())))
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({**columns, "x": draw.normal(size=num_rows).round(3), "y": draw.permutation(num_rows) % 2})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    return str(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("kind", ["group", "identifier"])
+def test_a_copy_of_an_identifier_is_one(tmp_path: Path, kind: str) -> None:
+    people = [row // 3 for row in range(60)]
+    path = table_of(tmp_path, {"SUB_ID": [f"s{one}" for one in people], "who": [7 * one % 20 for one in people]})
+    dataset = load_dataset(path, label="y", group_column="SUB_ID" if kind == "group" else None)
+    assert (told(dataset)["SUB_ID"], told(dataset)["who"]) == (kind, "identifier")
+
+
+def test_an_exact_copy_of_what_differs_in_every_row_is_one_and_other_numbers_that_differ_are_none(
+    tmp_path: Path,
+) -> None:
+    numbers = (np.random.default_rng(1).permutation(400)[:40] + 50_000).tolist()
+    dataset = load_dataset(table_of(tmp_path, {"SUB_ID": numbers, "subject": numbers}), label="y")
+    assert (told(dataset)["subject"], told(dataset)["x"]) == ("identifier", "number")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("id_student", [row // 2 for row in range(60)], "identifier"),
+        ("store_id", [row % 10 for row in range(60)], "number"),
+        ("subject", [row % 25 for row in range(60)], "identifier"),
+        ("patient_age", [row % 25 for row in range(60)], "number"),
+        ("account", [10_000_000 + 977 * row for row in range(60)], "identifier"),
+        ("balance", [977 * row % 1_000_000 for row in range(60)], "number"),
+        ("serial", [2**62 + 3 * row for row in range(60)], "identifier"),
+        ("year", [1990 + row % 20 for row in range(60)], "number"),
+        ("cycle", [row % 20 for row in range(60)], "identifier"),
+        ("height", [(12, 80, 400)[row // 20] for row in range(60)], "number"),
+        ("name", [("c0", "c1", "c2")[row // 20] for row in range(60)], "identifier"),
+        ("city", [("p", "q", "r")[row // 20] for row in range(60)], "identifier"),
+        ("colour", [("p", "q", "r")[row % 3] for row in range(60)], "category"),
+    ],
+)
+def test_what_names_rows(tmp_path: Path, name: str, values: list[Any], kind: str) -> None:
+    """Beside three clients of twenty rows; what a site has measured once is a feature, another name of it is none."""
+    path = table_of(tmp_path, {name: values, "client": [f"c{row // 20}" for row in range(60)]})
+    assert told(load_dataset(path, label="y", client_column="client"))[name] == kind
+
+
+def test_identifiers_are_named_where_rows_seem_to_belong_together(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    people = np.repeat(np.arange(60), 5)
+    rows = draw.normal(size=(60, 6))[people] + draw.normal(0, 1e-6, (300, 6))
+    table = pd.DataFrame(rows).add_prefix("x").assign(person_id=people, y=draw.integers(0, 2, 60)[people])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    config = load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=y", "federation.num_clients=2"])
+    notes = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)
+    assert any("person_id" in note for note in notes)
+
+
+# Numbers as people write them.
+
+
+@pytest.mark.parametrize(
+    ("texts", "form", "numbers"),
+    [
+        (["446.864.000", "1.234", "900"], WrittenForm("thousands ."), [446_864_000, 1234, 900]),
+        (["1,234", "987"], WrittenForm("thousands ,"), [1234, 987]),
+        (["1,234", "1,234.5"], WrittenForm("thousands ,"), [1234, 1234.5]),
+        (["1'000", "50"], WrittenForm("thousands '"), [1000, 50]),
+        (["1 234", "12 345 678"], WrittenForm("thousands space"), [1234, 12_345_678]),
+        (["1,5", "0,750"], WrittenForm("decimal comma"), [1.5, 0.75]),
+        (["$1,200", "$35"], WrittenForm("thousands ,", "$"), [1200, 35]),
+        (["12 kg", "3.5kg"], WrittenForm("plain", "", "kg"), [12, 3.5]),
+        (["75,5 %", "-3 %"], WrittenForm("decimal comma", "", "%"), [75.5, -3]),
+        (["9 km/h", "12 km/h"], WrittenForm("plain", "", "km/h"), [9, 12]),
+        (["1950-2200", "2000"], WrittenForm("range"), [2075, 2000]),
+        (["true", "0", "1", "False"], WrittenForm("truth"), [1, 0, 1, 0]),
+        (["Y", "n", "1.0"], WrittenForm("truth"), [1, 0, 1]),
+    ],
+)
+def test_a_form_of_numbers(texts: list[str], form: WrittenForm, numbers: list[float]) -> None:
+    assert written_form(texts, np.ones(len(texts), np.int64)) == (form, 0)
+    assert form.numbers(texts).tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["1,234", "12,345"],  # thousands, or decimals
+        ["1.5", "7"],
+        ["Y", "N"],
+        ["f", "0"],
+        ["a", "12 kg"],
+        ["3-2", "1-4"],
+        ["192.168.1.1", "10.0.0.1"],
+        ["2024-01-31", "2024-02-01"],
+        ["5 kg", "3 g"],
+    ],
+)
+def test_what_has_no_form_of_numbers(texts: list[str]) -> None:
+    assert written_form(texts, np.ones(len(texts), np.int64)) is None
+
+
+def test_numbers_are_read_as_people_write_them_by_each_client_alone() -> None:
+    dataset = load("numbers", client_column="site")
+    numbers = {"people", "weight", "share", "built", "fee", "moved", "temperature"}
+    assert {name for name, kind in told(dataset).items() if kind == "number"} == numbers
+    assert dataset.encoding is not None
+    table = read_csv(RAW / "types_numbers.csv")
+    for site in ("n", "s", "w"):
+        rows = np.flatnonzero(np.array(table["site"].to_pylist()) == site)
+        np.testing.assert_array_equal(encoded_rows("own", table.take(rows), dataset.encoding), dataset.features[rows])
+
+
+def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
+    path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "light"]})
+    with pytest.raises(DataError) as refusal:
+        load_dataset(path, label="y")
+    for part in (
+        "'heavy'",
+        "row 31",
+        "of 32",
+        "federation.missing_values=[heavy,light]",
+        "federation.drop_columns=[weight]",
+    ):
+        assert part in str(refusal.value)
+    assert told(load_dataset(path, label="y", columns={"weight": "drop"}))["weight"] == "dropped"
+    assert told(load_dataset(path, label="y", missing_values=("heavy", "light")))["weight"] == "number"
+
+
+@pytest.mark.parametrize("missing", [[-9999, "unknown"], ["-9999.0", "UNKNOWN"]])
+def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing: list[Any]) -> None:
+    dataset = load("numbers", client_column="site")
+    assert told(dataset, "missing_codes") == {"temperature": ("-9999",), "smoker": ("unknown",)}
+    said = load_config([f"federation.missing_values={missing}"]).federation.missing_values
+    clean = load("numbers", client_column="site", missing_values=said)
+    assert told(clean, "missing_codes") == {}
+    assert {"temperature missing", "smoker missing"} <= {*clean.feature_names}
+    assert clean.facts["num_missing_cells"] == 5 + 7
+
+
+def test_codes_for_missing_values_are_a_key_of_tables_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"federation\.missing_values"):
+        load_dataset("digits", missing_values=("-1",))
+    with pytest.raises(DataError, match=r"federation\.missing_values"):
+        load_dataset(str(tmp_path), missing_values=("-1",))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "codes"),
+    [
+        ([*range(18, 90), *[999] * 3], {"999": 3}),
+        ([*range(18, 90), *[999] * 2], {}),
+        ([*range(0, 1000, 7), *[999] * 3], {}),
+        ([*range(10), *[-9] * 4], {"-9": 4}),
+        ([*range(-12, 12), *[-9] * 4], {}),
+        ([-99.0] * 5, {}),
+        ([*range(5), *[99] * 3, *[-9999] * 4], {"-9999": 4, "99": 3}),
+    ],
+)
+def test_what_is_a_code_for_missing_numbers(numbers: list[float], codes: dict[str, int]) -> None:
+    assert missing_codes(NumberColumn("x", np.array(numbers, np.float64))) == codes
+
+
+@pytest.mark.parametrize("values", [[1, 2, None], [1.5, 2.5, None], ["1", "2", None], [True, False, None]])
+def test_a_categorical_of_numbers_is_a_category(tmp_path: Path, values: list[Any]) -> None:
+    frame = pd.DataFrame({"code": pd.Categorical(values * 20), "x": np.arange(60) / 7, "y": [*"ab"] * 30})
+    frame.to_parquet(tmp_path / "t.parquet")
+    dataset = load_dataset(str(tmp_path / "t.parquet"), label="y")
+    assert told(dataset)["code"] == "category"
+    assert read_frame(frame).schema.field("code").metadata == {b"kind": b"category"}
+
+
+# Leaks.
+
+
+def test_leaks_are_told_with_the_key_that_drops_them() -> None:
+    dataset = load("leaks", client_column="ward")
+    assert {*told(dataset, "suspicion")} == {"dsm", "reason", "aqi"}
+    config = load_config(
+        [f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward"]
+    )
+    note = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)[0]
+    assert note.startswith("federation.drop_columns=[dsm,reason,aqi] ")
+    kept = load("leaks", client_column="ward", drop_columns=("dsm", "reason", "aqi"))
+    assert told(kept, "suspicion") == {}
+
+
+def test_columns_whose_sum_is_the_label_leak_it() -> None:
+    dataset = load("sums", "count", client_column="site", task="regression")
+    assert {*told(dataset, "suspicion")} == {"casual", "registered"}
+
+
+def test_sums_that_are_the_label_but_for_noise_are_no_leak() -> None:
+    draw = np.random.default_rng(0)
+    first, second = draw.normal(size=(2, 200))
+    columns = [NumberColumn("a", first), NumberColumn("b", second)]
+    rows = np.arange(200)
+    assert parts_of_sum(columns, first + second, rows) == ["a", "b"]
+    assert parts_of_sum(columns, first + second + draw.normal(0, 0.05, 200), rows) == []
+    assert parts_of_sum(columns[:1], first, rows) == []
+
+
+def test_what_is_missing_by_chance_is_no_leak() -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 500)
+    alarms = 0
+    for _ in range(100):
+        codes = np.where(draw.random(500) < 0.9, -1, draw.integers(0, 3, 500))
+        alarms += bool(suspicion(CategoryColumn("x", codes, ("a", "b", "c")), labels, ("n", "y"), np.arange(500)))
+    assert alarms == 0
+    held = np.where((labels == 1) & (draw.random(500) < 0.3), 0, -1)
+    assert suspicion(CategoryColumn("x", held, ("a",)), labels, ("n", "y"), np.arange(500))
+
+
+# Labels, texts and categories.
+
+
+@pytest.mark.parametrize(("num_different", "key"), [(150, "federation.task=regression"), (5, "federation.label")])
+def test_whole_numbers_of_many_values_are_asked_about(tmp_path: Path, num_different: int, key: str) -> None:
+    table = pd.DataFrame({"x": np.arange(4000) / 7, "y": np.arange(4000) % num_different})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert told(load_dataset(str(tmp_path / "t.csv"), label="y"), "key")["y"] == key
+
+
+@pytest.mark.parametrize(("num_different", "task"), [(20, None), (30, "regression"), (69, "regression")])
+def test_whole_numbers_of_few_rows_each_are_a_quantity(tmp_path: Path, num_different: int, task: str | None) -> None:
+    table = pd.DataFrame({"x": np.arange(100) / 7, "y": np.arange(100) % num_different})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=y"]).federation.task == task
+
+
+@pytest.mark.parametrize("num_words", [1, 9])
+def test_few_different_values_are_a_category_however_many_words_each(tmp_path: Path, num_words: int) -> None:
+    """Also where each client is too small to see that they repeat."""
+    draw = np.random.default_rng(0)
+    said = [" ".join(f"word{number}" for number in draw.integers(0, 999, num_words)) for _ in range(20)]
+    table = pd.DataFrame(
+        {"said": draw.permutation(said * 100), "client": np.arange(2000) // 20, "y": draw.integers(0, 2, 2000)}
+    )
+    table.assign(x=draw.normal(size=2000)).to_csv(tmp_path / "t.csv", index=False)
+    path = str(tmp_path / "t.csv")
+    assert told(load_dataset(path, label="y", client_column="client"))["said"] == "category"
+    seen = load_dataset(path, label="y", client_column="client", min_release=1)
+    assert sum(name.startswith("said=") for name in seen.feature_names) == 20
+
+
+def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
+    arguments = [f"federation.dataset={RAW / 'types_sums.csv'}", "federation.client_column=site"]
+    quantity = load_config([*arguments, "federation.label=count", "federation.task=regression"])
+    description = describe_federation(build_federation(quantity.federation, quantity.model), quantity.detection, 0)
+    assert description.target_name == "count"
+    assert description.realised.label_wasserstein is not None
+    named = load_config(
+        [f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward"]
+    )
+    description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
+    assert (description.target_name, description.realised.label_wasserstein) == ("", None)
+    assert description.realised.label_hellinger is not None
+
+
+def test_numbers_are_classes_where_the_user_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.csv")
+    pd.DataFrame({"x": np.arange(60) / 8, "y": np.arange(60) % 30 / 2}).to_csv(path, index=False)
+    dataset = load_dataset(path, label="y", task="classification")
+    assert (dataset.targets, len(dataset.class_names)) == (None, 30)
+    assert load_config([f"federation.dataset={path}", "federation.label=y"]).federation.task == "regression"
+
+
+def test_classes_that_are_one_number_in_two_spellings_are_remarked_on(tmp_path: Path) -> None:
+    """As where one of two joined files was written with decimals."""
+    draw = np.random.default_rng(0)
+    for site, spellings in (("a", ["5", "6"]), ("b", ["5.0", "6"])):
+        rows = pd.DataFrame({"x": draw.normal(size=20).round(3), "y": spellings * 10})
+        rows.to_csv(tmp_path / f"{site}.csv", index=False)
+    dataset = load_dataset(str(tmp_path / "*.csv"), label="y")
+    assert dataset.class_names == ("5", "5.0", "6")
+    assert {*told(dataset, "remark")} == {"y"}
+    assert told(load("identifiers", client_column="station"), "remark") == {}

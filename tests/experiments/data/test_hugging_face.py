@@ -1,0 +1,286 @@
+"""Data sets of the Hugging Face hub, of which small ones, made here, take the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from tests.experiments.data.loading import load_dataset
+
+Hub = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """Return what makes some columns the answer of the hub; it returns the requests made since."""
+
+    def serve(columns: dict[str, list[Any]], **kinds: Any) -> list[tuple[Any, ...]]:
+        rows = datasets.Dataset.from_dict(columns)
+        for name, kind in kinds.items():
+            rows = rows.cast_column(name, kind)
+        asked: list[tuple[Any, ...]] = []
+
+        def load(path: str, name: str | None, *, split: str) -> datasets.Dataset:
+            asked.append((path, name, split))
+            return rows
+
+        monkeypatch.setattr(datasets, "load_dataset", load)
+        return asked
+
+    return serve
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 9, 3)).astype(np.uint8)
+THREE = datasets.ClassLabel(names=["cat", "dog", "eel"])
+
+
+def images(mode: str = "RGB") -> list[Image.Image]:
+    return [Image.fromarray(pixels).convert(mode) for pixels in PIXELS]
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "table", "categories"])
+def test_rows_without_a_label_or_a_client_are_left_out(hub: Hub, kind: str) -> None:
+    features: dict[str, list[Any]] = {
+        "image": [*images(), *images()],
+        "text": [f"a text of row {row}" for row in range(12)],
+        "table": [row / 8 for row in range(12)],
+        "categories": ["a", "b"] * 6,
+    }
+    columns = {
+        "x": features[kind],
+        "label": [0, 2, -1, 2, None, 0, 2, 0, 2, 0, 2, 0],
+        "who": [*"ababab", None, *"babab"],
+    }
+    kinds = {"x": datasets.Image()} if kind == "image" else {}
+    hub(columns, label=THREE, **kinds)
+    dataset = load_dataset("hf:owner/name", client_column="who", min_release=1)
+    assert dataset.labels.tolist() == [0, 1, 1, 0, 0, 1, 0, 1, 0]
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == [*"abbbbabab"]
+    assert dataset.facts["num_rows_unlabelled"] == 3
+
+
+def test_images_and_their_clients(hub: Hub) -> None:
+    columns = {"img": images(), "label": [0, 2, 0, 2, 0, 2], "device": ["a", "b"] * 3}
+    asked = hub(columns, img=datasets.Image(), label=THREE)
+    dataset = load_dataset("hf:owner/name", client_column="device")
+    assert asked == [("owner/name", None, "train")]
+    assert (dataset.kind, dataset.features.shape) == ("image", (6, 3, 8, 9))
+    np.testing.assert_array_equal(np.rint(dataset.features * 255), PIXELS.transpose(0, 3, 1, 2))
+    assert dataset.class_names == ("cat", "eel")  # no dog among the rows
+    assert dataset.labels.tolist() == [0, 1] * 3
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == ["a", "b"] * 3
+    assert dataset.source.endswith("https://huggingface.co/datasets/owner/name")
+
+
+def test_grey_images_have_one_channel(hub: Hub) -> None:
+    hub({"image": images("L"), "label": [0, 1] * 3}, image=datasets.Image())
+    dataset = load_dataset("hf:owner/name")
+    expected = np.stack([np.asarray(image) for image in images("L")])
+    np.testing.assert_array_equal(np.rint(dataset.features[:, 0] * 255), expected)
+
+
+def wide(first: int, last: int) -> Image.Image:
+    """Return 16-bit grey: two pixels of a brightness each."""
+    return Image.fromarray(np.array([[first, last]], np.uint16))
+
+
+def with_alpha(mode: str, *pixels: Any) -> Image.Image:
+    image = Image.new(mode, (2, 1))
+    image.putdata(pixels)
+    return image
+
+
+def palette() -> Image.Image:
+    """Return a picture of colours by number: red and blue."""
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putdata([0, 1])
+    return image
+
+
+GREY = Image.fromarray(np.array([[0, 200]], np.uint8))
+COLOUR = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("pictures", "expected"),
+    [
+        ([wide(0, 65_535), wide(257, 514)], [[[0, 255]], [[1, 2]]]),
+        ([wide(0, 65_535), GREY], [[[0, 255]], [[0, 200]]]),
+        ([with_alpha("LA", (100, 255), (100, 0)), GREY], [[[100, 0]], [[0, 200]]]),
+        ([with_alpha("RGBA", (9, 8, 7, 255), (9, 8, 7, 0)), GREY], [[[9, 0], [8, 0], [7, 0]], [[0, 200]] * 3]),
+        ([GREY, COLOUR], [[[0, 200]] * 3, [[1, 4], [2, 5], [3, 6]]]),
+        ([palette(), GREY], [[[255, 0], [0, 0], [0, 255]], [[0, 200]] * 3]),
+    ],
+    ids=["16 bits", "16 and 8 bits", "grey and transparent", "transparent", "colour behind grey", "palette"],
+)
+def test_pictures_are_decoded_as_those_of_a_folder(hub: Hub, pictures: list[Image.Image], expected: Any) -> None:
+    """Channels are those of all pictures; what is transparent is black."""
+    hub({"img": pictures * 2, "label": [0, 1] * 2}, img=datasets.Image())
+    features = load_dataset("hf:owner/name").features
+    np.testing.assert_array_equal(np.rint(features[:2, :, 0] * 255), np.array(expected).reshape(2, -1, 2))
+
+
+def test_pictures_of_no_known_scale_are_refused(hub: Hub) -> None:
+    hub({"img": [Image.fromarray(np.ones((2, 2), np.float32))] * 4, "label": [0, 1] * 2}, img=datasets.Image())
+    with pytest.raises(DataError, match=r"row 1 .*'F'"):
+        load_dataset("hf:owner/name")
+
+
+def test_texts_that_repeat_are_categories(hub: Hub) -> None:
+    columns = {"job": ["chief of staff", "a cook"] * 40, "x": [0.5 * row for row in range(80)], "label": [0, 1] * 40}
+    hub(columns)
+    dataset = load_dataset("hf:owner/name")
+    assert (dataset.kind, dataset.feature_names) == ("table", ("job=a cook", "job=chief of staff", "x"))
+
+
+def test_subset_and_split_are_passed_on(hub: Hub) -> None:
+    asked = hub({"sentence": ["good", "bad"] * 5, "label": [1, 0] * 5})
+    load_dataset("hf:owner/name:part", split="train+test")
+    assert asked == [("owner/name", "part", "train+test")]
+
+
+def test_texts_are_numbered_words(hub: Hub) -> None:
+    hub({"sentence": ["so good", "so bad"] * 5, "label": ["pos", "neg"] * 5})
+    dataset = load_dataset("hf:owner/name")
+    assert (dataset.kind, dataset.vocabulary_size) == ("tokens", 5)
+    assert dataset.class_names == ("neg", "pos")
+    assert dataset.features[:2, :3].tolist() == [[2, 4, 0], [2, 3, 0]]  # so in ten texts; bad and good in five
+
+
+def test_numbers_are_a_standardised_table(hub: Hub) -> None:
+    hub({"x": [0.0, 2.0] * 4, "n": [1, 1, 3, 3] * 2, "who": ["a", "b"] * 4, "label": [0, 1, 2, 1] * 2})
+    dataset = load_dataset("hf:owner/name", client_column="who")
+    assert (dataset.kind, dataset.feature_names) == ("table", ("x", "n"))
+    assert dataset.features[:4].tolist() == [[-1, -1], [1, -1], [-1, 1], [1, 1]]
+    assert dataset.class_names == ("0", "1", "2")
+
+
+def test_truth_values_are_numbers_as_in_files(hub: Hub) -> None:
+    hub({"x": [True, False] * 4, "label": [0, 1] * 4})
+    assert load_dataset("hf:owner/name").features[:2].tolist() == [[1], [-1]]
+
+
+def test_a_federation_of_it(hub: Hub) -> None:
+    hub({"img": images() * 5, "label": [0, 1] * 15}, img=datasets.Image())
+    config = FederationConfig(dataset="hf:owner/name", num_clients=3, partition={"kind": "iid"})
+    assert build_federation(config, ModelConfig(kind="linear")).partition.sizes.tolist() == [10, 10, 10]
+
+
+def test_a_data_set_saved_on_disk_by_the_library(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = datasets.Dataset.from_dict({"sentence": ["good day", "bad day"] * 5, "label": [1, 0] * 5})
+    saved.save_to_disk(str(tmp_path / "saved"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.load_from_disk(str(tmp_path / "saved")))
+    assert load_dataset("hf:owner/name").num_rows == 10
+
+
+TEXTS = ["a", "b"] * 3
+ROWS: dict[str, tuple[dict[str, list[Any]], dict[str, Any], dict[str, str], str]] = {
+    "no rows": ({"text": [], "label": []}, {}, {}, "must hold rows, but it has none"),
+    "no label": ({"text": TEXTS, "mark": [0, 1] * 3}, {}, {}, "federation.label must name .* columns are: text, mark"),
+    "unknown columns": (
+        {"text": TEXTS, "label": [0, 1] * 3},
+        {},
+        {"label": "mark", "client_column": "user"},
+        "federation.label .* got 'mark'.*; federation.client_column .* got 'user'",
+    ),
+    "one column twice": (
+        {"text": TEXTS, "label": [0, 1] * 3},
+        {},
+        {"label": "label", "client_column": "label"},
+        "must name different columns",
+    ),
+    "secret labels": (
+        {"text": TEXTS, "label": [-1] * 6},
+        {"label": THREE},
+        {"unlabelled_rows": "fail"},
+        "none in row 1",
+    ),
+    "no label at all": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, {}, "6 rows lacks one"),
+    "secret labels of numbers": ({"x": [1.0, 2.0] * 3, "label": [-1] * 6}, {"label": THREE}, {}, "6 rows lacks one"),
+    "a label missing": ({"text": TEXTS, "label": [0, None] * 3}, {}, {"unlabelled_rows": "fail"}, "nothing in row 2"),
+    "a client missing": (
+        {"text": TEXTS, "label": [0, 1] * 3, "n": [1, None] * 3},
+        {},
+        {"client_column": "n", "unlabelled_rows": "fail"},
+        "column 'n' .* got nothing in row 2",
+    ),
+    "one class": ({"text": TEXTS, "label": [1] * 6}, {}, {}, "at least two classes"),
+    "a class a row": ({"text": TEXTS, "label": list(range(6))}, {}, {}, "at most half as many"),
+    "fractions as label": ({"text": TEXTS, "label": [0.5, 1.5] * 3}, {}, {}, "names or whole numbers, got Value"),
+    "two texts": ({"a": TEXTS, "b": TEXTS, "label": [0, 1] * 3}, {}, {}, "federation.text_column names it"),
+    "text of numbers": (
+        {"a": [1, 2] * 3, "label": [0, 1] * 3},
+        {},
+        {"text_column": "a"},
+        "column 'a' .* must hold a text in every row, got 1 in row 1",
+    ),
+    "a text missing": ({"a": ["x", None] * 3, "label": [0, 1] * 3}, {}, {}, "got nothing in row 2"),
+    "lists": ({"a": [[1, 2]] * 6, "label": [0, 1] * 3}, {}, {}, "one column of images, one of texts"),
+    "a number missing": ({"x": [1.0, None] * 3, "label": [0, 1] * 3}, {}, {}, "must hold finite numbers"),
+    "images of two sizes": (
+        {"img": [*images()[:5], images()[5].resize((4, 4))], "label": [0, 1] * 3},
+        {"img": datasets.Image()},
+        {},
+        "of one size, got 4 × 4 in row 6 and 9 × 8 in row 1",
+    ),
+    "an image missing": (
+        {"img": [*images()[:5], None], "label": [0, 1] * 3},
+        {"img": datasets.Image()},
+        {},
+        "in row 6 .* missing",
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "kinds", "asked", "reason"), ROWS.values(), ids=ROWS)
+def test_rows_that_make_no_data_set(
+    hub: Hub, columns: dict[str, list[Any]], kinds: dict[str, Any], asked: dict[str, str], reason: str
+) -> None:
+    hub(columns, **kinds)
+    with pytest.raises(DataError, match=reason):
+        load(**asked)
+
+
+def load(**asked: str) -> Dataset:
+    return load_dataset("hf:owner/name", **asked)
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:/name", "hf:owner/", "hf:a/b/c", "hf:../secrets", "hf:./x"])
+def test_an_address_names_owner_and_data_set(hub: Hub, name: str) -> None:
+    asked = hub({"text": TEXTS, "label": [0, 1] * 3})
+    with pytest.raises(DataError, match=r"must be hf:owner/name or hf:owner/name:subset, got"):
+        load_dataset(name)
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConnectionError("Couldn't reach the Hub"), "neither a network nor a copy in the local cache"),
+        (FileNotFoundError("Dataset 'owner/name'\ndoesn't exist on the Hub"), "Dataset 'owner/name' doesn't exist on"),
+        (ValueError('Unknown split "train".'), "Unknown split"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_what_the_library_cannot_do_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(DataError, match=reason) as caught:
+        load_dataset("hf:owner/name")
+    (fault,) = caught.value.faults
+    assert fault.startswith("data set 'hf:owner/name', split 'train', can't be had from the Hugging Face hub: ")
+    assert "\n" not in fault

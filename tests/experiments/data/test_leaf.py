@@ -1,0 +1,189 @@
+"""FEMNIST and Shakespeare as LEAF writes them: JSON by user."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.data.dataset import TextSettings
+from fedscout.experiments.data.loaders.leaf import _read_object
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data.loading import load_dataset
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 784)) / 255
+
+
+def leaf(users: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, Any]:
+    return {
+        "users": list(users),
+        "num_samples": [len(targets) for _, targets in users.values()],
+        "user_data": {name: {"x": inputs, "y": targets} for name, (inputs, targets) in users.items()},
+    }
+
+
+def write(folder: Path, dataset: str, content: Any, part: str = "train", name: str = "a.json") -> None:
+    path = folder / dataset / part / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+def femnist() -> dict[str, Any]:
+    return leaf({"f01": (PIXELS[:4].tolist(), [0, 10, 36, 0]), "f02": (PIXELS[4:].tolist(), [61, 10])})
+
+
+def test_femnist(tmp_path: Path) -> None:
+    write(tmp_path, "leaf_femnist", femnist())
+    dataset = load_dataset("leaf_femnist", folder=tmp_path)
+    assert (dataset.kind, dataset.features.shape) == ("image", (6, 1, 28, 28))
+    np.testing.assert_array_equal(dataset.features.reshape(6, 784), PIXELS.astype(np.float32))
+    assert dataset.class_names == ("0", "A", "a", "z")  # digits, capitals, small letters
+    assert dataset.labels.tolist() == [0, 1, 2, 0, 3, 1]
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == ["f01"] * 4 + ["f02"] * 2
+    variance = (dataset.features.astype(np.float64) / dataset.feature_unit).var(axis=0)
+    assert variance.mean() == pytest.approx(1)
+
+
+def test_a_signal_is_heard_before_a_file_is_parsed_to_its_end(tmp_path: Path) -> None:
+    """The parser is no Python code, and signals wait for some: it comes after every user."""
+    write(tmp_path, "leaf_femnist", leaf({f"f{number}": ([], []) for number in range(7)}))
+    parsing: list[str] = []
+
+    def note(frame: FrameType, event: str, function: object) -> None:
+        if event == "call" and frame.f_back is not None and frame.f_back.f_code is scan.__code__:
+            parsing.append(frame.f_code.co_name)
+
+    scan = json.JSONDecoder.raw_decode  # calls the scanner, which is C
+    path = tmp_path / "leaf_femnist" / "train" / "a.json"
+    sys.setprofile(note)
+    try:
+        assert _read_object(path) == json.loads(path.read_bytes())
+    finally:
+        sys.setprofile(None)
+    assert len(parsing) == 7 + 2  # and user_data, and the whole; nothing in what json.loads reads alone
+
+
+def test_files_and_parts_add_up_and_writers_are_natural_clients(tmp_path: Path) -> None:
+    write(tmp_path, "leaf_femnist", femnist())
+    more = leaf({"f03": (PIXELS[:2].tolist(), [5, 6]), "none": ([], [])})
+    write(tmp_path, "leaf_femnist", more, name="b.json")
+    write(tmp_path, "leaf_femnist", leaf({"f01": (PIXELS[:1].tolist(), [7])}), part="test")
+    config = FederationConfig(
+        dataset="leaf_femnist", folder=tmp_path, split="all", partition=PartitionConfig(kind="natural")
+    )
+    federation = build_federation(config, ModelConfig(kind="linear"))
+    assert federation.facts["client_names"] == ("f01", "f02", "f03")
+    assert federation.partition.sizes.tolist() == [5, 2, 2]
+    assert load_dataset("leaf_femnist", folder=tmp_path).num_rows == 8
+    write(tmp_path / "whole", "leaf_femnist", femnist(), part="all_data")
+    assert load_dataset("leaf_femnist", folder=tmp_path / "whole", split="all").num_rows == 6
+
+
+def test_shakespeare(tmp_path: Path) -> None:
+    text = "to be, or not to be"
+    inputs, targets = [text[start : start + 5] for start in range(14)], list(text[5:])
+    write(tmp_path, "leaf_shakespeare", leaf({"HAMLET": (inputs, targets), "GHOST": (inputs[:3], targets[:3])}))
+    dataset = load_dataset("leaf_shakespeare", folder=tmp_path, min_release=1)
+    assert (dataset.kind, dataset.features.shape) == ("tokens", (17, 5))
+    names = {" ": "space"}
+    assert [dataset.class_names[label] for label in dataset.labels[:14]] == [names.get(c, c) for c in targets]
+    # One window is the next one's beginning, by one character.
+    np.testing.assert_array_equal(dataset.features[:13, 1:], dataset.features[1:14, :-1])
+    assert len(np.unique(dataset.features)) == len(set(text))
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == ["HAMLET"] * 14 + ["GHOST"] * 3
+
+
+def test_what_the_files_fix_cannot_be_set(tmp_path: Path) -> None:
+    write(tmp_path, "leaf_shakespeare", leaf({"A": (["ab"] * 3, ["a", "b", "a"])}))
+    with pytest.raises(DataError, match=r"federation.text.stride .* left out, .* got None and 3"):
+        load_dataset("leaf_shakespeare", folder=tmp_path, text=TextSettings(stride=3))
+    with pytest.raises(DataError, match="must be 'role' or left out, got 'play'"):
+        load_dataset("leaf_shakespeare", folder=tmp_path, client_column="play")
+
+
+GOOD = femnist()
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
+
+
+def with_user(x: Any, y: Any, count: Any) -> dict[str, Any]:
+    return {"users": ["u"], "num_samples": [count], "user_data": {"u": {"x": x, "y": y}}}
+
+
+def image(value: Any) -> list[Any]:
+    return [value] * 784
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "empty": (b"", "must be JSON: Expecting value in line 1"),
+    "cut": (json.dumps(GOOD).encode()[:-50], "must be JSON"),
+    "not JSON": (b"users: [a]", "must be JSON"),
+    "not text": (b"\xff\xfe\x00\x01", "must be JSON"),
+    "nested without end": (b"[" * 100_000, "must be JSON"),
+    "a pickle": (b"\x80\x02]q\x00.", "must be JSON"),
+    "a list": ([1], "must hold an object with users"),
+    "no user_data": (changed(user_data=None), "must hold user_data as an object, got only users, num_samples"),
+    "users no list": (changed(users="f01"), "must hold users as a list, got str"),
+    "a count short": (changed(num_samples=[4]), "each of its 2 users, got 1"),
+    "wrong counts": (changed(num_samples=[4, 3]), "of one length, got 3, 2 and 2, user 'f02'"),
+    "another user": (changed(users=["f01", "f03"]), "same users, but only one names 'f02'"),
+    "a user twice": (changed(users=["f01", "f01"]), "names that differ"),
+    "no x": ({"users": ["u"], "num_samples": [1], "user_data": {"u": {"y": [1]}}}, "user 'u' .* lists x and y"),
+    "y short": (with_user([image(0.5)] * 2, [1], 2), "got 2, 2 and 1, user 'u'"),
+    "small image": (with_user([[0.5] * 10], [1], 1), "list of 784 numbers, user 'u'"),
+    "uneven images": (with_user([image(0.5), [1]], [1, 2], 2), "list of 784 numbers"),
+    "text in an image": (with_user([image("ink")], [1], 1), "list of 784 numbers"),
+    "pixels of bytes": (with_user([image(255)], [1], 1), "between 0 and 1, got 255 to 255"),
+    "not a number": (with_user([image(float("nan"))], [1], 1), "between 0 and 1, got nan"),
+    "label out of range": (with_user([image(0.5)], [62], 1), "from 0 to 61, got 62"),
+    "label of text": (with_user([image(0.5)], ["a"], 1), "from 0 to 61, got 'a'"),
+    "true as label": (with_user([image(0.5)], [True], 1), "from 0 to 61, got True"),
+    "one class": (with_user([image(0.5)] * 2, [3, 3], 2), "at least two classes, got 1: 3"),
+    "no samples": (leaf({"u": ([], [])}), "at least two classes, got 0"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_files_are_one_clear_error(tmp_path: Path, content: Any, reason: str) -> None:
+    write(tmp_path, "leaf_femnist", content)
+    with pytest.raises(DataError, match=reason) as caught:
+        load_dataset("leaf_femnist", folder=tmp_path)
+    assert len(caught.value.faults) == 1
+    assert "\n" not in str(caught.value)
+
+
+MALFORMED_TEXT: dict[str, tuple[Any, str]] = {
+    "numbers": (with_user([1, 2], ["a", "b"], 2), "x and y must hold texts, user 'u'"),
+    "two characters behind": (with_user(["ab"], ["ab"], 1), "every y must be one character"),
+    "uneven": (with_user(["ab", "abc"], ["a", "b"], 2), "one length, at least 1, got 2 and 3"),
+    "nothing": (with_user(["", ""], ["a", "b"], 2), "at least 1, got 0"),
+    "uneven users": (leaf({"u": (["ab"], ["a"]), "v": (["abc"], ["a"])}), "one length, got 2 and 3, user 'v'"),
+    "no samples": (leaf({"u": ([], [])}), "must hold windows"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), MALFORMED_TEXT.values(), ids=MALFORMED_TEXT)
+def test_malformed_windows_are_one_clear_error(tmp_path: Path, content: Any, reason: str) -> None:
+    write(tmp_path, "leaf_shakespeare", content)
+    with pytest.raises(DataError, match=reason) as caught:
+        load_dataset("leaf_shakespeare", folder=tmp_path, min_release=1)
+    assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize("name", ["leaf_femnist", "leaf_shakespeare"])
+def test_missing_files_say_what_makes_them(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"\$FEDSCOUT_DATA/{name}/train/\*.json.*github.com/TalwalkarLab/leaf; .*script"
+    ):
+        load_dataset(name, folder=tmp_path)

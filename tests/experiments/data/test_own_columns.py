@@ -1,0 +1,250 @@
+"""What becomes of columns that nobody prepared: kinds, what is left out, what overrules it, what clients do alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.columns import date_order, parts_of_time
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.table_files import plain_cells, read_csv
+from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
+from tests.experiments.data.loading import load_dataset
+
+
+def told(dataset: Dataset, key: str = "kind") -> dict[str, str]:
+    return {column["name"]: column[key] for column in dataset.facts["columns"]}
+
+
+def load(tmp_path: Path, table: pd.DataFrame, label: str, client: str | None = None, **choices: Any) -> Dataset:
+    return load_dataset(str(saved(table, tmp_path / "t.csv")), label=label, client_column=client, **choices)
+
+
+def test_tweets(tmp_path: Path) -> None:
+    dataset = load(tmp_path, tweets(), "airline_sentiment", "airline")
+    assert told(dataset) == {
+        "tweet_id": "identifier",
+        "airline_sentiment": "label",
+        "negativereason": "category",
+        "airline": "client",
+        "airline_sentiment_gold": "empty",
+        "name": "identifier",
+        "retweet_count": "number",
+        "text": "text",
+        "tweet_coord": "empty",
+        "tweet_created": "date",
+        "user_timezone": "category",
+    }
+    suspected = {name: text for name, text in told(dataset, "suspicion").items() if text}
+    assert suspected == {"negativereason": "tells class negative from the others nearly exactly"}
+    assert told(dataset, "key")["text"] == "federation.text_column=text"
+    assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
+
+
+def test_patients(tmp_path: Path) -> None:
+    dataset = load(tmp_path, patients(), "outcome", "hospital")
+    assert told(dataset)["patient_id"] == "identifier"
+    assert told(dataset)["ward"] == "constant"
+    assert told(dataset, "became")["admitted"] == "year, month, day, weekday (read as day-month-year)"
+    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["discharge_code"]
+    assert dataset.facts["columns_left_out"] == ("patient_id", "ward")
+
+
+def test_readings(tmp_path: Path) -> None:
+    """An index that orders the classes is left out and named; so is the hour, which stays."""
+    dataset = load(tmp_path, readings(), "state", "machine")
+    assert told(dataset, "became")["reading"] == "left out: a running number"
+    assert told(dataset, "suspicion")["reading"] == "tells the label nearly exactly"
+    assert dataset.feature_names == ("timestamp hour", "timestamp minute", "vibration", "load")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        ({"patient_id": "number"}, {"patient_id"}),
+        ({"age": "drop", "admitted": "drop"}, set()),
+        ({"ward": "category"}, {"ward=general"}),
+        ({"lab": "drop", "patient_id": "number"}, {"patient_id"}),
+    ],
+)
+def test_what_is_found_out_is_overruled(tmp_path: Path, kinds: dict[str, str], names: set[str]) -> None:
+    usual = {*load(tmp_path, patients(), "outcome", "hospital").feature_names}
+    dataset = load(tmp_path, patients(), "outcome", "hospital", columns=kinds)
+    gone = {name for name in usual if name.split(" ")[0] in kinds}
+    assert {*dataset.feature_names} == (usual - gone) | names
+
+
+def test_numbers_are_codes_where_the_user_says_so(tmp_path: Path) -> None:
+    table = pd.DataFrame({"zip": [100, 200] * 20, "x": np.arange(40) / 8, "y": ["a", "b", "b", "a"] * 10})
+    dataset = load(tmp_path, table, "y", columns={"zip": "category"})
+    assert dataset.feature_names == ("zip=100", "zip=200", "x")
+
+
+def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": ["1", "2", "many", *"4567" * 5], "y": [*"abbaabbaabb"] * 2 + ["a"]})
+    with pytest.raises(DataError, match=r"got 'many' in row 3.*federation\.columns\.x=number or .*x=category"):
+        load(tmp_path, table, "y")
+    dataset = load(tmp_path, table, "y", columns={"x": "number"})
+    assert told(dataset, "became")["x"] == "a number; words are taken as missing in 1 of 23 rows"
+    assert dataset.features[2].tolist() == [0, 1]
+
+
+def test_a_running_number_is_used_where_there_is_nothing_else(tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": range(40), "y": ["a", "b"] * 20})
+    assert load(tmp_path, table, "y").feature_names == ("age",)
+    assert load(tmp_path, table.assign(x=table["age"] / 8), "y").feature_names == ("x",)
+
+
+def test_a_copy_of_a_quantity_is_suspected(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    euros = np.round(draw.gamma(2, 50, 2000), 2)
+    table = pd.DataFrame(
+        {"euros": euros, "dollars": np.round(euros * 1.1, 2), "size": euros + draw.normal(0, 40, 2000)}
+    )
+    dataset = load(tmp_path, table, "euros", task="regression")
+    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["dollars"]
+
+
+def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
+    dataset = load(tmp_path, tweets()[["tweet_id", "text", "airline_sentiment"]], "airline_sentiment")
+    assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
+    assert told(dataset) == {"tweet_id": "identifier", "text": "text", "airline_sentiment": "label"}
+
+
+def test_beside_dates_alone_a_text_is_the_row_unless_they_are_asked_for(tmp_path: Path) -> None:
+    table = tweets()[["tweet_id", "tweet_created", "text", "airline_sentiment"]]
+    dataset = load(tmp_path, table, "airline_sentiment")
+    assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
+    assert told(dataset, "became")["tweet_created"] == "left out: text is what a row is"
+    assert told(dataset, "key")["tweet_created"] == "federation.columns.tweet_created=date"
+    asked = load(tmp_path, table, "airline_sentiment", columns={"tweet_created": "date"})
+    assert asked.kind == "table"
+    assert told(asked)["text"] == "text"
+
+
+@pytest.mark.parametrize("columns", [{"agee": "number"}, {"outcome": "number"}, {"hospital": "category"}])
+def test_a_kind_of_no_feature_is_one_clear_line(tmp_path: Path, columns: dict[str, str]) -> None:
+    with pytest.raises(DataError, match=r"federation\.columns must (not )?name"):
+        load(tmp_path, patients(), "outcome", "hospital", columns=columns)
+
+
+def test_a_kind_is_a_key_of_the_configuration() -> None:
+    assert load_config(["federation.columns={zip: category, 7: drop}"]).federation.columns == {
+        "zip": "category",
+        "7": "drop",
+    }
+    assert load_config(["federation.columns.zip=date"]).federation.columns == {"zip": "date"}
+    with pytest.raises(ConfigurationError, match=r"federation\.columns\.zip must be 'number', 'category'"):
+        load_config(["federation.columns.zip=word"])
+
+
+def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
+    """Dates and overruled columns are read from a client's own rows, whatever the others hold."""
+    table = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
+    dataset = load(tmp_path, table, "outcome", "hospital", columns={"lab": "number"})
+    assert dataset.encoding is not None
+    for hospital in ("h0", "h1", "h2"):
+        rows = np.flatnonzero(table["hospital"] == hospital)
+        own = read_csv(saved(table.iloc[rows], tmp_path / "own.csv"))
+        np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows])
+
+
+@pytest.mark.parametrize(
+    ("cells", "order", "first"),
+    [
+        (["2024-02-29", ""], "year-month-day", [2024, 2, 29, 3]),
+        (["2024-02-29T10:05:00Z"], "year-month-day", [2024, 2, 29, 3, 10, 5]),
+        (["2015-02-24 11:35:52 -0800"], "year-month-day", [2015, 2, 24, 1, 11, 35]),
+        (["01.02.2024", "NA"], "day-month-year", [2024, 2, 1, 3]),
+        (["1/2/2024"], "month-day-year", [2024, 1, 2, 1]),
+        (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
+        (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
+        (["12 Mar 2024", "1 May 2024"], "day-month name-year", [2024, 3, 12, 1]),
+        (["29-FEB-2024 10:05", "NA"], "day-month name-year", [2024, 2, 29, 3, 10, 5]),
+        (["3rd September 2024"], "day-month name-year", [2024, 9, 3, 1]),
+        (["Mar 12, 2024", "Sept. 3, 2024"], "month name-day-year", [2024, 3, 12, 1]),
+        (["march 12 2024 1:30 pm"], "month name-day-year", [2024, 3, 12, 1, 13, 30]),
+        (["12:05 AM"], "time of day", [0, 5]),
+        (["23:59:59.5"], "time of day", [23, 59]),
+    ],
+)
+def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first: list[int]) -> None:
+    column = pa.chunked_array([plain_cells(pa.array(cells))])
+    assert date_order(column) == order
+    parts = parts_of_time("t", column, order)  # type: ignore[arg-type]
+    assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["2023-02-29"],
+        ["31.04.2024"],
+        ["25:00"],
+        ["2024-01-01", "soon"],
+        ["1.5"],
+        ["99"],
+        ["31 Apr 2024"],
+        ["12 Mar 24"],
+        ["Mar 2024"],
+        ["12 Marble 2024"],
+        ["12 Mar 2024", "Mar 12, 2024"],
+        ["may be", "12 May 2024"],
+    ],
+)
+def test_what_is_no_date(cells: list[str]) -> None:
+    assert date_order(pa.chunked_array([cells])) is None
+
+
+def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path) -> None:
+    table = readings().assign(timestamp="12 Mar 24")
+    with pytest.raises(DataError, match=r"column 'timestamp' .* must hold dates such as 2024-01-31, 31 Jan 2024 or"):
+        load(tmp_path, table, "state", "machine", columns={"timestamp": "date"})
+
+
+def test_dates_with_names_of_months_are_the_parts_of_those_with_numbers(tmp_path: Path) -> None:
+    days = pd.to_datetime(patients()["admitted"], format="%d.%m.%Y")
+    expected = load(tmp_path, patients(), "outcome", "hospital")
+    for form in ("%d %b %Y", "%B %d, %Y"):
+        dataset = load(tmp_path, patients().assign(admitted=days.dt.strftime(form)), "outcome", "hospital")
+        assert dataset.feature_names == expected.feature_names
+        np.testing.assert_array_equal(dataset.features, expected.features)
+
+
+def test_weekdays_are_those_of_the_calendar() -> None:
+    days = pd.date_range("1899-12-25", periods=60_000, freq="D")
+    parts = parts_of_time("t", pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
+    np.testing.assert_array_equal(parts["weekday"], days.day_of_week)
+    np.testing.assert_array_equal(parts["day"], days.day)
+
+
+# Dates with a fault.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "row"),
+    [("2024-02-30", 7), ("2024-13-01", 7), ("31.04.2024", 7)],
+    ids=["no such day", "no such month", "written otherwise"],
+)
+def test_one_impossible_date_names_its_row(tmp_path: Path, wrong: str, row: int) -> None:
+    table = pd.DataFrame({"when": [f"2024-01-{day:02}" for day in range(1, 31)], "y": ["a", "b"] * 15})
+    table.loc[row - 1, "when"] = wrong
+    with pytest.raises(DataError, match=f"'{wrong}' in row {row}"):
+        load_dataset(str(saved(table, tmp_path / "t.csv")), label="y")
+
+
+def test_days_first_beside_months_first_are_said(tmp_path: Path) -> None:
+    days = [f"{day:02}/03/2024" for day in range(1, 29)]
+    table = pd.DataFrame({"when": [*days, "03/29/2024", "03/30/2024"], "y": ["a", "b"] * 15})
+    with pytest.raises(
+        DataError, match=r"'13/03/2024' in row 13, .*the day, beside '03/29/2024' in row 29, .*the month"
+    ):
+        load_dataset(str(saved(table, tmp_path / "t.csv")), label="y")

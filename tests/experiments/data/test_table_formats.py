@@ -1,0 +1,380 @@
+"""Tables of every format: the same rows, the same data; limits hold; what can carry code is not opened."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import io
+import json
+import re
+import sqlite3
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import fedscout
+from fedscout.engine.errors import ConfigurationError, DataError, UserError
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.files import ReadLimits
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig
+from fedscout.experiments.studies.run_folder import default_folder
+from tests.experiments.data.awkward_tables import patients
+from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
+
+ROLES = {"label": "outcome", "client_column": "hospital"}
+FORMATS = ("t.csv", "t.parquet", "t.feather", "t.arrow", "t.jsonl", "t.ndjson.gz", "t.xlsx", "t.sqlite", "t.duckdb")
+
+
+def save(table: pd.DataFrame, path: Path) -> Path:
+    """Write a table in the format that the name asks for."""
+    match path.suffixes:
+        case [".csv"]:
+            table.to_csv(path, index=False)
+        case [".parquet"]:
+            table.to_parquet(path, index=False)
+        case [".feather"]:
+            table.to_feather(path)
+        case [".arrow"]:
+            rows = pa.Table.from_pandas(table, preserve_index=False)
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+                stream.write_table(rows, max_chunksize=64)
+        case [".jsonl"]:
+            path.write_text(table.to_json(orient="records", lines=True))
+        case [".ndjson", ".gz"]:
+            path.write_bytes(gzip.compress(table.to_json(orient="records", lines=True).encode()))
+        case [".xlsx"]:
+            table.to_excel(path, index=False)
+        case [".sqlite"]:
+            with sqlite3.connect(path) as connection:
+                table.to_sql("visits", connection, index=False)
+            connection.close()
+        case [".duckdb"]:
+            import duckdb
+
+            with duckdb.connect(str(path)) as base:
+                base.from_df(table).create("visits")
+    return path
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
+    wanted = load_dataset(str(save(patients(), tmp_path / "wanted.csv")), **ROLES)
+    dataset = load_dataset(str(save(patients(), tmp_path / name)), **ROLES)
+    assert dataset.feature_names == wanted.feature_names
+    np.testing.assert_array_equal(dataset.labels, wanted.labels)
+    np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
+    assert dataset.facts["columns"] == wanted.facts["columns"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_limits_hold_in_every_format(tmp_path: Path, name: str) -> None:
+    path = str(save(patients(), tmp_path / name))
+    with pytest.raises(DataError, match=r"at most federation\.max_file_rows=199 rows"):
+        load_dataset(path, ReadLimits(max_rows=199), **ROLES)
+    assert load_dataset(path, ReadLimits(max_rows=200), **ROLES).num_rows == 200
+    with pytest.raises(DataError, match=r"at most federation\.max_file_bytes=2000 bytes"):
+        load_dataset(path, ReadLimits(max_bytes=2000), **ROLES)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
+    """A byte turned, an end cut off: a data set, or an error that is the user's."""
+    content = save(patients(), tmp_path / name).read_bytes()
+    generator = np.random.default_rng(0)
+    path = tmp_path / f"damaged{''.join(Path(name).suffixes)}"
+    for trial in range(25):
+        place = int(generator.integers(len(content)))
+        damaged = content[:place] + (bytes([content[place] ^ 0xFF]) + content[place + 1 :] if trial % 2 else b"")
+        path.write_bytes(damaged)
+        with suppress(UserError):
+            load_dataset(str(path), **ROLES)
+
+
+# A table that is too large.
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_table_beyond_the_limit_is_sampled_if_asked(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(save(patients(), tmp_path / name))
+    limits = ReadLimits(max_rows=150)
+    dataset = load_dataset(path, limits, max_rows=120, **ROLES)
+    assert (dataset.num_rows, dataset.facts["num_rows_not_sampled"]) == (120, 80)
+    assert "a random sample of 120 of its 200 rows is read" in caplog.text
+    np.testing.assert_array_equal(load_dataset(path, limits, max_rows=120, **ROLES).features, dataset.features)
+
+
+def test_a_sample_follows_the_seed_and_not_the_blocks(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"x": np.arange(5000) / 8, "y": ["a", "b"] * 2500})
+    save(rows, tmp_path / "t.csv")
+    rows.to_parquet(tmp_path / "t.parquet", row_group_size=77)
+
+    def drawn(name: str, seed: int) -> np.ndarray:
+        keys = {"dataset": tmp_path / name, "label": "y", "max_rows": 900, "max_file_rows": 4999, "seed": seed}
+        config = load_config([f"federation.{key}={value}" for key, value in keys.items()])
+        return np.sort(build_federation(config.federation, config.model).features[:, 0])
+
+    np.testing.assert_array_equal(drawn("t.csv", 0), drawn("t.parquet", 0))
+    assert not np.array_equal(drawn("t.csv", 0), drawn("t.csv", 1))
+    assert (np.diff(drawn("t.csv", 0)) > 0).all()
+
+
+# Databases.
+
+
+def test_a_query_chooses_the_rows(tmp_path: Path) -> None:
+    path = save(patients(), tmp_path / "t.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    with pytest.raises(DataError, match=r"federation\.query must be a SELECT, as .* but: other, visits"):
+        load_dataset(str(path), **ROLES)
+    query = "SELECT age, outcome, hospital FROM visits WHERE age > 40;"
+    for place in (str(path), f"sqlite:///{path}"):
+        dataset = load_dataset(place, query=query, **ROLES)
+        assert dataset.num_rows == int((patients()["age"] > 40).sum())
+        assert dataset.feature_names == ("age",)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", ["t.sqlite", "t.duckdb"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DROP TABLE visits",
+        "SELECT 1; DROP TABLE visits",
+        "WITH gone AS (SELECT 1) DELETE FROM visits",
+        "INSERT INTO visits SELECT * FROM visits",
+        "ATTACH 'x.db' AS y",
+        "SELECT * INTO copy FROM visits",
+        "SELECT * FROM nowhere",
+        "SELECT * FROM read_csv('secret.csv')",
+    ],
+)
+def test_nothing_but_one_select_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, query: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret.csv").write_text("outcome,hospital,x\na,b,1\nc,b,2\n")
+    path = save(patients(), tmp_path / name)
+    with pytest.raises(UserError):
+        load_dataset(str(path), query=query, **ROLES)
+    assert load_dataset(str(path), **ROLES).num_rows == 200
+
+
+def test_an_address_of_a_database_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(ConfigurationError, key="federation.dataset") as caught:
+        load_dataset("postgresql://user:secret@host/name", query="SELECT 1", label="y")
+    assert "secret" not in str(caught.value)
+    for place in ("mysql://host/name?password=secret", "https://user:secret@host/t.csv"):
+        with refused(ConfigurationError, key="federation.dataset") as caught:
+            load_dataset(place, query="SELECT 1" if place.startswith("mysql") else None, label="y")
+        assert "secret" not in str(caught.value)
+
+
+def test_a_driver_that_is_missing_is_one_clear_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"needs a driver that is not installed: pip install psycopg"):
+        load_dataset("postgresql://user@host/name", query="SELECT 1", label="y")
+
+
+def test_a_query_is_for_databases_alone(tmp_path: Path) -> None:
+    path = str(save(patients(), tmp_path / "t.csv"))
+    with refused(ConfigurationError, key="federation.query"):
+        load_dataset(path, query="SELECT 1", **ROLES)
+    with refused(ConfigurationError, key="federation.query"):
+        load_dataset("digits", query="SELECT 1")
+
+
+@pytest.mark.parametrize("key", ["encoding=cp1252", "separator=tab", "header=false"])
+def test_how_a_text_is_written_is_for_text_files_alone(tmp_path: Path, key: str) -> None:
+    name, _, value = key.partition("=")
+    path = str(save(patients(), tmp_path / "t.parquet"))
+    with pytest.raises(ConfigurationError, match=rf"federation\.{name} must be left out but for text files"):
+        load_dataset(path, **{name: value}, **ROLES)
+
+
+# One file a client.
+
+
+def test_a_file_a_client(tmp_path: Path) -> None:
+    table = patients()
+    for name, rows in table.groupby("hospital"):
+        save(rows.drop(columns="hospital"), tmp_path / f"{name}.csv")
+    config = FederationConfig(dataset=f"{tmp_path}/*.csv", label="outcome")
+    assert config.partition.kind == "natural"
+    dataset = load_dataset(f"{tmp_path}/*.csv", label="outcome")
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == sorted(table["hospital"])
+    whole = load_dataset(str(save(table.sort_values("hospital", kind="stable"), tmp_path / "t.parquet")), **ROLES)
+    np.testing.assert_array_equal(dataset.features, whole.features)
+    with pytest.raises(DataError, match=r"max_file_rows=150"):
+        load_dataset(f"{tmp_path}/*.csv", ReadLimits(max_rows=150), label="outcome")
+    (tmp_path / "h3.csv").write_text("age,outcome\n1,died\n")
+    with pytest.raises(DataError, match=r"h3.csv must have the columns of .*h0.csv, they differ in admitted"):
+        load_dataset(f"{tmp_path}/*.csv", label="outcome")
+    with refused(DataError, key="federation.dataset"):
+        load_dataset(f"{tmp_path}/*.tsv", label="outcome")
+
+
+@pytest.mark.parametrize("dataset", ["https://host/a/t.csv", "clients/*.csv"])
+def test_a_study_of_no_single_path_has_a_folder_of_one_name(dataset: str) -> None:
+    folder = default_folder(load_config([f"federation.dataset={dataset}", "federation.label=y"]))
+    assert folder.parent == Path("runs")
+    assert re.fullmatch(r"[\w.-]+", folder.name)
+
+
+# Arrays.
+
+
+def save_arrays(path: Path, **arrays: Any) -> str:
+    np.savez_compressed(path, **arrays)
+    return str(path)
+
+
+def test_arrays_of_numbers_are_a_table(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 3)), generator.integers(0, 2, 60)
+    clients = np.array(["a", "b", "c"] * 20)
+    path = save_arrays(tmp_path / "t.npz", x=x, y=y, client=clients)
+    dataset = load_dataset(path, client_column="client")
+    assert dataset.feature_names == ("x0", "x1", "x2")
+    np.testing.assert_array_equal(dataset.labels, y)
+    np.testing.assert_allclose(dataset.features, (x - x.mean(axis=0)) / x.std(axis=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3), (1, 8, 8)])
+def test_arrays_of_pictures(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.integers(0, 256, (40, *shape), dtype=np.uint8), np.array([10, 9] * 20)
+    path = save_arrays(tmp_path / "mnist.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
+    dataset = load_dataset(path)
+    assert (dataset.kind, dataset.features.shape[1:]) == ("image", (3 if shape[-1] == 3 else 1, 8, 8))
+    assert dataset.class_names == ("9", "10")
+    assert dataset.labels.tolist() == [1, 0] * 20
+    floats = load_dataset(save_arrays(tmp_path / "f.npz", x=x / 255, y=y))
+    np.testing.assert_allclose(floats.features, dataset.features, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"x": np.array([[{}]] * 4, dtype=object), "y": [0, 1, 0, 1]}, "'x' .* must hold numbers, got object"),
+        ({"x": np.ones((4, 2))}, "must hold the arrays 'x' and 'y'"),
+        ({"x": np.ones(4), "y": np.ones(4)}, "must have another shape"),
+        ({"x": np.ones((4, 2)), "y": np.ones(3)}, "as many rows each"),
+        ({"x": np.ones((4, 2, 2)) * 7, "y": [0, 1, 0, 1]}, "bytes, or numbers from 0 to 1"),
+        ({"x": np.zeros((1000, 1000)), "y": np.zeros(1000)}, "max_file_bytes=1000000"),
+    ],
+)
+def test_other_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], reason: str) -> None:
+    path = save_arrays(tmp_path / "t.npz", **arrays)
+    with pytest.raises(DataError, match=reason):
+        load_dataset(path, ReadLimits(max_bytes=1_000_000))
+
+
+def test_what_an_array_says_of_its_shape_is_read_before_it(tmp_path: Path) -> None:
+    """A file of a few bytes whose header promises a terabyte."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**37, 1)})
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+        archive.writestr("y.npy", header.getvalue().replace(b"137438953472, 1", b"137438953472,  "))
+    with pytest.raises(DataError, match="max_file_bytes"):
+        load_dataset(str(tmp_path / "t.npz"))
+
+
+# The web.
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    class Silent(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *told: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(tmp_path))) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}"
+        served.shutdown()
+
+
+@pytest.mark.slow
+def test_a_table_on_the_web(tmp_path: Path, server: str) -> None:
+    wanted = load_dataset(str(save(patients(), tmp_path / "t.parquet")), **ROLES)
+    dataset = load_dataset(f"{server}/t.parquet", **ROLES)
+    np.testing.assert_array_equal(dataset.features, wanted.features)
+    assert (dataset.name, dataset.source) == ("t.parquet", f"{server}/t.parquet")
+    with pytest.raises(DataError, match="max_file_bytes=2000"):
+        load_dataset(f"{server}/t.parquet", ReadLimits(max_bytes=2000), **ROLES)
+    with pytest.raises(DataError, match=r"none\.csv can't be read"):
+        load_dataset(f"{server}/none.csv", **ROLES)
+
+
+@pytest.mark.parametrize(("address", "package"), [("s3://b/t.csv", "s3fs"), ("gs://b/t.csv", "gcsfs")])
+def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{address} needs {package}, .* pip install {package}"):
+        load_dataset(address, **ROLES)
+
+
+@pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
+def test_a_library_that_is_missing_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str
+) -> None:
+    path = save(patients(), tmp_path / name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigurationError, match=rf"needs {library}, .* pip install 'fedscout\[tables\]'"):
+        load_dataset(str(path), **ROLES)
+
+
+# JSON lines.
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ("[1]", r"must be a JSON object, got '\[1\]' in line 1; a list of objects"),
+        ('{"a": 1}\n{"a": ', "in line 2"),
+        ('{"a": {"b": 1}, "y": 0}', "column 'a' of .* in row 1; federation.columns.a=drop"),
+        ("", "it is empty"),
+        ("[" * 100_000, "must be a JSON object"),
+        ('{"a": "\\ud800", "y": 1}', "half a character"),
+    ],
+)
+def test_lines_that_are_no_objects_are_refused(tmp_path: Path, lines: str, reason: str) -> None:
+    (tmp_path / "t.jsonl").write_text(lines)
+    with pytest.raises(DataError, match=reason):
+        load_dataset(str(tmp_path / "t.jsonl"), label="y")
+
+
+def test_a_key_that_comes_late_is_missing_before(tmp_path: Path) -> None:
+    rows = [{"x": row / 8, "y": "ab"[row % 2], **({"z": 1} if row > 9 else {})} for row in range(20)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset = load_dataset(str(tmp_path / "t.jsonl"), label="y")
+    assert dataset.feature_names == ("x", "z", "z missing")
+    assert dataset.features[:, 2].sum() == 10
+
+
+# From Python.
+
+
+def test_rows_of_the_datasets_library() -> None:
+    import datasets
+
+    table = pd.DataFrame({"x": np.arange(60) / 8, "site": ["a", "b", "c"] * 20, "label": [0, 1] * 30})
+    rows = datasets.Dataset.from_pandas(table)
+    federation = fedscout.Federation(rows, label="label", client_column="site")
+    assert (federation.num_clients, sum(federation.client_rows)) == (3, 60)

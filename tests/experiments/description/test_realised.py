@@ -1,0 +1,296 @@
+"""The realised heterogeneity: closed forms, sampling error, invariance, and what is left out."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from fedscout.detectors import DetectionConfig
+from fedscout.engine.data.client import Release
+from fedscout.experiments import description
+from fedscout.experiments.description import RealizedHeterogeneity, realised
+from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.labels import ShiftLabels
+from tests.experiments.description.federations import by_counts, federation_of
+
+RARE = 1e-6
+"""A bound that holds but for this probability."""
+
+
+# Labels
+
+
+def test_published_four_clients_have_the_divergence_of_the_closed_form() -> None:
+    # Shares 0.9, 0.7, 0.5 and 0.1 of equal clients make 0.55 of all. The client with 0.1 is the farthest:
+    # JS = H(0.325) - (H(0.1) + H(0.55)) / 2, H the entropy of a binary label in bits.
+    def entropy(p: float) -> float:
+        return float(-p * np.log2(p) - (1 - p) * np.log2(1 - p))
+
+    found = realised(by_counts([[90, 10], [70, 30], [50, 50], [10, 90]]))
+    assert found.label_skew == pytest.approx(entropy(0.325) - (entropy(0.1) + entropy(0.55)) / 2, abs=1e-12)
+    assert found.label_skew == pytest.approx(0.1789, abs=5e-5)
+    assert found.label_skew_client == 3
+
+
+@pytest.mark.parametrize("num_classes", [2, 5, 10])
+def test_one_class_a_client_gives_the_largest_values_there_are(num_classes: int) -> None:
+    # With P a single class and G uniform over C: the mixture has (1 + 1/C)/2 on the class and 1/(2C) elsewhere, so
+    # JS = [log2(2C/(C+1)) + (1/C) log2(2/(C+1)) + (C-1)/C] / 2.
+    found = realised(by_counts(np.eye(num_classes, dtype=int) * 40))
+    share = 1 / num_classes
+    divergence = (np.log2(2 / (1 + share)) + share * np.log2(2 * share / (1 + share)) + 1 - share) / 2
+    assert found.label_hellinger == pytest.approx(1.0, abs=1e-12)
+    assert found.label_divergence is not None
+    assert found.label_divergence.smallest == pytest.approx(divergence, abs=1e-12)
+    assert found.label_divergence.largest == pytest.approx(divergence, abs=1e-12)
+    assert found.heterogeneity_index is not None
+    assert (found.heterogeneity_index.smallest, found.heterogeneity_index.largest) == (1, 1)
+
+
+def test_clients_with_the_same_shares_do_not_differ_however_large_they_are() -> None:
+    found = realised(by_counts([[10, 20, 30], [20, 40, 60], [100, 200, 300]]))
+    assert found.label_hellinger == pytest.approx(0, abs=1e-7)  # a square root of rounding errors
+    assert found.label_skew == pytest.approx(0, abs=1e-12)
+    assert found.heterogeneity_index is not None
+    assert found.heterogeneity_index.largest == 0
+
+
+def test_an_iid_deal_is_near_zero_within_its_sampling_error() -> None:
+    # To second order JS(P‖G) = Σ (p-g)²/g / (8 ln 2) and H(P,Q)² = Σ (p-q)²/g / 8, and n Σ (p-g)²/g is chi-square
+    # distributed with C - 1 degrees of freedom. Third-order terms are below a tenth at these counts.
+    num_clients, size, num_classes = 20, 1000, 5
+    generator = np.random.default_rng(3)
+    labels = generator.integers(0, num_classes, num_clients * size)
+    order = generator.permutation(len(labels)).reshape(num_clients, size)
+    found = realised(federation_of(labels, list(order), num_classes))
+    worst = chi2.isf(RARE / num_clients, num_classes - 1)
+    assert found.label_skew is not None
+    assert 0 < found.label_skew < 1.1 * worst / (8 * np.log(2) * size)
+    assert found.label_hellinger is not None
+    of_all_pairs = chi2.isf(RARE, (num_clients - 1) * (num_classes - 1)) / (num_clients - 1)
+    assert 0 < found.label_hellinger < 1.1 * np.sqrt(of_all_pairs * 2 / (8 * size))
+
+
+def test_the_heterogeneity_index_counts_the_classes_a_client_holds() -> None:
+    found = realised(by_counts([[5, 5, 5, 5, 5], [20, 5, 0, 0, 0], [25, 0, 0, 0, 0]]))
+    spread = found.heterogeneity_index
+    assert spread is not None
+    assert (spread.smallest, spread.median, spread.largest) == (0, 0.75, 1)
+    assert spread.mean == pytest.approx((0 + 0.75 + 1) / 3)
+
+
+# Sizes and rows
+
+
+def test_sizes() -> None:
+    found = realised(by_counts([[10, 0], [10, 10], [30, 0], [0, 40]]))
+    rows = found.client_rows
+    assert (rows.smallest, rows.median, rows.largest, rows.mean) == (10, 25, 40, 25)
+    assert found.quantity_ratio == 4
+    assert found.quantity_variation == pytest.approx(np.sqrt((15**2 + 5**2 + 5**2 + 15**2) / 4) / 25)
+    differences = sum(abs(a - b) for a, b in combinations((10, 20, 30, 40), 2))
+    assert found.quantity_gini == pytest.approx(2 * differences / (2 * 4 * 4 * 25))
+
+
+def test_rows_are_dealt_not_dealt_or_repeated() -> None:
+    clients = [[0, 1, 2, 3, 4, 4], [4, 5, 6, 7, 8, 0], [10, 11, 12, 13, 14]]  # 9 and 15 to 19 nobody's
+    found = realised(federation_of(np.arange(20) % 2, clients, 2))
+    assert (found.num_rows, found.num_rows_dealt, found.num_rows_not_dealt) == (20, 14, 6)
+    assert found.num_rows_repeated == 3  # row 4 three times, row 0 twice
+    assert found.num_rows_dealt + found.num_rows_repeated == 6 + 6 + 5
+
+
+# Who is measured
+
+
+def test_clients_too_small_to_answer_are_left_out_and_said_to_be() -> None:
+    large = [[30, 10], [20, 20]]
+    found = realised(by_counts([*large, [0, 4], [0, 0]]))
+    alone = realised(by_counts(large))
+    assert (found.num_clients, found.num_empty_clients, found.num_measured_clients) == (4, 1, 2)
+    for name in ("quantity_ratio", "quantity_gini", "label_hellinger", "label_skew", "heterogeneity_index"):
+        assert getattr(found, name) == getattr(alone, name)
+    assert found.client_rows.smallest == 0
+    (note,) = found.notes
+    assert note.startswith("2 of 4 clients hold fewer than 5 rows")
+    assert realised(by_counts([*large, [0, 4]], release=Release(4))).num_measured_clients == 3
+
+
+@pytest.mark.parametrize("counts", [[[30, 10]], [[30, 10], [2, 1]], [[1, 1], [2, 1]]])
+def test_distances_take_two_clients(counts: list[list[int]]) -> None:
+    found = realised(by_counts(counts))
+    assert found.num_measured_clients < 2
+    assert found.label_hellinger is None
+    assert found.label_skew is None
+    assert found.feature_hellinger is None
+    assert found.num_features_compared == 0
+    json.dumps(found.model_dump(mode="json"), allow_nan=False)
+
+
+def test_of_many_clients_pairs_are_drawn_by_seed_and_the_rest_is_over_all() -> None:
+    generator = np.random.default_rng(0)
+    source = by_counts(generator.integers(5, 50, (30, 3)))
+    settings = DetectionConfig(max_pairwise_clients=6)
+    found, everyone = realised(source, settings), realised(source)
+    assert found.num_paired_clients == 6
+    assert any("6 clients drawn by seed, of 30" in note for note in found.notes)
+    assert found.label_skew == everyone.label_skew
+    assert found.quantity_gini == everyone.quantity_gini
+    assert found == realised(source, settings)
+    drawn = {realised(source, settings, seed).label_hellinger for seed in range(4)}
+    assert len(drawn) == 4
+
+
+# Laws
+
+
+@pytest.mark.slow
+@given(st.integers(0, 2**32), st.integers(2, 12))
+def test_the_order_of_clients_does_not_matter(seed: int, num_clients: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 4, 300)
+    owners = generator.integers(0, num_clients, 300)
+    clients = [np.flatnonzero(owners == client) for client in range(num_clients)]
+    order = generator.permutation(num_clients)
+    one = realised(federation_of(labels, clients, 4)).model_dump()
+    other = realised(federation_of(labels, [clients[client] for client in order], 4)).model_dump()
+    farthest, renumbered = one.pop("label_skew_client"), other.pop("label_skew_client")
+    assert (farthest is None) == (renumbered is None)
+    for name, value in one.items():
+        exact = value is None or name == "notes"
+        assert other[name] == (value if exact else pytest.approx(value, rel=1e-9, abs=1e-9)), name
+
+
+def test_the_same_federation_gives_the_same_bits() -> None:
+    source = by_counts([[20, 10], [10, 20], [5, 25]], transforms={1: (FeatureNoise(0.0, 1.0),)})
+    assert realised(source).model_dump_json() == realised(source).model_dump_json()
+
+
+# Features
+
+
+def test_two_clients_with_a_value_each_are_apart_by_all_there_is() -> None:
+    # Values -1 and 1 in equal numbers have deviation 1 up to a factor sqrt(N/(N-1)); they share no bin, and the
+    # distance is that of their bins' middles, at most a bin width, 8/32 of a deviation, from 2.
+    features = np.repeat([[-1.0, 7.0], [1.0, 7.0]], 100, axis=0)
+    found = realised(federation_of(np.zeros(200), [range(100), range(100, 200)], 2, features))
+    assert found.feature_hellinger == pytest.approx(1.0)
+    assert found.feature_wasserstein == pytest.approx(2.0, abs=0.25)  # the constant column has no distance
+    assert realised(federation_of(np.zeros(200), [range(0, 200, 2), range(1, 200, 2)], 2, features)).notes == ()
+
+
+def test_clients_with_the_same_rows_have_the_same_features() -> None:
+    found = realised(federation_of(np.arange(60) % 3, [range(60), range(60)], 3))
+    assert found.feature_hellinger == pytest.approx(0, abs=1e-7)
+    assert found.feature_wasserstein == pytest.approx(0, abs=1e-12)
+
+
+def test_constant_features_have_no_distance() -> None:
+    features = np.full((40, 2), 0.1, np.float32)
+    found = realised(federation_of(np.arange(40) % 2, [range(20), range(20, 40)], 2, features))
+    assert found.feature_hellinger is None
+    assert found.feature_wasserstein is None
+
+
+def test_moments_count_a_row_as_often_as_it_is_held() -> None:
+    # Client 1 holds row 3 ten times: its value 9 then makes up a third of 30 rows, whose mean is 3 and variance 18
+    # (times 30/29). Bins are placed by these: 9 is sqrt(2) deviations above the mean, 0 is 1/sqrt(2) below.
+    features = np.zeros((21, 1))
+    features[20] = 9.0
+    found = realised(federation_of(np.zeros(21), [range(20), [20] * 10], 2, features))
+    assert found.feature_hellinger == pytest.approx(1.0)
+    assert found.feature_wasserstein == pytest.approx(9 / np.sqrt(18 * 30 / 29), abs=0.25)
+
+
+def test_features_are_averaged_alike_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.random.default_rng(1).normal(size=(100, 7)) * np.array([1, 0, 2, 3, 0, 1, 1])
+    features[:50] += np.arange(7)
+    features[:, [1, 4]] = 3.0  # a block of constant features has no distance
+    source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
+    whole = realised(source)
+    for features_a_block in (1, 2, 3):
+        monkeypatch.setattr(description, "BLOCK_NUMBERS", features_a_block * 2 * 32)
+        found = realised(source)
+        assert found.feature_hellinger == pytest.approx(whole.feature_hellinger, rel=1e-12)
+        assert found.feature_wasserstein == pytest.approx(whole.feature_wasserstein, rel=1e-12)
+
+
+def test_features_of_many_are_drawn_by_seed() -> None:
+    features = np.random.default_rng(1).normal(size=(100, 4, 5))
+    source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
+    found, all_of_them = realised(source, max_features=6), realised(source, max_features=20)
+    assert (found.num_features, found.num_features_compared) == (20, 6)
+    assert "6 of 20 numbers of a row, drawn by seed" in found.notes[0]
+    assert (all_of_them.num_features_compared, all_of_them.notes) == (20, ())
+    assert found == realised(source, max_features=6)
+    assert len({realised(source, seed=seed, max_features=6).feature_hellinger for seed in range(4)}) == 4
+
+
+# Corruption
+
+
+def test_what_a_corrupted_client_has_is_what_counts() -> None:
+    # Both clients hold eight rows of class 0 for two of class 1; the second one's labels are all turned round.
+    source = by_counts([[80, 20], [80, 20]], transforms={1: (ShiftLabels(),)})
+    found, mirrored = realised(source), realised(by_counts([[80, 20], [20, 80]]))
+    assert found.label_skew == mirrored.label_skew
+    assert found.label_hellinger == mirrored.label_hellinger
+
+
+def test_a_shift_of_one_client_is_a_distance() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(4000, 2))
+    clients = [range(2000), range(2000, 4000)]
+    source = federation_of(np.arange(4000) % 2, clients, 2, features, {1: (FeatureNoise(2.0, 0.0),)})
+    found, untouched = realised(source), realised(federation_of(np.arange(4000) % 2, clients, 2, features))
+    # Two normal distributions of deviation 1, two apart, have together deviation sqrt(1 + 1).
+    assert found.feature_wasserstein == pytest.approx(2 / np.sqrt(2), abs=0.1)
+    assert untouched.feature_wasserstein is not None
+    assert untouched.feature_wasserstein < 0.1
+
+
+# Other kinds of data
+
+
+def tokens_of(clients: list[list[list[int]]]) -> RealizedHeterogeneity:
+    """Return what is realised by clients whose rows are token numbers."""
+    rows = [row for client in clients for row in client]
+    bounds = np.concatenate([[0], np.cumsum([len(client) for client in clients])])
+    ranges = [range(start, end) for start, end in pairwise(bounds)]
+    facts = {"data_kind": "tokens"}
+    return realised(federation_of(np.arange(len(rows)) % 2, ranges, 2, np.array(rows, float), facts=facts))
+
+
+def test_texts_are_compared_by_their_tokens_wherever_these_stand() -> None:
+    same = tokens_of([[[1, 2, 0]] * 5, [[2, 0, 1]] * 8])
+    disjoint = tokens_of([[[1, 2, 0]] * 5, [[3, 4, 0]] * 8])
+    half = tokens_of([[[1, 2]] * 5, [[1, 1]] * 5])
+    assert same.token_hellinger == pytest.approx(0, abs=1e-7)
+    assert disjoint.token_hellinger == pytest.approx(1)
+    assert half.token_hellinger == pytest.approx(np.sqrt(1 - np.sqrt(0.5)))  # H² = 1 − Σ √(pq)
+    assert (same.feature_hellinger, same.feature_wasserstein) == (None, None)
+    assert any("token histograms" in note for note in same.notes)
+
+
+def test_rare_tokens_share_a_bin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(description, "MAX_BINS", 2)
+    # 7 is the most frequent; 3 and 9 then share the other bin, and nothing tells the clients apart.
+    assert tokens_of([[[7, 7, 3]] * 5, [[7, 7, 9]] * 5]).token_hellinger == pytest.approx(0, abs=1e-7)
+
+
+def test_texts_of_padding_alone_are_left_out() -> None:
+    assert tokens_of([[[0, 0]] * 5, [[1, 2]] * 5]).token_hellinger is None
+
+
+def test_clients_that_play_have_nothing_to_compare() -> None:
+    found = realised(by_counts([[10, 0], [0, 10], [1, 0]], task=object()))
+    assert found.num_clients == 3
+    assert (found.quantity_ratio, found.label_skew, found.label_hellinger, found.feature_hellinger) == (None,) * 4
+    (note,) = found.notes
+    assert note.startswith("Clients play episodes")

@@ -1,0 +1,518 @@
+"""A user's own module: found, called with what it takes, tried before anything starts, found again elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.models.own import own_extractor
+from fedscout.experiments.models.request import ImportedModel, ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+MODULES = """
+import random
+import sys
+from code import interact
+from functools import partial
+from os import abort
+from shutil import rmtree
+from threading import Thread
+
+import torch
+from torch import nn
+
+
+def net(num_features, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(num_features, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+
+half = partial(net, 6)
+
+
+def fixed():
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes, *, feature_shape, width=5, **more):
+        super().__init__()
+        assert not more
+        assert isinstance(feature_shape, tuple)
+        self.body = nn.Linear(feature_shape[-1], width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, rows):
+        return self.head(self.body(rows).relu())
+
+
+class Texts(nn.Module):
+    def __init__(self, vocabulary_size, num_classes):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary_size, 4)
+        self.head = nn.Linear(4, num_classes)
+
+    def forward(self, rows):
+        return self.head(self.words(rows.long()).mean(dim=1))
+
+
+class Squeezed(Net):
+    def forward(self, rows):
+        return super().forward(rows).squeeze()
+
+
+class Detached(Net):
+    def forward(self, rows):
+        return super().forward(rows).detach()
+
+
+class Pair(Net):
+    def forward(self, rows):
+        return super().forward(rows), None
+
+
+class TooNarrow(Net):
+    def __init__(self, num_classes, feature_shape):
+        super().__init__(num_classes - 1, feature_shape=feature_shape)
+
+
+class Mismatched(Net):
+    def __init__(self, num_classes, feature_shape):
+        super().__init__(num_classes, feature_shape=feature_shape)
+        self.head = nn.Linear(7, num_classes)
+
+
+class Failing(Net):
+    def forward(self, rows):
+        raise RuntimeError("no such\\nthing")
+
+
+class FailingInEvaluation(Net):
+    def forward(self, rows):
+        return super().forward(rows if self.training else rows[:, :2])
+
+
+class OwnRandomNumbers(Net):
+    def __init__(self, num_classes, feature_shape):
+        super().__init__(num_classes, feature_shape=feature_shape)
+        with torch.no_grad():
+            self.body.bias.fill_(random.random())
+
+
+class FewWords(Texts):
+    def __init__(self, vocabulary_size, num_classes):
+        super().__init__(vocabulary_size - 1, num_classes)
+
+
+def doubles(num_features, num_classes):
+    return net(num_features, num_classes).double()
+
+
+def whole_numbers(num_features, num_classes):
+    module = net(num_features, num_classes)
+    module.register_parameter("steps", nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False))
+    return module
+
+
+def infinite(num_features, num_classes):
+    module = net(num_features, num_classes)
+    module.register_buffer("mask", torch.full((2,), float("-inf")))
+    return module
+
+
+def lazy(num_classes):
+    return nn.LazyLinear(num_classes)
+
+
+def nothing_to_train():
+    return nn.Flatten()
+
+
+def frozen(num_features, num_classes):
+    return net(num_features, num_classes).requires_grad_(False)
+
+
+def annotated() -> int:
+    raise AssertionError("called")
+
+
+class Calling:
+    def __init__(self):
+        assert "calling" not in globals(), "called"
+
+    def __call__(self):
+        raise AssertionError("called")
+
+
+calling = Calling()
+removing = partial(rmtree, "nowhere")
+
+
+def no_module():
+    return 3
+
+
+def width_needed(num_features, width):
+    return nn.Linear(num_features, width)
+
+
+def raising(num_classes):
+    raise ValueError(f"{num_classes} is too\\nmany")
+
+
+def leaving():
+    sys.exit("bye")
+
+
+def talking(num_features, num_classes):
+    print("building")
+    return net(num_features, num_classes)
+
+
+ready = net(6, 3)
+number = 5
+"""
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's working directory, with a module `users_nets`; import path and modules are put back."""
+    (tmp_path / "users_nets.py").write_text(MODULES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+Build = Callable[..., ImportedModel]
+
+
+@pytest.fixture
+def build(user_folder: Path) -> Build:
+    """Return a function that builds the factory of a path, for rows of six features and three classes."""
+
+    def build_own(path: str, shape: tuple[int, ...] = (6,), data_kind: DataKind = "table") -> ImportedModel:
+        vocabulary_size = 9 if data_kind == "tokens" else 0
+        factory = build_model(ModelRequest(shape, 3, ModelSettings(kind=path), data_kind, vocabulary_size))
+        assert isinstance(factory, ImportedModel)
+        return factory
+
+    return build_own
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "data_kind", "arguments"),
+    [
+        ("net", (6,), "table", {"num_features": 6, "num_classes": 3}),
+        ("net", (2, 3), "image", {"num_features": 6, "num_classes": 3}),
+        ("half", (6,), "table", {"num_classes": 3}),
+        ("fixed", (6,), "table", {}),
+        ("Net", (6,), "table", {"num_classes": 3, "feature_shape": (6,)}),
+        ("Texts", (6,), "tokens", {"vocabulary_size": 9, "num_classes": 3}),
+    ],
+)
+def test_a_factory_is_called_with_the_facts_that_it_takes(
+    build: Build, name: str, shape: tuple[int, ...], data_kind: DataKind, arguments: dict[str, object]
+) -> None:
+    import torch
+
+    factory = build(f"users_nets:{name}", shape, data_kind)
+    assert dict(factory.arguments) == arguments
+    assert factory()(torch.zeros(4, *shape)).shape == (4, 3)
+    assert str(factory) == f"users_nets:{name}"
+
+
+def test_a_partial_s_own_arguments_are_left_alone(build: Build) -> None:
+    """`partial(net, 6)` takes `num_classes` alone, as its first argument is given."""
+    assert build("users_nets:half")()[1].in_features == 6
+
+
+@pytest.mark.parametrize("path", ["os:abort", "shutil:rmtree", "antigravity:geohash", "xml.dom:Node"])
+def test_python_s_own_library_is_not_even_imported(build: Build, path: str) -> None:
+    already = set(sys.modules)
+    with pytest.raises(ConfigurationError, match=f"^model.kind={path} must lie in a module of one's own or of an inst"):
+        build(path)
+    assert "antigravity" not in set(sys.modules) - already
+
+
+@pytest.mark.parametrize("path", ["numpy:show_config", "ray:init", "torch.cuda:synchronize", "torch.optim:Adam"])
+def test_a_function_of_others_must_say_that_it_returns_a_module(build: Build, path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"must (be a function of one's own, or be |name a sub|retu)"):
+        build(path)
+
+
+def test_a_function_of_others_that_says_so_is_called(build: Build, user_folder: Path) -> None:
+    others = user_folder / "site-packages"
+    others.mkdir()
+    (others / "others_nets.py").write_text(
+        "from torch import nn\n"
+        "def net(num_features, num_classes) -> nn.Linear:\n    return nn.Linear(num_features, num_classes)\n"
+        "def plain(num_features, num_classes):\n    raise AssertionError('called')\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(others)
+        assert build("others_nets:net")().in_features == 6
+        with pytest.raises(ConfigurationError, match="got one of others_nets without such an annotation"):
+            build("others_nets:plain")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("Missing", "must name a subclass of torch.nn.Module or a function that returns a module, got nothing of that"),
+        (
+            "ready",
+            "must name a subclass of torch.nn.Module or a function that returns a module, got a ready Sequential",
+        ),
+        ("number", "must name a subclass of torch.nn.Module or a function that returns a module, got int 5"),
+        ("no_module", "must return a torch.nn.Module, got int"),
+        ("annotated", "must return a torch.nn.Module, got a function whose annotation says int"),
+        ("abort", "must name a subclass of torch.nn.Module or a function that returns a module, got builtin_function"),
+        ("Thread", "must name a subclass of torch.nn.Module or a function that returns a module, got type <class"),
+        ("Calling", "must name a subclass of torch.nn.Module or a function that returns a module, got type <class"),
+        ("calling", "must name a subclass of torch.nn.Module or a function that returns a module, got Calling"),
+        ("removing", "must be a function of one's own, or be annotated with the torch.nn.Module that it returns"),
+        ("interact", "must be a function of one's own, or be annotated with the torch.nn.Module that it returns"),
+        (
+            "width_needed",
+            "must not require other arguments than feature_shape, num_features, num_classes, vocabulary_size, taken by "
+            "name; got width",
+        ),
+        ("raising", "must build a module from num_classes=3, got ValueError: 3 is too many"),
+        ("leaving", "must build a module from no arguments, got SystemExit: bye"),
+        ("doubles", "must hold float32 numbers on the CPU, got '1.weight' of torch.float64 on cpu"),
+        ("whole_numbers", "must hold float32 numbers on the CPU, got 'steps' of torch.int64 on cpu"),
+        ("infinite", "must start from finite numbers, got 'mask' with nan or inf"),
+        ("lazy", "must have all shapes fixed when it is built, got a lazy layer with 'weight'"),
+        ("nothing_to_train", "must have parameters, got none"),
+        ("frozen", "must have trainable parameters, got none"),
+        ("OwnRandomNumbers", "must draw its parameters from torch's random numbers alone, so that a study"),
+        ("Detached", "must have outputs that depend on its parameters, got outputs without a gradient"),
+        ("Pair", "must return one float32 number a row and class, shape (2, 3), got tuple; its layer 'head' (Linear)"),
+        (
+            "TooNarrow",
+            "must return one float32 number a row and class, shape (2, 3), got shape (2, 2) of torch.float32; "
+            "its layer 'head' (Linear) came last",
+        ),
+        ("Squeezed", "must return one float32 number a row and class, shape (1, 3), got shape (3,) of torch.float32"),
+        (
+            "Mismatched",
+            "must work on 2 rows of shape (6,), got its layer 'head' (Linear), given (2, 5), raises RuntimeError: mat1",
+        ),
+        (
+            "Failing",
+            "must work on 2 rows of shape (6,), got the module itself (Failing), given (2, 6), raises RuntimeError: no "
+            "such thing",
+        ),
+        (
+            "FailingInEvaluation",
+            "must work on 1 row of shape (6,), got its layer 'body' (Linear), given (1, 2), raises RuntimeError: mat1",
+        ),
+    ],
+)
+def test_a_module_that_does_not_work_is_told_in_a_line(build: Build, name: str, fault: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build(f"users_nets:{name}")
+    for line in caught.value.faults:
+        assert "\n" not in line
+    assert caught.value.faults[0].startswith(f"model.kind=users_nets:{name} {fault}")
+
+
+EXTRACTORS = """
+import torch
+from torch import nn
+
+
+def frozen(num_features):
+    return nn.Linear(num_features, 4).requires_grad_(False)
+
+
+def maps():
+    return nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3))
+
+
+class Summing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, rows):
+        return self.factor * rows.sum(dim=1)
+
+
+class Pooling(Summing):
+    def forward(self, rows):
+        return self.factor * rows.sum(dim=0, keepdim=True)
+
+
+def mismatched(num_features):
+    return nn.Linear(num_features + 1, 4)
+
+
+def constant():
+    return nn.Flatten()
+"""
+
+
+@pytest.mark.parametrize("name", ["frozen", "maps"])
+def test_an_extractor_needs_neither_classes_nor_gradients(build: Build, user_folder: Path, name: str) -> None:
+    (user_folder / "users_extractors.py").write_text(EXTRACTORS)
+    factory = own_extractor(f"users_extractors:{name}", ModelRequest((6,), 3))
+    assert pickle.loads(pickle.dumps(factory)) == factory
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("Summing", "must return one vector a row, shape (2, length), got shape (2,) of torch.float32"),
+        ("Pooling", "must return one vector a row, shape (2, length), got shape (1, 6) of torch.float32"),
+        ("mismatched", "must work on 2 rows of shape (6,), got the module itself (Linear), given (2, 6), raises"),
+        ("constant", "must have parameters, got none"),
+        ("missing", "must name a subclass of torch.nn.Module or a function that returns a module, got nothing"),
+    ],
+)
+def test_an_extractor_that_does_not_work(user_folder: Path, build: Build, name: str, fault: str) -> None:
+    (user_folder / "users_extractors.py").write_text(EXTRACTORS)
+    with pytest.raises(ConfigurationError) as caught:
+        own_extractor(f"users_extractors:{name}", ModelRequest((6,), 3))
+    assert str(caught.value).startswith(f"federation.embedding=users_extractors:{name} {fault}")
+
+
+def test_every_wrong_tensor_is_told(build: Build) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build("users_nets:doubles")
+    assert [fault.split("got ")[1].split(" of")[0] for fault in caught.value.faults] == [
+        "'1.weight'",
+        "'1.bias'",
+        "'3.weight'",
+        "'3.bias'",
+    ]
+
+
+def test_a_vocabulary_that_is_too_small_is_found(build: Build) -> None:
+    with pytest.raises(ConfigurationError, match=r"its layer 'words' \(Embedding\), given \(2, 6\), raises IndexError"):
+        build("users_nets:FewWords", (6,), "tokens")
+
+
+def test_an_image_s_layers_are_named_by_their_place(build: Build, user_folder: Path) -> None:
+    (user_folder / "users_images.py").write_text(
+        "from torch import nn\n"
+        "def net(num_classes):\n"
+        "    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())\n"
+        "    return nn.Sequential(body, nn.Linear(4 * 9, num_classes))\n"
+    )
+    assert build("users_images:net", (3, 5, 5), "image")
+    with pytest.raises(ConfigurationError, match=r"got its layer '1' \(Linear\), given \(2, 64\), raises RuntimeError"):
+        build("users_images:net", (3, 6, 6), "image")
+    with pytest.raises(ConfigurationError, match=r"got its layer '0\.0' \(Conv2d\), given \(2, 1, 5, 5\), raises"):
+        build("users_images:net", (1, 5, 5), "image")
+
+
+@pytest.mark.parametrize(
+    ("content", "raised"),
+    [
+        (None, "ModuleNotFoundError: No module named 'users_broken'"),
+        ("import nothing_of_this_name\n", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("def f(:\n", "SyntaxError: "),
+        ("raise SystemExit('bye')\n", "SystemExit: bye"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(build: Build, user_folder: Path, content: str | None, raised: str) -> None:
+    if content is not None:
+        (user_folder / "users_broken.py").write_text(content)
+    with pytest.raises(ConfigurationError) as caught:
+        build("users_broken:Net")
+    assert str(caught.value).startswith(
+        "model.kind=users_broken:Net must be importable from the Python path or the working directory, got " + raised
+    )
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_are_for_the_models_of_this_program(user_folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"model\.hidden must be left out with model\.kind=users_nets:net"):
+        build_model(ModelRequest((6,), 3, ModelSettings(kind="users_nets:net", hidden=(4,))))
+
+
+def test_trying_a_module_leaves_no_trace(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither in torch's random state nor on standard output, which is for results."""
+    import torch
+
+    before = torch.get_rng_state()
+    build("users_nets:talking")
+    assert torch.equal(torch.get_rng_state(), before)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "building" in captured.err
+
+
+def in_another_process(script: str, *arguments: str | Path, folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_another_process_finds_the_module_and_still_our_packages(
+    build: Build, user_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A host works elsewhere. The user's folder, which holds a `fedscout.py`, is searched last there.
+
+    That the module builds another one when it is imported, the first time only, changes no initial model.
+    """
+    (user_folder / "fedscout.py").write_text("raise RuntimeError('shadowed')\n")
+    (user_folder / "users_package").mkdir()
+    (user_folder / "users_package" / "__init__.py").write_text("")
+    (user_folder / "users_package" / "inner.py").write_text("from users_nets import net\n")
+    factory = build("users_package.inner:net")
+    assert factory.folders == (str(user_folder),)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "factory.pickle").write_bytes(pickle.dumps(factory))
+
+    out = in_another_process(
+        "import pickle, sys\n"
+        "factory = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "import torch\n"
+        "biases = [(torch.manual_seed(1), factory()[1].bias)[1] for _ in range(2)]\n"
+        "print(torch.equal(*biases), sys.path[-1], sys.path.count(sys.argv[2]))\n"
+        "import fedscout; print(fedscout.__file__)\n",
+        elsewhere / "factory.pickle",
+        user_folder,
+        folder=elsewhere,
+    )
+
+    assert out.splitlines() == [f"True {user_folder} 1", str(REPOSITORY / "src" / "fedscout" / "__init__.py")]
+
+
+def test_a_module_from_the_python_path_takes_its_folder_along(
+    build: Build, user_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path_factory.mktemp("library")
+    (library / "users_library.py").write_text(MODULES)
+    monkeypatch.syspath_prepend(str(library))
+
+    factory = build("users_library:net")
+
+    assert factory.folders == (str(library), str(user_folder))
+    del sys.modules["users_library"]

@@ -1,0 +1,128 @@
+"""Partitions by sorting: FDS-VOP, LDS, SFDL and SLDF, on features whose structure is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.partitions.base import raw_variances
+from fedscout.experiments.partitions.generators import owners_by_blocks
+from fedscout.experiments.partitions.table import PARTITIONS
+from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 8))
+def test_blocks_are_in_order_and_equal(sizes: list[int], num_clients: int) -> None:
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    groups = [np.arange(start, end) for start, end in pairwise(starts)]
+    owners = owners_by_blocks(groups, int(starts[-1]), num_clients)
+    for group in groups:
+        assert (np.diff(owners[group]) >= 0).all()
+        of_clients = np.bincount(owners[group], minlength=num_clients)
+        assert of_clients.max() - of_clients.min() <= 1
+    total = np.bincount(owners, minlength=num_clients)
+    assert total.max() - total.min() <= 1
+
+
+def test_fds_vop_sorts_by_the_column_of_largest_raw_variance() -> None:
+    features = noise(600, 5)
+    labels = np.arange(600) % 3
+    request = asked("fds_vop", labels, 6, features=features)
+    dealt = PARTITIONS["fds_vop"].deal(replace(request, deviations=np.array([1.0, 2.0, 9.0, 0.5, 3.0])))
+    assert dealt.facts == {"sorted_column": 2}
+    ranges = [features[dealt.partition.client(client), 2] for client in range(6)]
+    for lower, higher in pairwise(ranges):
+        assert lower.max() <= higher.min()
+
+
+def test_equal_values_are_dealt_at_random() -> None:
+    # A column of zeros only, rows sorted by label: taken in order, each client would have one class.
+    labels = np.repeat(np.arange(4), 250)
+    partition = deal("fds_vop", labels, 4, features=np.zeros((1000, 1), np.float32)).partition
+    # Of 250 rows of p = 1/4 a count is within five standard deviations √(250 · 3/16).
+    assert np.abs(class_counts(labels, partition) - 62.5).max() < 5 * np.sqrt(250 * 3 / 16)
+
+
+def test_raw_variances_undo_standardisation() -> None:
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=(5000, 3)) * [1.0, 100.0, 1e-3] + [0.0, 1e4, 5.0]
+    raw[:, 2] = 7.0
+    deviations = raw.std(axis=0)
+    stored = ((raw - raw.mean(axis=0)) / np.where(deviations > 0, deviations, 1)).astype(np.float32)
+    request = replace(asked("fds_vop", np.zeros(5000, np.int64), 2, features=stored), deviations=deviations)
+    np.testing.assert_allclose(raw_variances(request, stored), raw.var(axis=0), rtol=1e-4)
+    rows = np.arange(0, 5000, 7)
+    np.testing.assert_allclose(raw_variances(request, stored, rows), raw[rows].var(axis=0), rtol=1e-4)
+
+
+def test_lds_gives_clients_runs_of_labels() -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 100))
+    partition = deal("lds", labels, 8).partition
+    assert [set(labels[partition.client(client)]) for client in range(8)] == [{k // 2} for k in range(8)]
+    assert (partition.sizes == 50).all()
+
+
+def test_sldf_keeps_labels_and_splits_features() -> None:
+    # Label y varies most in column y, so its segments are sorted by that column.
+    rng = np.random.default_rng(0)
+    labels = np.arange(900) % 3
+    features = rng.normal(size=(900, 3)).astype(np.float32)
+    features[np.arange(900), labels] *= 10
+    partition = deal("sldf", labels, 5, features=features).partition
+    assert np.ptp(class_counts(labels, partition), axis=0).max() <= 1
+    for label in range(3):
+        segments = [features[rows[labels[rows] == label], label] for rows in map(partition.client, range(5))]
+        for lower, higher in pairwise(segments):
+            assert lower.max() <= higher.min()
+
+
+def blobs(num_blobs: int, rows_of_each: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    """Return points around far apart centres, and which centre each belongs to."""
+    rng = np.random.default_rng(1)
+    centres = 20 * np.eye(num_blobs, 6)
+    blob = np.repeat(np.arange(num_blobs), rows_of_each)
+    return (centres[blob] + rng.normal(size=(len(blob), 6))).astype(np.float32), blob
+
+
+@pytest.mark.parametrize("num_blobs", [2, 3, 5])
+def test_sfdl_finds_the_clusters_keeps_them_and_splits_labels(num_blobs: int) -> None:
+    features, blob = blobs(num_blobs)
+    labels = np.random.default_rng(2).permutation(np.arange(len(blob)) % 4)
+    dealt = deal("sfdl", labels, 4, features=features)
+    assert dealt.facts == {"num_clusters": num_blobs}
+    assert np.ptp(class_counts(blob, dealt.partition), axis=0).max() <= 1
+    # Labels sorted within each cluster: client j has about the j-th quarter of them, one class of four.
+    assert label_distance(labels, dealt.partition) > 0.6
+    iid = deal("iid", labels, 4).partition
+    assert label_distance(labels, iid) < 0.2
+
+
+def test_sfdl_number_of_clusters_may_be_given() -> None:
+    features, _ = blobs(3)
+    labels = np.arange(len(features)) % 2
+    assert deal("sfdl", labels, 4, features=features, num_clusters=7).facts == {"num_clusters": 7}
+
+
+@pytest.mark.parametrize("num_rows", [2, 3, 50])
+def test_sfdl_on_rows_that_are_all_alike(num_rows: int) -> None:
+    features = np.zeros((num_rows, 3), np.float32)
+    assert deal("sfdl", np.arange(num_rows) % 2, 2, features=features).facts == {"num_clusters": 1}
+    features[0] = 1
+    sizes = deal("sfdl", np.arange(num_rows) % 2, 2, features=features).partition.sizes
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("kind", ["fds_vop", "fds_wgc", "sfdl", "sldf"])
+def test_images_are_columns_and_tokens_are_refused(kind: str) -> None:
+    labels = np.arange(60) % 2
+    images = noise(60, 16).reshape(60, 1, 4, 4)
+    flat = deal(kind, labels, 2, features=images.reshape(60, 16)).partition
+    np.testing.assert_array_equal(deal(kind, labels, 2, features=images).partition.rows, flat.rows)
+    with pytest.raises(DataError, match="got tokens; partitions by label or at random"):
+        PARTITIONS[kind].deal(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))
