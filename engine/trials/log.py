@@ -7,6 +7,9 @@ leaves whole files only. Whatever else lies in the folder (a damaged file, a cop
 
 The metadata of a file hold the SHA-256 of its trial's values, which every reader compares: a flipped bit or a value
 edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too.
+
+`FILES_A_PART` such files become one, `part-FIRST-LAST.parquet`, whose pages have Parquet's own checksums; they are
+removed once it is there. A run that is killed in between leaves trials twice: that of the single file counts.
 """
 
 from __future__ import annotations
@@ -25,13 +28,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedscout.engine.errors import EngineError, first_line
-from fedscout.engine.runtime.files import check_same_folder, folder_identity, move_file, not_written, write_atomically
+from fedscout.engine.runtime.files import (
+    check_same_folder,
+    folder_identity,
+    move_file,
+    not_written,
+    remove_file,
+    write_atomically,
+)
 from fedscout.engine.trials.record import ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
 
 _DIGEST_KEY = b"fedscout.sha256"
+_PART = "part-"
+FILES_A_PART = 256
+"""Of so many single files one is made: opening a file takes longer than reading a trial."""
 
+_LAYOUT: Mapping[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
+"""Statistics and a second copy of the schema would be two thirds of a trial's file."""
 
 _STATE_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 """Reasons why a file can't be opened now that say nothing about the file."""
@@ -47,9 +62,8 @@ def _digest(table: pa.Table) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True, default=datetime.isoformat).encode()).hexdigest()
 
 
-def _check_digest(table: pa.Table) -> None:
+def _check_digest(table: pa.Table, written: bytes | None) -> None:
     """Raise ValueError if a trial's values are not those that were written."""
-    written = (table.schema.metadata or {}).get(_DIGEST_KEY)
     if written is None:
         raise ValueError("it was written by another program, the digest of its values is missing")
     if written.decode() != _digest(table):
@@ -67,6 +81,7 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
     # ParquetFile, not read_table: the latter would open the file as a dataset.
     with pq.ParquetFile(path) as file:
         table = file.read()
+        written = (file.metadata.metadata or {}).get(_DIGEST_KEY)
     if table.num_rows != 1 or not {"trial", "key", "config_hash"} <= set(table.schema.names):
         raise ValueError("it holds no trial")
     (row,) = table.to_pylist()
@@ -74,14 +89,33 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
         raise ValueError("its trial is of another study")
     if path.name != _file_name(row["trial"], row["key"]):
         raise ValueError(f"its name should be {_file_name(row['trial'], row['key'])}; it may be a copy")
-    _check_digest(table)
+    _check_digest(table, written)
     Trial.from_row(row)  # a digest says nothing of what was written with it
     return table
 
 
+def _read_part(path: Path, config_hash: str | None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of several trials.
+
+    Raises:
+        Exception: Of whatever kind, if they can't be read, or are not of this study.
+    """
+    if not path.is_file():
+        raise ValueError("it is no file")
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        table = file.read(None if columns is None else [*dict.fromkeys([*columns, "trial", "config_hash"])])
+    if config_hash is not None and {*table["config_hash"].to_pylist()} != {config_hash}:
+        raise ValueError("its trials are of another study")
+    return table
+
+
+def _is_part(path: Path) -> bool:
+    return path.name.startswith(_PART)
+
+
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield what lies in a folder, but for hidden files, which a killed run may have left and Parquet readers skip."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+    """Yield what lies in a folder, parts first; not hidden files, which killed runs leave and Parquet readers skip."""
+    for path in sorted(folder.iterdir(), key=lambda path: (not _is_part(path), path)) if folder.is_dir() else []:
         if not path.name.startswith("."):
             yield path
 
@@ -103,15 +137,26 @@ def read_columns(
     Returns:
         One row a trial, by trial number; and why other files could not be used.
     """
-    rows: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, Any]] = {}
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
-            table = _read_row(path, config_hash)
-            rows += table.select(columns).to_pylist()
+            table = _read_part(path, config_hash, columns) if _is_part(path) else _read_row(path, config_hash)
+            rows |= zip(table["trial"].to_pylist(), table.select(columns).to_pylist(), strict=True)
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
-    return sorted(rows, key=lambda row: int(row["trial"])), faults
+    return [rows[trial] for trial in sorted(rows)], faults
+
+
+def num_trials(folder: Path) -> int:
+    """Return how many trials are in the files of a folder, by their names and, of parts, their metadata."""
+    count = 0
+    for path in _entries(folder):
+        try:
+            count += pq.read_metadata(path).num_rows if _is_part(path) else path.suffix == ".parquet"
+        except (OSError, pa.ArrowException):  # damaged: its trials are run again
+            continue
+    return count
 
 
 class TrialLog:
@@ -127,16 +172,23 @@ class TrialLog:
         self._quarantine = out / "quarantine"
         self._identity = folder_identity(out)
         self._schema = log_schema(parameters)
+        self._num_files: int | None = None
 
     def append(self, record: Trial) -> Path:
         """Write one finished trial.
 
-        A file of another trial of the same number, as of before the user's code changed, is set aside.
+        A file of another trial of the same number, as of before the user's code changed, is set aside. Where there are
+        many files, those of before become one.
 
         Raises:
             EngineError: If it can't be written, as when the disk is full, or the study's folder is gone.
         """
+        if self._num_files is None:
+            self._num_files = sum(not _is_part(path) for path in _entries(self.folder))
+        if self._num_files >= FILES_A_PART:
+            self._join()
         path = self.write(record)
+        self._num_files += 1
         for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
             if other != path:
                 self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
@@ -150,13 +202,40 @@ class TrialLog:
         """
         check_same_folder(self.folder.parent, self._identity)
         table = pa.Table.from_pylist([record.row(self._schema)], schema=self._schema)
-        table = table.replace_schema_metadata({_DIGEST_KEY: _digest(table)})
         path = self.folder / _file_name(record.trial, record.key)
+
+        def write(temporary: Path) -> None:
+            with pq.ParquetWriter(temporary, self._schema, use_dictionary=False, **_LAYOUT) as writer:
+                writer.write_table(table)
+                writer.add_key_value_metadata({_DIGEST_KEY: _digest(table)})
+
         try:
-            write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+            write_atomically(path, write)
         except OSError as error:
             raise EngineError(not_written(path, error)) from error
         return path
+
+    def _join(self) -> None:
+        """Make one file of those of single trials, which are removed when it is there."""
+        singles = [path for path in _entries(self.folder) if not _is_part(path)]
+        known = [(path, table) for path in singles if (table := self._read(path, None)) is not None]
+        self._num_files = 0
+        if not known:
+            return
+        joined = pa.concat_tables([table for _, table in known]).sort_by("trial")
+        first, last = joined["trial"][0].as_py(), joined["trial"][-1].as_py()
+        path = self.folder / f"{_PART}{first:05d}-{last:05d}.parquet"
+        number = 1
+        while path.exists():  # trials of before the user's code changed
+            number += 1
+            path = path.with_name(f"{_PART}{first:05d}-{last:05d}-{number}.parquet")
+        try:
+            layout = {**_LAYOUT, "write_page_checksum": True}
+            write_atomically(path, lambda temporary: pq.write_table(joined, temporary, **layout))
+            for single, _ in known:
+                remove_file(single)
+        except OSError as error:
+            raise EngineError(not_written(path, error)) from error
 
     def read_one(self, path: Path) -> Trial | None:
         """Return the trial of one file; one that holds none is set aside, and None returned.
@@ -164,7 +243,8 @@ class TrialLog:
         Raises:
             EngineError: As of `read`.
         """
-        return self._read(path, None)
+        table = self._read(path, None)
+        return None if table is None else Trial.from_row(table.to_pylist()[0])
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
         """Return all records by trial number; set what is no trial of the study aside and say so.
@@ -175,16 +255,20 @@ class TrialLog:
         Raises:
             EngineError: If files can't be opened now, or not be set aside.
         """
-        records = [self._read(path, config_hash) for path in _entries(self.folder)]
-        return sorted((record for record in records if record is not None), key=lambda record: record.trial)
+        records: dict[int, Trial] = {}
+        for path in _entries(self.folder):
+            table = self._read(path, config_hash)
+            trials = [] if table is None else [Trial.from_row(row) for row in table.to_pylist()]
+            records |= {trial.trial: trial for trial in trials}
+        return [records[trial] for trial in sorted(records)]
 
-    def _read(self, path: Path, config_hash: str | None) -> Trial | None:
+    def _read(self, path: Path, config_hash: str | None) -> pa.Table | None:
+        """Return the trials of a file; one that holds none of the study is set aside, and None returned."""
         try:
-            table = _read_row(path, config_hash)
+            table = _read_part(path, config_hash) if _is_part(path) else _read_row(path, config_hash)
             if not table.schema.equals(self._schema):
                 raise ValueError("its columns are not those of the trial log")
-            (row,) = table.to_pylist()
-            return Trial.from_row(row)
+            return table
         except Exception as error:  # anything may lie in a folder
             if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
                 raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error

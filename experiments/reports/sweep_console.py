@@ -5,7 +5,6 @@ What a person sees of a table of client settings: which cells are tuned and how 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY
+from fedscout.engine.trials.log import num_trials
 from fedscout.experiments.reports.console import plain_table, show_path
 from fedscout.experiments.reports.progress import WorkLine, duration
 from fedscout.experiments.text import tell, visible
@@ -219,10 +219,7 @@ class TuningProgress(WorkLine):
         )
 
     def _num_trials(self) -> int:
-        folders = [cell.folder / "trials" for cell in self._cells]
-        return sum(
-            entry.name.endswith(".parquet") for folder in folders if folder.is_dir() for entry in os.scandir(folder)
-        )
+        return sum(num_trials(cell.folder / "trials") for cell in self._cells)
 
 
 def table_document(tuned: TunedTable) -> dict[str, Any]:

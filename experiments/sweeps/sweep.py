@@ -28,7 +28,6 @@ import gc
 import hashlib
 import json
 import logging
-import os
 import re
 import time
 import traceback
@@ -49,6 +48,7 @@ from fedscout.engine.runtime.files import (
     remove_unfinished,
     write_atomically,
 )
+from fedscout.engine.trials.log import num_trials
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
 from fedscout.experiments.studies.run_folder import remove_if_unused
@@ -261,8 +261,7 @@ class SweepFolder:
 
     def num_trials(self, one: GridConfiguration) -> int:
         """Return how many trials of a configuration's study are in its log."""
-        trials = self.study(one) / "trials"
-        return sum(entry.name.endswith(".parquet") for entry in os.scandir(trials)) if trials.is_dir() else 0
+        return num_trials(self.study(one) / "trials")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files, all at once."""

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import EngineError
-from fedscout.engine.trials.log import TrialLog, read_columns
+from fedscout.engine.trials import log as log_module
+from fedscout.engine.trials.log import TrialLog, num_trials, read_columns
 from fedscout.engine.trials.record import Trial, log_schema
 
 PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
@@ -163,12 +164,12 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     log = log_in(tmp_path)
     log.append(FAILED)
 
-    def crash(table: Any, path: Path) -> None:
+    def crash(path: Path, *_: Any, **__: Any) -> None:
         path.write_bytes(b"PAR1 half")
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pq, "write_table", crash)
+        patch.setattr(pq, "ParquetWriter", crash)
         with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet can't be written: disk full$"):
             log.append(RECORD)
 
@@ -297,3 +298,72 @@ def test_a_file_that_another_program_wrote_again_is_set_aside(tmp_path: Path) ->
 
     _, faults = read_columns(log.folder, ["trial"])
     assert faults.keys() == {path}
+
+
+# Many trials.
+
+
+def many(count: int, first: int = 0) -> list[Trial]:
+    return [replace(RECORD, trial=first + number, key=f"{number:04d}{first:04d}many") for number in range(count)]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "trials").iterdir())
+
+
+def test_many_files_become_one_and_read_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "FILES_A_PART", 8)
+    records = many(20)
+    log = log_in(tmp_path)
+    for record in records:
+        log.append(record)
+    assert names_in(tmp_path)[-2:] == ["part-00000-00007.parquet", "part-00008-00015.parquet"]
+    assert len(names_in(tmp_path)) == 2 + 4
+    assert log.read("abc") == log_in(tmp_path).read() == records
+    rows, faults = read_columns(tmp_path / "trials", ["key", "fitness"], "abc")
+    assert rows == [{"key": record.key, "fitness": 0.75} for record in records]
+    assert faults == {}
+    assert num_trials(tmp_path / "trials") == 20
+    frame = pd.read_parquet(tmp_path / "trials")
+    assert {*frame["key"]} == {record.key for record in records}
+
+
+def test_a_trial_that_lies_there_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a run was killed before it removed the single files, or a trial ran anew."""
+    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
+    log = log_in(tmp_path)
+    for record in many(5):
+        log.append(record)
+    newer = replace(RECORD, trial=2, key="again", fitness=0.875)
+    log.append(newer)
+    assert [record.trial for record in log.read()] == [0, 1, 2, 3, 4]
+    assert log.read()[2] == newer
+    rows, _ = read_columns(tmp_path / "trials", ["fitness"])
+    assert [row["fitness"] for row in rows] == [0.75, 0.75, 0.875, 0.75, 0.75]
+
+
+@pytest.mark.parametrize("change", ["flip", "cut"])
+def test_a_damaged_part_is_set_aside_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
+    log = log_in(tmp_path)
+    for record in many(6):
+        log.append(record)
+    part = tmp_path / "trials" / "part-00000-00003.parquet"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 4] ^= 1
+    part.write_bytes(content if change == "flip" else content[: len(content) // 2])
+    _, faults = read_columns(tmp_path / "trials", log_schema(PARAMETERS).names)
+    assert {*faults} == {part}
+    assert [record.trial for record in log.read()] == [4, 5]
+    assert (tmp_path / "quarantine" / part.name).exists()
+
+
+def test_a_part_of_another_study_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
+    for record in many(5):
+        log_in(tmp_path).append(record)
+    assert log_in(tmp_path).read("other") == []
+
+
+def test_a_trial_takes_little_room(tmp_path: Path) -> None:
+    assert log_in(tmp_path).append(RECORD).stat().st_size < 14_000
