@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,20 @@ DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
 QUICK = ("federation.dataset=wine", "detection.outlier_repetitions=2", "detection.outlier_min_flags=2")
 
 
-def test_the_documentation_holds_the_table_of_effects(cli: Cli) -> None:
+def test_every_effect_is_listed(cli: Cli) -> None:
     done = cli("scenarios")
     assert (done.code, done.err) == (0, "")
     published, table = done.out.split("\n\n", 1)
     assert published == f"published, by name: {', '.join(SCENARIOS)}"
-    assert table in DOCUMENTATION.read_text()
     assert all(f"\n| `{kind}` |" in table for kind in EFFECTS)
+
+
+def test_the_documentation_names_every_effect_and_its_keys(cli: Cli) -> None:
+    effects = json.loads(cli("scenarios", "--json").out)["effects"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*)\|$", DOCUMENTATION.read_text(), re.MULTILINE))
+    for kind, schema in effects.items():
+        named = {"kind", "clients", "num_clients", *re.findall(r"`(\w+)`", rows[kind])}
+        assert {*schema["properties"]} <= named, kind
 
 
 def test_schemas_of_all_effects(cli: Cli) -> None:
