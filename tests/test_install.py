@@ -104,6 +104,7 @@ def user_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(1)
 def test_one_name_is_installed_with_every_module_below_it(installation: Installation) -> None:
     if not (installation.site_packages / "fedscout").is_dir():
         pytest.skip("an editable installation leads to the checkout")

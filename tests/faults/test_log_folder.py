@@ -123,7 +123,7 @@ DAMAGE: tuple[Callable[[Path], None], ...] = (
 )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_a_damaged_trial_is_set_aside_and_repeated(
@@ -226,7 +226,7 @@ def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
     assert Outcome.of(out) == undisturbed
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [truncate, empty, nested, pipe], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("name", ["report.json", "config.json"])

@@ -72,10 +72,10 @@ def main(folder: Path) -> None:
 
     @server.main()
     def drive(grid: Grid, _: Context) -> None:
-        for name, program in PROGRAMS.items():
+        for name in settings["programs"]:
             initial = np.load(folder / f"{NETS[name].__name__}.npz")
             config = {"program": name, "work": str(folder / "work.npz"), **settings["config"]}
-            result = program().start(
+            result = PROGRAMS[name]().start(
                 grid=grid,
                 initial_arrays=ArrayRecord({key: Array(initial[key]) for key in initial.files}),
                 num_rounds=settings["num_rounds"],

@@ -170,6 +170,7 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
     assert_all_same(resumed, result_of(host, METHODS[name]))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

@@ -58,8 +58,19 @@ def trial(name: str, federation: Federation, **changes: object) -> Trial:
 
 
 @pytest.fixture(scope="module")
-def flowers(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """The final model of each program under Flower's simulation, which runs in a session of processes of its own."""
+def flowers(
+    request: pytest.FixtureRequest, federation: Federation, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, np.ndarray]:
+    """The final model of each program under Flower's simulation, which runs in a session of processes of its own.
+
+    Of the programs that this run of the tests compares, as each takes seconds; `Private` is always one.
+    """
+    compared = {
+        item.callspec.params["name"]
+        for item in request.session.items
+        if hasattr(item, "callspec") and item.path == request.path and "name" in item.callspec.params
+    }
+    names = [name for name in PROGRAMS if name in compared | {"Private"}]
     folder = tmp_path_factory.mktemp("flower")
     work = {}
     for client in range(NUM_CLIENTS):
@@ -71,7 +82,7 @@ def flowers(federation: Federation, tmp_path_factory: pytest.TempPathFactory) ->
     for net, grid in grids.items():
         np.savez(folder / f"{net}.npz", **grid.facts.layout.split(grid.initial_vector(SEED)))
     config = {"lr": TRAINING.learning_rate, "local-epochs": TRAINING.local_epochs}
-    (folder / "settings.json").write_text(json.dumps({"num_rounds": NUM_ROUNDS, "config": config}))
+    (folder / "settings.json").write_text(json.dumps({"num_rounds": NUM_ROUNDS, "config": config, "programs": names}))
     log = (folder / "log").open("w")
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.strategies.flower_reference", str(folder)],
@@ -88,7 +99,7 @@ def flowers(federation: Federation, tmp_path_factory: pytest.TempPathFactory) ->
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    layouts = {name: grids[net.__name__].facts.layout for name, net in NETS.items()}
+    layouts = {name: grids[NETS[name].__name__].facts.layout for name in names}
     return {name: layout.join(dict(np.load(folder / f"{name}.npz"))) for name, layout in layouts.items()}
 
 
@@ -112,7 +123,7 @@ def test_dp_fedavg_is_flowers_private_averaging(federation: Federation, flowers:
     assert note.startswith("the models of 4 rounds with 5 of 5 clients each are (ε = ")
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_no_program_ends_where_plain_fedavg_does(flowers: dict[str, np.ndarray]) -> None:
     """Only the one that is driven by itself is another program's equal."""
     apart = {name: model for name, model in flowers.items() if NETS[name] is dense and name != "OwnStartHalvesTheRate"}

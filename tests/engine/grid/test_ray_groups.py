@@ -43,7 +43,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("seconds", [None, 60.0], ids=["no limit", "limited"])
 def test_groups_have_the_bits_of_one_process(

@@ -181,6 +181,7 @@ def settled_bytes(settled: Callable[[int], bool]) -> int:
     return stored
 
 
+@pytest.mark.stress
 def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(hosts: RayHosts) -> None:
     """Beside the states there are the model that was sent and the one that came of it: nothing grows with rounds."""
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)

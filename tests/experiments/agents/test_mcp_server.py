@@ -67,6 +67,7 @@ def with_server(root: Path, talk: Callable[[Calls], Awaitable[None]]) -> None:
     anyio.run(session)
 
 
+@pytest.mark.stress
 def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
     """Every answer is that of the command, which is that of the function."""
     config = load_config(SMALL)

@@ -93,7 +93,7 @@ def edits(document: Any, depth: int) -> Iterator[Any]:
             yield edited(document, place, lambda holder, key, other=other: holder.__setitem__(key, other))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("share", [1, pytest.param(30, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("name", FILES)
@@ -141,7 +141,7 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("damage", [Path.unlink, cut, emptied, binary, a_list, nested, a_folder])

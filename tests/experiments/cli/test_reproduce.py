@@ -12,6 +12,7 @@ from tests.experiments.cli.conftest import Cli
 QUICK = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.local_epochs=1", "model.hidden=[8]")
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
     done = cli("reproduce", *QUICK, "--out", "again")

@@ -125,7 +125,7 @@ ENDLESS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ENDLESS)

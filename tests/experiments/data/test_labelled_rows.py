@@ -37,6 +37,7 @@ def with_gaps(column: str, rows: list[int], gap: object = None) -> pd.DataFrame:
     return table
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("column", ["grade", "site", "person"])
 def test_rows_that_lack_what_their_roles_ask_for_are_left_out(

@@ -78,7 +78,7 @@ def test_signals_are_heard_while_rows_are_read_and_dealt(tmp_path: Path, save: C
     assert longest_silence(lambda: load(path, "federation.client_column=site")) < MOST_SECONDS
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.stress
 @pytest.mark.parametrize("key", ["client_column", "group_column"])
 def test_signals_are_heard_where_every_row_has_a_name_of_its_own(tmp_path: Path, key: str) -> None:
     rows = np.arange(NUM_ROWS)

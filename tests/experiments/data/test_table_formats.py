@@ -152,7 +152,7 @@ def test_a_query_chooses_the_rows(tmp_path: Path) -> None:
         assert dataset.feature_names == ("age",)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["t.sqlite", "t.duckdb"])
 @pytest.mark.parametrize(
     "query",

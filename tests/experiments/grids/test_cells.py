@@ -245,6 +245,7 @@ class _Dying:
 dying = _Dying()
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no_other(tmp_path: Path) -> None:
@@ -256,6 +257,7 @@ def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no
     assert {*there.absent} == {"dies × skewed", "dies × plain"}
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     studies = {"one": None, "four": ("search.kind=random", "search.budget=4")}

@@ -23,6 +23,7 @@ SCALES = ("laptop", "published")
 EVERY = [pytest.param(entry, scale, id=f"{entry.name}-{scale}") for entry in (*ENTRIES, *SUITES) for scale in SCALES]
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(("entry", "scale"), EVERY)
 def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
     experiment = entry.read(scale)

@@ -171,6 +171,7 @@ def test_a_finished_sweep_runs_nothing(outcome: SweepOutcome, tmp_path: Path, mo
     assert again.table.equals(outcome.table)  # times, too: they are read
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped_at", [0, 5])
 def test_an_interrupted_sweep_ends_the_same(

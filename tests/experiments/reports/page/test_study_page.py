@@ -240,6 +240,7 @@ def test_thinned_curves_keep_both_ends_and_no_value_of_their_own() -> None:
     assert thinned(scores[:3], 40) == ([1, 2, 3], scores[:3])
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_a_hundred_trials_take_three_seconds(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", num_trials=100, num_rounds=100)
