@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+_FOLDERS = re.compile(r"(?<![^\s'\"])(?:/[^/\s'\"]+)*/(?=[^/\s'\"])")
 _KEY = re.compile(r"(--[a-z][a-z-]*|[a-z]\w*([._]\w+)+)(?=[ =:]|$)")
 
 
@@ -72,9 +73,12 @@ class Fault(str):
 
     @property
     def key(self) -> str | None:
-        """The configuration key, parameter or option that the subject begins with, or else the whole subject."""
+        """The configuration key, parameter or option that the subject begins with, or else the whole subject.
+
+        A path is its last part there, so that a key is the same wherever a file lies.
+        """
         found = _KEY.match((self.subject or "").replace(": ", "."))
-        return found[0] if found else self.subject
+        return found[0] if found else self.subject and _FOLDERS.sub("", self.subject)
 
 
 class UserError(FedscoutError):

@@ -328,9 +328,9 @@ def fault_text(detail: ErrorDetails) -> Fault:
     """Return one fault as key, condition and value."""
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return Fault(f"{key} is not a known key{_suggestion(key)}")
+        return Fault(key, problem="is not a known key", hint=_suggestion(key))
     if detail["type"] == "invalid_key":
-        return Fault(f"{key.removesuffix('.[key]')} is not a known key; a key must be text")
+        return Fault(key.removesuffix(".[key]"), problem="is not a known key", hint="a key must be text")
     is_unquoted = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
     hint = '; quotes make a text of what YAML takes for a number or truth value, such as "1" or "yes"'
     return fault_of(key, detail, hint if is_unquoted else "")

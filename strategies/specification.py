@@ -315,12 +315,12 @@ def missing_layers(cohort: Cohort, kind: str, what: str, *layers: str) -> str | 
     """
     if cohort.layers is None or cohort.layers & {*layers}:
         return None
-    return f"{kind} needs a model with {what}, got layers {', '.join(sorted(cohort.layers)) or 'none'}"
+    return Fault(kind, f"have a model with {what}", f"layers {', '.join(sorted(cohort.layers)) or 'none'}")
 
 
 def without_classes(cohort: Cohort, kind: str) -> str | None:
     """Return that a strategy needs classes where a cohort predicts a quantity; None where it has classes."""
-    return None if cohort.classifies else f"{kind} needs classes, got a federation that predicts a quantity"
+    return None if cohort.classifies else Fault(kind, "have classes", "a federation that predicts a quantity")
 
 
 class StrategySpec(BaseModel, ABC):

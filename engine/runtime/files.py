@@ -100,14 +100,14 @@ def folder_made(folder: Path) -> Iterator[None]:
         raise
 
 
-def not_written(path: Path, error: OSError) -> str:
+def not_written(path: Path, error: OSError) -> Fault:
     """Return what could not be written and why, with the room that is left where that is the reason."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    text = f"{path} can't be written: {reason}"
-    if error.errno not in _NO_ROOM:
-        return text
-    there = next(folder for folder in path.absolute().parents if folder.is_dir())
-    return f"{text}; {_readable(shutil.disk_usage(there).free)} are free there"
+    hint = None
+    if error.errno in _NO_ROOM:
+        there = next(folder for folder in path.absolute().parents if folder.is_dir())
+        hint = f"{_readable(shutil.disk_usage(there).free)} are free there"
+    return Fault(path, problem=f"can't be written: {reason}", hint=hint)
 
 
 def remove_unfinished(folder: Path) -> None:

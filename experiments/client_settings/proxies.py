@@ -416,16 +416,20 @@ def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
     if place.row is not None:
         fault = place.row.fault(place.quantity, proxy.class_rows)
-        return [] if fault is None else [f"{cell} {fault}"]
+        return [] if fault is None else [Fault(cell, problem=fault)]
     there = int(np.count_nonzero(proxy.class_rows))
     if place.num_classes > there:
-        return [f"{cell} needs {place.num_classes} classes, got proxy data with {there} of {proxy.num_classes}"]
+        return [Fault(cell, f"have {place.num_classes} classes", f"proxy data with {there} of {proxy.num_classes}")]
     if place.quantity < place.num_classes:
-        return [f"{cell} needs a row of each of {place.num_classes} classes, so a quantity of at least as many"]
+        return [Fault(cell, f"have a row of each of {place.num_classes} classes, so a quantity of at least as many")]
     if (most := proxy.most_rows(place.num_classes)) < place.quantity:
         return [
-            f"{cell} needs {what} a client, got proxy data with at most {most}; a smaller --quantity or a larger "
-            "federation.server_rows would do"
+            Fault(
+                cell,
+                f"have {what} a client",
+                f"proxy data with at most {most}",
+                "a smaller --quantity or a larger federation.server_rows would do",
+            )
         ]
     return []
 

@@ -234,7 +234,7 @@ def typed_columns(
         try:
             columns.append(typed_column(name, table[name], name in categories))
         except ValueError as error:
-            faults[name] = f"column {name!r} of data set {dataset!r} {error}"
+            faults[name] = Fault(f"column {name!r} of data set {dataset!r}", problem=str(error))
     if faults:
         shown_faults = first_faults([*faults.values()])
         shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out what is at fault"

@@ -318,7 +318,7 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
         try:
             columns.append(_column(table, column, column in tallies, readings.get(column, {})))
         except ValueError as error:
-            faults.append(f"column {column!r} of table {name!r} {error}")
+            faults.append(Fault(f"column {column!r} of table {name!r}", problem=str(error)))
     if faults:
         raise DataError(faults)
     return encode_features(columns, TableStatistics(encoding["num_rows"], moments, tallies)).features

@@ -108,8 +108,11 @@ def locate(dataset: str, names: tuple[str, ...], publication: Publication, folde
     root = data_root(dataset, folder, ", ".join(f"${FOLDER_VARIABLE}/{name}" for name in names), publication)
     paths = [root / name for name in names]
     faults = [
-        f"data set {dataset!r} needs the file {path}, which is missing: put it at ${FOLDER_VARIABLE}/{name}; "
-        f"{publication.origin}"
+        Fault(
+            path,
+            problem=f"is missing, from which data set {dataset!r} is read",
+            hint=f"put it at ${FOLDER_VARIABLE}/{name}; {publication.origin}",
+        )
         for name, path in zip(names, paths, strict=True)
         if not path.is_file()
     ]
@@ -193,8 +196,7 @@ class ReadLimits:
         """
         if num_bytes > self.max_bytes:
             raise TooLargeError(
-                f"{path} must hold at most federation.max_file_bytes={self.max_bytes} bytes when unpacked, "
-                "but it holds more"
+                Fault(path, f"hold at most federation.max_file_bytes={self.max_bytes} bytes when unpacked", "more")
             )
 
     def check_rows(self, path: Path | str, num_rows: int) -> None:
@@ -204,9 +206,7 @@ class ReadLimits:
             DataError: If it has too many; the text names the key that raises the limit.
         """
         if num_rows > self.max_rows:
-            raise TooLargeError(
-                f"{path} must hold at most federation.max_file_rows={self.max_rows} rows, but it holds more"
-            )
+            raise TooLargeError(Fault(path, f"hold at most federation.max_file_rows={self.max_rows} rows", "more"))
 
     def check_file(self, path: Path) -> None:
         """Refuse what is no regular file, as reading a pipe or a device may never end, and a file that is too large.

@@ -63,7 +63,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
@@ -390,8 +390,8 @@ def own_columns(
                 found.append(own)
         except ValueError as error:
             ways = " or ".join(_ways(column, table[column], request))
-            takes = f"; {ways} takes it as that" if ways else ""
-            faults[column] = f"column {column!r} of data set {name!r} {error}{takes}"
+            takes = f"{ways} takes it as that" if ways else None
+            faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=takes)
     if faults:
         shown_faults = first_faults([*faults.values()])
         words = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))

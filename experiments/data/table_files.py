@@ -393,7 +393,7 @@ def _wrong_encoding(path: Path, encoding: str, error: UnicodeError) -> WrongEnco
     name = "UTF-8" if encoding == ENCODING else encoding
     where = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
     reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
-    return WrongEncodingError(f"{path} must be {name} text: {reason}{where}")
+    return WrongEncodingError(Fault(path, f"be {name} text", f"{reason}{where}"))
 
 
 class _CountedText(io.RawIOBase):

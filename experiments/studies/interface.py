@@ -283,7 +283,10 @@ class Federation:
 
     def _config(self, **sections: Any) -> StudyConfig:
         fixed = [name for name in self._sections if name in sections]
-        faults = [f"{name} is fixed once the Federation is made, got {sections[name]!r}" for name in fixed]
+        faults = [
+            Fault(name, "be left out, as it is fixed once the Federation is made", repr(sections[name]))
+            for name in fixed
+        ]
         return config_of({**sections, **self._sections}, faults)
 
     def _built_for(self, config: StudyConfig) -> BuiltFederation:

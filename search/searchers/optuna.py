@@ -382,8 +382,12 @@ def cma_faults(space: SearchSpace, population: int) -> list[str]:
     faults = []
     if reason := _unfit(space):
         faults.append(
-            f"search.kind=cmaes needs a space of {reason}; name such a strategy in search.strategies, as [fedadam], "
-            f"{_without(space)}or choose search.kind=tpe, which takes any space"
+            Fault(
+                "search.kind=cmaes",
+                problem=f"needs a space of {reason}",
+                hint=f"name such a strategy in search.strategies, as [fedadam], {_without(space)}or choose "
+                "search.kind=tpe, which takes any space",
+            )
         )
     if population < SMALLEST_POPULATION:
         faults.append(

@@ -56,7 +56,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
-from fedscout.engine.errors import TrialError
+from fedscout.engine.errors import Fault, TrialError
 from fedscout.engine.messages.keys import ARRAYS_KEY, METRICS_KEY
 from fedscout.engine.seeds import unseeded_generators
 from fedscout.strategies.aggregation.rules import Aggregate
@@ -174,7 +174,7 @@ def library_missing() -> str | None:
     """Return what to install where the accountant is missing."""
     if importlib.util.find_spec("dp_accounting") is not None:
         return None
-    return "dp-accounting must be installed, which computes (ε, δ): pip install 'fedscout[privacy]'"
+    return Fault("dp-accounting", "be installed, which computes (ε, δ)", hint="pip install 'fedscout[privacy]'")
 
 
 def default_delta(num_clients: int) -> float:

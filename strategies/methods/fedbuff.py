@@ -34,6 +34,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.errors import Fault
 from fedscout.engine.grid.selection import ChosenNodes
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import client_of
@@ -174,13 +175,17 @@ class FedBuffSpec(StrategySpec):
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return why no parameters could make it work: time stands still, one client trains, or others say who does."""
         if cohort.has_clock is False:
-            return (
-                "fedbuff needs a simulated clock (federation.scenario with devices or latency, such as "
-                "{kind: latency, clients: all, mean_seconds: 10}), got none"
+            return Fault(
+                "fedbuff",
+                "have a simulated clock (federation.scenario with devices or latency, such as "
+                "{kind: latency, clients: all, mean_seconds: 10})",
+                "none",
             )
         if cohort.num_sampled < 2:
-            return f"fedbuff needs at least 2 clients in training at a time, got {clients_text(cohort.num_sampled)}"
-        return "fedbuff asks clients that are free, so no selection policy can choose for it" if cohort.chosen else None
+            return Fault("fedbuff", "have at least 2 clients in training at a time", clients_text(cohort.num_sampled))
+        if cohort.chosen:
+            return Fault("fedbuff", "be without a selection policy, as it asks the clients that are free")
+        return None
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: waiting for everybody is FedAvg with equal weights."""

@@ -41,6 +41,7 @@ from pydantic import Field
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Arrays
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.strategies.aggregation.rules import ClientModel, HostedRule, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric
@@ -181,7 +182,9 @@ class FedDFSpec(StrategySpec):
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return why a server without rows can't distil."""
         if cohort.server_rows == 0:
-            return "feddf needs rows that the server holds (federation.server_rows, such as 200 or 0.1), got none"
+            return Fault(
+                "feddf", "have rows that the server holds (federation.server_rows, such as 200 or 0.1)", "none"
+            )
         return None
 
     def needs(self) -> EngineNeeds:

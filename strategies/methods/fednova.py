@@ -59,7 +59,9 @@ class FedNovaSpec(MeanSpec):
         """Return why clients whose steps have no length can't do this."""
         if cohort.client_optimizer == "sgd":
             return None
-        return f"fednova needs clients with SGD (training.optimizer=sgd), got optimizer {cohort.client_optimizer}"
+        return Fault(
+            "fednova", "have clients with SGD (training.optimizer=sgd)", f"optimizer {cohort.client_optimizer}"
+        )
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return why it can't be built: a pull beyond the received model has no length either."""

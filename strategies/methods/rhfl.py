@@ -35,6 +35,7 @@ from pydantic import Field
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.data.client import Arrays
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.engine.messages.contents import client_of, metrics_of
 from fedscout.strategies import aggregation as quick
@@ -261,12 +262,10 @@ class RhflSpec(StrategySpec):
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return why a server without rows can't have its clients learn from each other."""
         if cohort.server_rows == 0:
-            return "rhfl needs rows that the server holds (federation.server_rows, such as 200 or 0.1), got none"
+            return Fault("rhfl", "have rows that the server holds (federation.server_rows, such as 200 or 0.1)", "none")
         if cohort.num_sampled < cohort.num_clients and not cohort.chosen:
-            return (
-                f"rhfl needs every client in every round (training.fraction_train=1), got "
-                f"{clients_text(cohort.num_sampled)} of {cohort.num_clients}"
-            )
+            given = f"{clients_text(cohort.num_sampled)} of {cohort.num_clients}"
+            return Fault("rhfl", "have every client in every round (training.fraction_train=1)", given)
         return None
 
     def needs(self) -> EngineNeeds:

@@ -85,6 +85,7 @@ import numpy as np
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.rules import ClientModel, ServerRule, Vector
@@ -191,7 +192,7 @@ class KrumFamilySpec(RobustSpec):
         if cohort.num_sampled >= 3:
             return None
         kind = cls.model_fields["kind"].default
-        return f"{kind} needs at least 3 clients a round, got {cohort.num_sampled}"
+        return Fault(kind, "have at least 3 clients a round", cohort.num_sampled)
 
     def notes(self, cohort: Cohort) -> list[str]:
         """Return what is allowed but worth knowing: equivalents, and where the proof ends."""
@@ -257,7 +258,7 @@ class BulyanSpec(RobustSpec):
         """Return why no parameters could make it work."""
         if cohort.num_sampled >= 3:
             return None
-        return f"bulyan needs at least 3 clients a round (4f + 3 with f = 0), got {cohort.num_sampled}"
+        return Fault("bulyan", "have at least 3 clients a round (4f + 3 with f = 0)", cohort.num_sampled)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: trusting everyone is the uniform mean."""

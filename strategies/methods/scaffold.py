@@ -26,6 +26,7 @@ from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans, with_share
 from fedscout.strategies.methods.averaging import MeanSpec, SampleScaling
@@ -59,7 +60,7 @@ class ScaffoldSpec(MeanSpec):
             return None
         optimizer = cohort.client_optimizer
         given = f"momentum {cohort.client_momentum:g}" if optimizer == "sgd" else f"optimizer {optimizer}"
-        return f"scaffold needs clients with plain SGD (training.optimizer=sgd, training.momentum=0), got {given}"
+        return Fault("scaffold", "have clients with plain SGD (training.optimizer=sgd, training.momentum=0)", given)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client's half."""
