@@ -691,7 +691,7 @@ MIDDLE = "#8fa3b8"
 
 
 def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: str) -> alt.TopLevelMixin:
-    """Draw a cell a combination of values; one whose interval holds zero, or has none, is an outline.
+    """Draw a cell a combination of values; one whose interval contains zero, or has none, is an outline.
 
     Args:
         cells: A row a combination with `x`, `y` (both text, in order), `gain`, `low`, `high`, `certain`, `strategy`,

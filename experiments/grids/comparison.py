@@ -5,9 +5,9 @@ seed by seed. A statement that one cell is above another is
 
     seen            if the interval of the difference lies above zero,
     contradicted    if it lies below,
-    within noise    if it holds zero, so that we can't tell.
+    within noise    if it contains zero, so that we can't tell.
 
-That two cells are level can only be contradicted: an interval that holds zero does not contradict it.
+That two cells are level can only be contradicted: an interval that contains zero does not contradict it.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
         return "A single difference has no interval, so nothing is said of how sure this is."
     measure = confirmation.measure
     ends = f"{measure.number(difference.low)} to {measure.told(difference.high)}"
-    holds = "holds zero" if difference.low <= 0 <= difference.high else "does not hold zero"
+    holds = "contains zero" if difference.low <= 0 <= difference.high else "excludes zero"
     if confirmation.design.same_rows:
         return f"The 95 % interval, {confirmation.design.wider_is}, is {ends}, which {holds}."
     return f"For new data from these clients the 95 % interval is {ends}, which {holds}."

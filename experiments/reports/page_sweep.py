@@ -133,7 +133,7 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
         largest = max(better, key=lambda cell: float(cell["gain"]))
         lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
     if open_:
-        lead.append(f"In {len(open_)} no difference is shown: the interval holds zero, or there is none.")
+        lead.append(f"In {len(open_)} no difference is shown: the interval contains zero, or there is none.")
     if worse:
         lead.append(f"In {len(worse)} the search's choice is worse.")
     return headline, tuple(lead)
@@ -157,7 +157,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
         names = list(values)
         axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
         ending = f"-{number + 1}" if len(panels) > 1 else ""
-        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval holds zero.{where}"
+        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval contains zero.{where}"
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(inside, axes, measure.unit)))
         winner = f"What to use: FedAvg, unless another strategy is shown to be better.{where}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(inside, axes)))

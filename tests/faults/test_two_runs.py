@@ -21,6 +21,7 @@ from fedscout.engine.runtime.processes import MARK, OWN_MARK
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, STUDY, Outcome, trial_files
+from tests.kits.refusals import refused
 
 RUN = ("run", *STUDY, LOCAL, "--out", "out")
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -88,7 +89,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with (
-        pytest.raises(LogError, match=f"--out must be on a file system with locks, got {tmp_path}: No locks available"),
+        refused(LogError, key="--out"),
         folder_lock(tmp_path),
     ):
         pytest.fail("opened")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from tests.snapshots.refusals import FILE, refusals
+from tests.snapshots.texts import TEXTS, file_of
 
 parser = argparse.ArgumentParser(prog="python -m tests.snapshots")
 parser.add_argument("--write", action="store_true", required=True)
 parser.parse_args()
-FILE.write_text(refusals())
+for name, text in TEXTS.items():
+    file_of(name).write_text(text())

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config import load_config
-
-FILE = Path(__file__).with_name("refusals.txt")
 
 ARGUMENTS = (
     "foo",

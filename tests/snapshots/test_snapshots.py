@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tests.snapshots.refusals import FILE, refusals
+import pytest
+
+from tests.snapshots.texts import TEXTS, file_of
 
 
-def test_refusals_read_as_written() -> None:
-    assert refusals() == FILE.read_text()
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_read_as_written(name: str) -> None:
+    assert TEXTS[name]() == file_of(name).read_text()

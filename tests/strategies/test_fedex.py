@@ -20,6 +20,7 @@ from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedExSpec, Schedule
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
+from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of
 
 EVERYBODY = len(SIZES)
@@ -193,5 +194,5 @@ def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
 
 
 def test_a_quantity_has_no_share_that_is_wrong() -> None:
-    with pytest.raises(StrategyError, match=r"^fedex needs classes, got a federation that predicts a quantity$"):
+    with refused(StrategyError, key="fedex", given="a federation that predicts a quantity"):
         FedExSpec().build(Cohort(8, 5, 0.1, classifies=False))

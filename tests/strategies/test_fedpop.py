@@ -18,6 +18,7 @@ from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedPop, FedPopSpec
 from tests.engine.federations import uneven_federation
 from tests.engine.trials.test_resume import assert_same
+from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, ended, host_of, result_of, spec_of, weights_of
 from tests.strategies.test_fedex import SHARE, ValidatingHand
 
@@ -179,5 +180,5 @@ def test_the_first_population_is_around_the_study_s_setting() -> None:
 
 
 def test_a_quantity_has_no_share_that_is_wrong() -> None:
-    with pytest.raises(StrategyError, match=r"^fedpop needs classes, got a federation that predicts a quantity$"):
+    with refused(StrategyError, key="fedpop", given="a federation that predicts a quantity"):
         FedPopSpec().build(Cohort(8, 5, 0.1, classifies=False))

@@ -28,6 +28,7 @@ from fedscout.strategies.methods import rhfl
 from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in, run
+from tests.kits.refusals import refused
 from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 from tests.strategies.test_feddf import NUM_ROWS, context_of, features
@@ -192,18 +193,9 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientH
     hosts.stop()
 
 
-@pytest.mark.parametrize(
-    ("cohort", "fault"),
-    [
-        (Cohort(8, 8, 0.1), r"^rhfl needs rows that the server holds \(.*\), got none$"),
-        (
-            Cohort(8, 5, 0.1, server_rows=9),
-            r"^rhfl needs every client in every round \(.*\), got 5 clients a round of 8$",
-        ),
-    ],
-)
-def test_what_it_needs_is_said_before_anything_trains(cohort: Cohort, fault: str) -> None:
-    with pytest.raises(StrategyError, match=fault):
+@pytest.mark.parametrize("cohort", [Cohort(8, 8, 0.1), Cohort(8, 5, 0.1, server_rows=9)])
+def test_what_it_needs_is_said_before_anything_trains(cohort: Cohort) -> None:
+    with refused(StrategyError, key="rhfl"):
         RhflSpec().build(cohort)
 
 

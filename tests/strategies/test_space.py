@@ -30,6 +30,7 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.space import SearchSpace
 from fedscout.strategies.specification import CLIENT_PARAMETERS
+from tests.kits.refusals import refused
 
 
 def space(num_sampled: int, num_clients: int = 20, **options) -> SearchSpace:
@@ -91,9 +92,9 @@ def test_wishes_that_cannot_be_met_are_all_refused_at_once() -> None:
         space(2, kinds=("fedavg", "krum", "fedfoo", "bulyan"))
     assert len(caught.value.faults) == 3
     assert "'fedfoo'" in caught.value.faults[0]
-    with pytest.raises(StrategyError, match="at least one strategy"):
+    with refused(StrategyError, key="a space"):
         space(2, kinds=())
-    with pytest.raises(StrategyError, match="ranges must be one of default, wide"):
+    with refused(StrategyError, key="ranges"):
         space(2, ranges="huge")
 
 
@@ -190,7 +191,7 @@ def test_others_join_only_if_they_are_named() -> None:
     assert space(10, kinds=("rfa", "fedavg")).kinds == ("fedavg", "rfa")
     everything = space(20, kinds=(*CHOSEN_BY_NAME_KINDS, *BUILT_IN_KINDS))
     assert everything.kinds == (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS)
-    with pytest.raises(StrategyError, match=r"'rfb'; allowed are fedavg, .*, rfa, centered_clipping, fedexp, .*$"):
+    with refused(StrategyError, key="kinds", given="'rfb'"):
         space(10, kinds=("rfb",))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.timings.engine import (
@@ -17,6 +15,7 @@ from fedscout.experiments.timings.engine import (
     uniform_setting,
 )
 from fedscout.experiments.timings.peers.work import Task
+from tests.kits.refusals import refused
 
 
 def test_one_setting_has_as_many_steps_as_clients_own() -> None:
@@ -45,5 +44,5 @@ def test_turns_are_measured_and_told() -> None:
 
 
 def test_what_is_not_trained_many_at_once_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="--mixed must have --work=dense or tiny"):
+    with refused(ConfigurationError, key="--mixed"):
         mixed_turns(Task("lenet", 2, 4, 1, workers=1), 1)

@@ -15,6 +15,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.search.settings_table_file import read_settings_table
 from tests.experiments.client_settings.test_tune_table import tune
+from tests.kits.refusals import refused
 
 
 def test_rows_have_the_means_and_the_covariance_they_are_drawn_by() -> None:
@@ -47,7 +48,7 @@ def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
     given = ["federation.dataset=wine", "federation.num_clients=3", "engine.grid=local", "federation.min_release=70"]
     config = load_config(given)
     federation = build_federation(config.federation, config.model)
-    with pytest.raises(DataError, match="--synthetic needs clients that tell the sums of their features by class"):
+    with refused(DataError, key="--synthetic"):
         synthetic_rows(federation, config, 300)
 
 

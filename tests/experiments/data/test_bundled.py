@@ -8,6 +8,7 @@ import pytest
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.data.loaders.table import DATASETS
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 # optdigits.names, wdbc.names and wine.names in the UCI repository list these class counts.
 PUBLISHED = {
@@ -71,6 +72,6 @@ def test_its_own_label_may_be_named() -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="imagenet") as caught:
+    with refused(ConfigurationError, key="federation.dataset") as caught:
         load_dataset("imagenet")
     assert all(name in str(caught.value) for name in DATASETS)

@@ -15,6 +15,7 @@ import pytest
 from fedscout.engine.errors import DataError
 from tests.experiments.data.image_files import batch_bytes, python_2_batch, random_images, write
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 ROWS = random_images(10, 3072)
 LABELS = list(range(10))
@@ -51,7 +52,7 @@ def expected_pixels() -> np.ndarray:
 def test_pickled_batches(tmp_path: Path, protocol: int) -> None:
     if protocol == 5:  # numpy writes a form there that no published file has
         write_python(tmp_path, lambda number: batch_bytes(batch(number), protocol))
-        with pytest.raises(DataError, match="_frombuffer"):
+        with refused(DataError, key="data_batch_1"):
             load_dataset("cifar10", folder=tmp_path)
         return
     write_python(tmp_path, lambda number: batch_bytes(batch(number), protocol))
@@ -104,7 +105,7 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
         groups = load_dataset("cifar100", label="coarse_label", folder=tmp_path / form)
         assert groups.class_names == ("fruit_and_vegetables", "large_carnivores", "people", "vehicles_2")
         np.testing.assert_array_equal(groups.features, dataset.features)
-    with pytest.raises(DataError, match="must be one of 'fine_label', 'coarse_label', got 'colour'"):
+    with refused(DataError, key="federation.label", given="'colour'"):
         load_dataset("cifar100", label="colour", folder=tmp_path / "python")
 
 
@@ -138,7 +139,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, protocol: int
     mark.rmdir()
 
     write_python(tmp_path, lambda number: dangerous)
-    with pytest.raises(DataError, match=r"asks to run '(posix|nt)\.mkdir'") as caught:
+    with refused(DataError, key="data_batch_1") as caught:
         load_dataset("cifar10", folder=tmp_path)
     assert not mark.exists()
     assert len(caught.value.faults) == 1
@@ -160,7 +161,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, protocol: int
 def test_only_the_names_of_published_batches_are_known(tmp_path: Path, name: str) -> None:
     module, _, attribute = name.rpartition(".")
     write_python(tmp_path, lambda number: f"c{module}\n{attribute}\n(S'x'\ntR.".encode())
-    with pytest.raises(DataError, match=f"asks to run {name!r}"):
+    with refused(DataError, key="data_batch_1"):
         load_dataset("cifar10", folder=tmp_path)
 
 
@@ -244,7 +245,7 @@ def test_malformed_archives_are_one_clear_error(tmp_path: Path, content: dict[st
 def test_a_pickle_under_the_name_of_an_archive_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     write(tmp_path / "cifar10" / "cifar10_train.npz", batch_bytes(Trap(os.mkdir, str(mark))))
-    with pytest.raises(DataError, match="pickled content is not read"):
+    with refused(DataError, key="cifar10_train.npz"):
         load_dataset("cifar10", folder=tmp_path)
     assert not mark.exists()
 
@@ -254,13 +255,13 @@ def test_a_damaged_archive(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damaged in (content[:-200], content[:9000] + bytes(400) + content[9400:]):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match="can't be read"):
+        with refused(DataError, key="cifar10_train.npz"):
             load_dataset("cifar10", folder=tmp_path)
 
 
 def test_a_binary_batch_that_is_cut(tmp_path: Path) -> None:
     write_binary(tmp_path, number_of_bytes=1)
-    with pytest.raises(DataError, match=r"data_batch_1.bin must hold whole records of 3073 bytes, got 30729 bytes"):
+    with refused(DataError, key="data_batch_1.bin", given="30729 bytes"):
         load_dataset("cifar10", folder=tmp_path)
 
 

@@ -19,6 +19,7 @@ from fedscout.experiments.data.table_files import read_csv, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 RAW = Path(__file__).parents[2] / "fixtures" / "raw"
 NAN = float("nan")
@@ -195,9 +196,9 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
 
 
 def test_codes_for_missing_values_are_a_key_of_tables_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"federation\.missing_values"):
+    with refused(ConfigurationError, key="federation.missing_values"):
         load_dataset("digits", missing_values=("-1",))
-    with pytest.raises(DataError, match=r"federation\.missing_values"):
+    with refused(DataError, key="federation.missing_values"):
         load_dataset(str(tmp_path), missing_values=("-1",))
 
 

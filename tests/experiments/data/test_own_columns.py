@@ -18,6 +18,7 @@ from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.table_files import plain_cells, read_csv
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 
 def told(dataset: Dataset, key: str = "kind") -> dict[str, str]:
@@ -132,7 +133,7 @@ def test_beside_dates_alone_a_text_is_the_row_unless_they_are_asked_for(tmp_path
 
 @pytest.mark.parametrize("columns", [{"agee": "number"}, {"outcome": "number"}, {"hospital": "category"}])
 def test_a_kind_of_no_feature_is_one_clear_line(tmp_path: Path, columns: dict[str, str]) -> None:
-    with pytest.raises(DataError, match=r"federation\.columns must (not )?name"):
+    with refused(DataError, key="federation.columns"):
         load(tmp_path, patients(), "outcome", "hospital", columns=columns)
 
 
@@ -142,7 +143,7 @@ def test_a_kind_is_a_key_of_the_configuration() -> None:
         "7": "drop",
     }
     assert load_config(["federation.columns.zip=date"]).federation.columns == {"zip": "date"}
-    with pytest.raises(ConfigurationError, match=r"federation\.columns\.zip must be 'number', 'category'"):
+    with refused(ConfigurationError, key="federation.columns.zip"):
         load_config(["federation.columns.zip=word"])
 
 

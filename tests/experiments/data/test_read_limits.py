@@ -22,6 +22,7 @@ from fedscout.experiments.data.table_files import read_csv, read_parquet, sniff_
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.image_files import random_images, write, write_idx
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 ROWS = "x,y\n" + "1,a\n2,b\n" * 50
 FORMATS = ("t.csv", "t.csv.gz", "t.csv.zip", "t.parquet")
@@ -72,7 +73,7 @@ def test_a_zip_archive_is_not_trusted_on_its_size(tmp_path: Path) -> None:
     content = path.read_bytes()
     for claimed in (1, 2**31):
         path.write_bytes(content.replace(struct.pack("<I", len(ROWS)), struct.pack("<I", claimed)))
-        with pytest.raises(DataError, match=rf"can't be read|max_file_bytes={len(ROWS) - 1}"):
+        with refused(DataError, key="t.csv.zip", names="max_file_bytes"):
             load(path, f"federation.max_file_bytes={len(ROWS) - 1}")
 
 
@@ -84,7 +85,7 @@ def test_a_zip_archive_with_a_password(tmp_path: Path) -> None:
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag "encrypted" of the file and its entry
         content[content.index(mark) + offset] |= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"can't be read: .*password"):
+    with refused(DataError, key="t.csv.zip"):
         load(path)
 
 
@@ -92,9 +93,9 @@ def test_unpacking_ends_where_the_limit_is_passed(tmp_path: Path) -> None:
     """A gigabyte of packed zeros is refused after the first ten kilobytes: what follows is damaged and never seen."""
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"x,y\n" + b"1,a\n" * 500_000)[:-1000])
-    with pytest.raises(DataError, match="max_file_bytes=10000"):
+    with refused(DataError, key="t.csv.gz"):
         read_csv(path, ",", limits=ReadLimits(max_bytes=10_000))
-    with pytest.raises(DataError, match="can't be read"):
+    with refused(DataError, key="t.csv.gz"):
         read_csv(path, ",")
 
 
@@ -109,7 +110,7 @@ def test_a_line_without_end_is_refused_before_it_is_in_memory(
     path.write_bytes(gzip.compress(many))
     assert len(read_csv(path, ",")) == 40_000
     path.write_bytes(gzip.compress(many + b"3" * 20_000_000)[:-1000])
-    with pytest.raises(DataError, match=r"every line of .* must end within 30000 bytes, but one does not"):
+    with refused(DataError, key="every line of t.csv.gz"):
         read_csv(path, ",")
 
 
@@ -118,7 +119,7 @@ def test_equal_texts_of_parquet_are_counted_before_each_gets_a_copy(tmp_path: Pa
     text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1_000_000, np.int32)), ["q" * 100_000])
     for texts in (text, text.slice(0, 1000).cast(pa.string())):
         pq.write_table(pa.table({"x": texts}), path)
-        with pytest.raises(DataError, match="max_file_bytes=90000000 bytes"):
+        with refused(DataError, key="t.parquet", names="max_file_bytes"):
             read_parquet(path, limits=ReadLimits(max_bytes=90_000_000))
 
 
@@ -132,12 +133,12 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
 def test_a_pipe_of_class_counts_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "counts.csv")
     pipe = f"federation.partition.counts={tmp_path / 'counts.csv'}"
-    with pytest.raises(ConfigurationError, match=r"must be a CSV file, got .*counts\.csv, which is a pipe"):
+    with refused(ConfigurationError, key="federation.partition.counts"):
         load(save(tmp_path / "t.csv"), "federation.partition.kind=counts", "federation.num_clients=null", pipe)
 
 
 def test_a_name_that_no_file_system_takes(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="path of an existing file"):
+    with refused(DataError, key="federation.dataset"):
         load(tmp_path / f"{'n' * 300}.csv")
 
 
@@ -151,14 +152,14 @@ def test_a_cell_of_ten_megabytes(tmp_path: Path, row: int) -> None:
         if fits:
             assert len(read_csv(path, sniff_delimiter(path))) == 100
             continue
-        with pytest.raises(DataError, match=f"every cell of .* must have at most {MAX_CELL_LENGTH} characters"):
+        with refused(DataError, key="every cell of t.csv"):
             read_csv(path, sniff_delimiter(path))
 
 
 def test_a_long_text_of_parquet(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"x": ["z" * (MAX_CELL_LENGTH + 1), "a"]}), path)
-    with pytest.raises(DataError, match=f"every cell of .* must have at most {MAX_CELL_LENGTH} characters"):
+    with refused(DataError, key="every cell of t.parquet"):
         read_parquet(path)
 
 
@@ -190,15 +191,15 @@ def test_a_header_of_many_columns_is_read_though_no_other_delimiter_fits_it(tmp_
 def test_a_class_name_of_a_thousand_letters_is_cut_in_the_message(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(ROWS + f"1,{'q' * 1000}\n")
-    cut = r"names of at most 200 characters, got 'q{199}… \(1002 characters\) in row"
-    with pytest.raises(DataError, match=cut):
+    with refused(DataError, key="column 'y' of data set 't.csv'") as caught:
         load(path)
+    assert len(str(caught.value)) < 400
 
 
 def test_a_zero_byte_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(ROWS.encode() * 2000 + b"1,\0\n")
-    with pytest.raises(DataError, match=f"zero byte at byte {len(ROWS) * 2000 + 2}"):
+    with refused(DataError, key="t.csv"):
         read_csv(path, ",")
 
 
@@ -209,12 +210,12 @@ def test_images_in_arrays(tmp_path: Path) -> None:
     labels = np.arange(20, dtype=np.uint8) % 10
     write_idx(tmp_path / "mnist", random_images(20, 28, 28), labels, packed=True)
     assert load_dataset("mnist", folder=tmp_path, limits=ReadLimits(max_bytes=20 * 28 * 28)).num_rows == 20
-    with pytest.raises(DataError, match="max_file_bytes=15679"):
+    with refused(DataError, key="train-images-idx3-ubyte.gz", names="max_file_bytes"):
         load_dataset("mnist", folder=tmp_path, limits=ReadLimits(max_bytes=20 * 28 * 28 - 1))
     (tmp_path / "cifar10").mkdir()
     np.savez_compressed(tmp_path / "cifar10" / "train.npz", x=np.zeros((20, 32, 32, 3), np.uint8), y=labels)
     assert load_dataset("cifar10", folder=tmp_path).num_rows == 20
-    with pytest.raises(DataError, match="max_file_bytes=60000"):
+    with refused(DataError, key="train.npz", names="max_file_bytes"):
         load_dataset("cifar10", folder=tmp_path, limits=ReadLimits(max_bytes=60_000))
 
 
@@ -226,5 +227,5 @@ def test_texts(tmp_path: Path) -> None:
         (ReadLimits(max_rows=19), "max_file_rows=19"),
         (ReadLimits(max_bytes=path.stat().st_size - 1), "max_file_bytes="),
     ):
-        with pytest.raises(DataError, match=reason):
+        with refused(DataError, key="training.csv", names=reason):
             load_dataset("sentiment140", folder=tmp_path, limits=limits)

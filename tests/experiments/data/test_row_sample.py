@@ -17,6 +17,7 @@ from fedscout.experiments.data.server_rows import sample_rows, without_small_cli
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 
 def numbered(num_rows: int = 50, num_classes: int = 5) -> Dataset:
@@ -88,7 +89,7 @@ def test_one_class_is_too_few() -> None:
     rows = np.arange(50)
     lopsided = replace(whole, labels=(rows == 49).astype(np.int64))
     seeds = [seed for seed in range(50) if 49 not in stream(seed, "rows").permutation(50)[:2]]
-    with pytest.raises(DataError, match="'numbered' must hold at least two classes, got 1: c0"):
+    with refused(DataError, key="data set 'numbered'", given="1: c0"):
         sample(lopsided, 2, seeds[0])
 
 
@@ -114,12 +115,12 @@ def test_small_clients_go_with_all_their_rows() -> None:
     assert part.features[:, 0].tolist() == list(range(3, 50))
     assert (part.facts["num_small_clients_left_out"], part.facts["num_rows_of_small_clients"]) == (1, 3)
     assert without_small_clients(whole, 3) is whole
-    with pytest.raises(DataError, match=r"must be at most 33, the rows of the largest client .*, got 34"):
+    with refused(DataError, key="federation.min_client_rows", given="34"):
         without_small_clients(whole, 34)
 
 
 def test_data_without_natural_clients_have_no_small_ones() -> None:
-    with pytest.raises(DataError, match="min_client_rows must be left out, as data set 'digits' has no natural"):
+    with refused(DataError, key="federation.min_client_rows"):
         build_federation(FederationConfig(min_client_rows=2, max_rows=100), ModelConfig())
 
 

@@ -15,6 +15,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.workflow import cohort_of
+from tests.kits.refusals import refused
 
 
 def table(rows: int, classes: tuple[str, ...], shift: float = 0.0, seed: int = 0) -> pd.DataFrame:
@@ -112,24 +113,20 @@ def test_classes_do_not_matter_where_labels_are_stripped(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (["federation.server_dataset=digits"], "must be another data set than federation.dataset=digits"),
-        (["federation.server_dataset=cartpole"], "must be one of digits, breast_cancer"),
-        (["federation.server_dataset=given"], "must be one of digits, breast_cancer"),
-    ],
+    "given",
+    [["federation.server_dataset=digits"], ["federation.server_dataset=cartpole"], ["federation.server_dataset=given"]],
 )
-def test_what_is_no_other_data_set_is_refused(given: list[str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^federation.server_dataset {told}"):
+def test_what_is_no_other_data_set_is_refused(given: list[str]) -> None:
+    with refused(ConfigurationError, key="federation.server_dataset"):
         load_config(given)
 
 
 def test_players_have_no_use_for_rows() -> None:
-    with pytest.raises(ConfigurationError, match=r"must be left out: federation.server_dataset=wine"):
+    with refused(ConfigurationError, key="federation.dataset", names="federation.server_dataset=wine"):
         build_federation(FederationConfig(dataset="cartpole", server_dataset="wine"), ModelConfig())
 
 
 def test_tokens_are_refused(tmp_path: Path) -> None:
     texts = pd.DataFrame({"text": ["some words here", "other words there"] * 20, "state": ["ill", "well"] * 20})
-    with pytest.raises(DataError, match=r"must be left out for tokens, whose numbers mean other words there"):
+    with refused(DataError, key="federation.server_dataset"):
         built(tmp_path, texts, clients=texts, text_column="text")

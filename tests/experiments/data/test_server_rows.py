@@ -21,6 +21,7 @@ from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.table import parse_effects
 from fedscout.experiments.studies.run_folder import federation_facts
 from fedscout.experiments.studies.workflow import cohort_of
+from tests.kits.refusals import refused
 
 
 def numbered(counts: tuple[int, ...] = (60, 30, 9, 1)) -> Dataset:
@@ -175,17 +176,17 @@ def test_the_digest_of_the_data_holds_the_server_s_rows() -> None:
 
 @pytest.mark.parametrize("given", ["0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]"])
 def test_what_is_neither_a_count_nor_a_share_is_refused(given: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^federation.server_rows must be a whole number of rows, 1 or more"):
+    with refused(ConfigurationError, key="federation.server_rows"):
         load_config([f"federation.server_rows={given}"])
 
 
 def test_labels_of_no_rows_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"^federation.server_labels must be false where the server holds no"):
+    with refused(ConfigurationError, key="federation.server_labels"):
         load_config(["federation.server_labels=true"])
 
 
 def test_players_have_no_rows_to_give() -> None:
-    with pytest.raises(ConfigurationError, match=r"has no rows, so these must be left out: federation.server_rows=5"):
+    with refused(ConfigurationError, key="federation.dataset", names="federation.server_rows"):
         build_federation(FederationConfig(dataset="cartpole", server_rows=5), ModelConfig())
 
 

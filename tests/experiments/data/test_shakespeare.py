@@ -16,6 +16,7 @@ from fedscout.experiments.data.texts import windows
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data.loading import load_dataset
+from tests.kits.refusals import refused
 
 PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"
 
@@ -117,14 +118,14 @@ def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | byte
 
 def test_nothing_but_rare_characters(tmp_path: Path) -> None:
     write(tmp_path, PLAY)
-    with pytest.raises(DataError, match="at least 100 windows hold, got none"):
+    with refused(DataError, key="data set 'shakespeare'", given="none"):
         load(tmp_path, min_release=100)
 
 
 def test_missing_file_and_other_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"\$FEDSCOUT_DATA/shakespeare/input.txt.*published at https://raw"):
         load(tmp_path)
-    with pytest.raises(DataError, match="must be 'speaker' or left out, got 'play'"):
+    with refused(DataError, key="federation.client_column", given="'play'"):
         load_dataset("shakespeare", client_column="play", folder=tmp_path)
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.table_files import DELIMITERS, read_csv, read_frame, read_parquet, sniff_delimiter
+from tests.kits.refusals import refused
 
 
 def write(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:
@@ -112,17 +113,11 @@ def test_what_is_no_text(tmp_path: Path, content: bytes, name: str, reason: str)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("a,b,c\n1,2,3\n1,2\n", "line 3 has 2 fields, the header 3"),
-        ("a,b,c\n\n1,2,3\n1\n", "line 4 has 1 fields, the header 3"),
-        ("a,b\n1,2,3\n", "line 2 has 3 fields, the header 2"),
-        ("a,b\n1,2\n1,2,3\n", "line 3 has 3 fields, the header 2"),
-        ('a,b\n1,2\n"3,4\n5,6\n', "line 4 has 1 fields, the header 2; a quote that is left open has such an effect"),
-    ],
+    "content",
+    ["a,b,c\n1,2,3\n1,2\n", "a,b,c\n\n1,2,3\n1\n", "a,b\n1,2,3\n", "a,b\n1,2\n1,2,3\n", 'a,b\n1,2\n"3,4\n5,6\n'],
 )
-def test_ragged_rows(tmp_path: Path, content: str, reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
+def test_ragged_rows(tmp_path: Path, content: str) -> None:
+    with refused(DataError, key="every line of table.csv"):
         read_csv(write(tmp_path, content), ",")
 
 
@@ -197,7 +192,7 @@ def test_an_encoding_is_found_far_from_the_beginning(tmp_path: Path) -> None:
 
 def test_a_given_encoding_is_not_overruled(tmp_path: Path) -> None:
     path = write(tmp_path, TOWNS.encode("cp1252"))
-    with pytest.raises(DataError, match="must be UTF-8 text"):
+    with refused(DataError, key="table.csv"):
         read_csv(path, encoding="utf-8")
     assert read_csv(path, encoding="cp1251")["town"][0].as_py() == "Kцln"
 
@@ -214,7 +209,7 @@ def test_a_given_separator(tmp_path: Path, separator: str, between: str) -> None
 )
 def test_a_first_line_of_data_is_said_to_be_no_header(tmp_path: Path, first: str) -> None:
     path = write(tmp_path, f"{first}\n5.1,3.5,ill\n")
-    with pytest.raises(DataError, match=r"federation\.header=false"):
+    with refused(DataError, key="the first line of table.csv", names="federation.header=false"):
         read_csv(path, has_header=None)
     table = read_csv(path, has_header=False)
     assert (table.column_names, len(table)) == (["column1", "column2", "column3"], 2)
@@ -237,7 +232,7 @@ def test_a_file_without_a_header(tmp_path: Path) -> None:
 def test_a_saved_index_may_lack_a_name_where_that_is_allowed(tmp_path: Path) -> None:
     path = write(tmp_path, ",a\n0,5\n1,6\n")
     assert list(read_csv(path, ",", nameless_index=True).column_names) == ["index", "a"]
-    with pytest.raises(DataError, match="column 1 has none"):
+    with refused(DataError, key="every column of table.csv"):
         read_csv(path, ",")
 
 
@@ -311,17 +306,10 @@ def test_the_index_that_pandas_saves_is_no_column(tmp_path: Path) -> None:
     assert read_parquet(path).column_names == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("cells", "kind"),
-    [
-        (pa.array([[1], [2]]), "list"),
-        (pa.array([{"a": 1}, {"a": 2}]), "struct"),
-        (pa.array([b"1", b"2"]), "binary"),
-    ],
-)
-def test_nested_and_binary_columns_are_refused_unless_left_out(tmp_path: Path, cells: pa.Array, kind: str) -> None:
+@pytest.mark.parametrize("cells", [pa.array([[1], [2]]), pa.array([{"a": 1}, {"a": 2}]), pa.array([b"1", b"2"])])
+def test_nested_and_binary_columns_are_refused_unless_left_out(tmp_path: Path, cells: pa.Array) -> None:
     path = write_parquet(tmp_path, x=pa.array([1, 2]), odd=cells)
-    with pytest.raises(DataError, match=rf"column 'odd' of .* got {kind}.*federation\.columns\.odd=drop"):
+    with refused(DataError, key="column 'odd' of table.parquet", names="federation.columns.odd=drop"):
         read_parquet(path)
     assert read_parquet(path, dropped=("odd",))["x"].to_pylist() == [1, 2]
 
@@ -329,12 +317,12 @@ def test_nested_and_binary_columns_are_refused_unless_left_out(tmp_path: Path, c
 def test_repeated_names(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
-    with pytest.raises(DataError, match="'a' occurs repeatedly"):
+    with refused(DataError, key="the column names of table.parquet"):
         read_parquet(path)
 
 
 def test_no_rows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="must hold rows"):
+    with refused(DataError, key="table.parquet"):
         read_parquet(write_parquet(tmp_path, a=pa.array([], pa.int64())))
 
 
@@ -345,6 +333,6 @@ def test_what_is_no_parquet(tmp_path: Path, damage: str) -> None:
     path.write_bytes(
         {"empty": b"", "text": b"a,b\n1,2\n", "truncated": content[:99], "tail lost": content[:-3]}[damage]
     )
-    with pytest.raises(DataError, match=r"can't be read as Parquet: .+") as caught:
+    with refused(DataError, key="table.parquet") as caught:
         read_parquet(path)
     assert "\n" not in str(caught.value)

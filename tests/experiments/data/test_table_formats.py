@@ -221,10 +221,10 @@ def test_a_file_a_client(tmp_path: Path) -> None:
     assert dataset.client_ids.tolist() == sorted(table["hospital"])
     whole = load_dataset(str(save(table.sort_values("hospital", kind="stable"), tmp_path / "t.parquet")), **ROLES)
     np.testing.assert_array_equal(dataset.features, whole.features)
-    with pytest.raises(DataError, match=r"max_file_rows=150"):
+    with refused(DataError, key="*.csv", names="max_file_rows"):
         load_dataset(f"{tmp_path}/*.csv", ReadLimits(max_rows=150), label="outcome")
     (tmp_path / "h3.csv").write_text("age,outcome\n1,died\n")
-    with pytest.raises(DataError, match=r"h3.csv must have the columns of .*h0.csv, they differ in admitted"):
+    with refused(DataError, key="h3.csv"):
         load_dataset(f"{tmp_path}/*.csv", label="outcome")
     with refused(DataError, key="federation.dataset"):
         load_dataset(f"{tmp_path}/*.tsv", label="outcome")
@@ -293,7 +293,7 @@ def test_what_an_array_says_of_its_shape_is_read_before_it(tmp_path: Path) -> No
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
         archive.writestr("x.npy", header.getvalue())
         archive.writestr("y.npy", header.getvalue().replace(b"137438953472, 1", b"137438953472,  "))
-    with pytest.raises(DataError, match="max_file_bytes"):
+    with refused(DataError, key="t.npz", names="max_file_bytes"):
         load_dataset(str(tmp_path / "t.npz"))
 
 

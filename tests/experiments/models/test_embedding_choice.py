@@ -10,6 +10,7 @@ from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model, embedding_source
+from tests.kits.refusals import refused
 
 IMAGES = ModelRequest((3, 16, 16), 10, ModelSettings(kind="lenet"), "image")
 TABLE = ModelRequest((8,), 2, ModelSettings(kind="dense"))
@@ -36,5 +37,5 @@ def test_a_network_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_other_words_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"federation\.embedding must be auto, features or package\.module"):
+    with refused(ConfigurationError, key="federation.embedding"):
         embedding_source("pixels", TABLE, build_model(TABLE))

@@ -17,6 +17,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.labels import MAX_DRAWS
 from fedscout.experiments.partitions.table import PARTITIONS
+from tests.kits.refusals import refused
 
 
 def deal(
@@ -148,7 +149,7 @@ def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.Mon
 
 
 def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:
-    with pytest.raises(DataError, match="100, got 11 times 10; the largest minimum that 11 clients allow is 9"):
+    with refused(DataError, key="federation.num_clients", given="11 times 10"):
         deal(np.zeros(100, np.int64), 11, alpha=0.5, min_size=10)
 
 

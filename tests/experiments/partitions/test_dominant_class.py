@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
 from tests.experiments.partitions.requests import class_counts, deal
+from tests.kits.refusals import refused
 
 
 @pytest.mark.slow
@@ -61,5 +62,5 @@ def test_classes_dominate_in_proportion_to_their_frequency() -> None:
 
 def test_too_few_rows() -> None:
     labels = np.array([0] * 500 + [1] * 3)
-    with pytest.raises(DataError, match=r"min_size must be at most .* classes of \[500, 3\] rows allow"):
+    with refused(DataError, key="federation.partition.min_size"):
         deal("dominant_class", labels, 2, dominant_fraction=0.5, dominant_share=0.5, min_size=200)

@@ -16,6 +16,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
 from tests.experiments.partitions.requests import asked, deal, label_distance, noise
+from tests.kits.refusals import refused
 
 FIXED_BY_DATA = {kind for kind, partition in PARTITIONS.items() if partition.fixes_num_clients}
 REPEATING = {kind for kind, partition in PARTITIONS.items() if partition.repeats_rows}
@@ -117,13 +118,13 @@ def test_labels_are_independent_of_clients(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(PARTITIONS) - FIXED_BY_DATA))
 def test_more_clients_than_rows(kind: str) -> None:
-    with pytest.raises(DataError, match="between 1 and the number of rows, 20, got 21"):
+    with refused(DataError, key="federation.num_clients", given="21"):
         deal(kind, np.arange(20) % 3, 21, features=noise(20))
 
 
 @pytest.mark.parametrize("kind", sorted(set(PARTITIONS) - FIXED_BY_DATA))
 def test_number_of_clients_must_be_given(kind: str) -> None:
-    with pytest.raises(DataError, match=r"federation\.num_clients must be given"):
+    with refused(DataError, key="federation.num_clients"):
         deal(kind, np.arange(20) % 3, None, features=noise(20))
 
 
@@ -145,7 +146,7 @@ def test_minimum_size_is_reached_or_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(FEATURES))
 def test_features_must_be_quantities(kind: str) -> None:
-    with pytest.raises(DataError, match=f"kind={kind} must have features that are quantities, got no features"):
+    with refused(DataError, key="federation.partition.kind", given="no features"):
         deal(kind, np.arange(20) % 2, 2)
 
 

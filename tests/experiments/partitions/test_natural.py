@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import TextArray
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import PARTITIONS
+from tests.kits.refusals import refused
 
 
 def deal(client_ids: TextArray | None, num_clients: int | None = None, num_rows: int = 0) -> PartitionResult:
@@ -33,10 +33,10 @@ def test_each_client_has_its_rows_and_no_others(names: list[str]) -> None:
 
 def test_number_of_clients_may_be_given_if_right() -> None:
     assert deal(np.array(["a", "b", "a"]), num_clients=2).partition.sizes.tolist() == [2, 1]
-    with pytest.raises(DataError, match="left out or be 2, the number of natural clients, got 10"):
+    with refused(DataError, key="federation.num_clients", given="10"):
         deal(np.array(["a", "b", "a"]), num_clients=10)
 
 
 def test_data_without_clients() -> None:
-    with pytest.raises(DataError, match=r"federation\.client_column must name"):
+    with refused(DataError, key="federation.partition.kind", names="federation.client_column"):
         deal(None, num_rows=5)

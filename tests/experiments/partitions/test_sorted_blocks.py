@@ -15,6 +15,7 @@ from fedscout.experiments.partitions.base import raw_variances
 from fedscout.experiments.partitions.generators import owners_by_blocks
 from fedscout.experiments.partitions.table import PARTITIONS
 from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
+from tests.kits.refusals import refused
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 8))
@@ -124,5 +125,5 @@ def test_images_are_columns_and_tokens_are_refused(kind: str) -> None:
     images = noise(60, 16).reshape(60, 1, 4, 4)
     flat = deal(kind, labels, 2, features=images.reshape(60, 16)).partition
     np.testing.assert_array_equal(deal(kind, labels, 2, features=images).partition.rows, flat.rows)
-    with pytest.raises(DataError, match="got tokens; partitions by label or at random"):
+    with refused(DataError, key="federation.partition.kind", given="tokens"):
         PARTITIONS[kind].deal(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))

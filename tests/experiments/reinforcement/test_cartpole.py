@@ -28,6 +28,7 @@ from fedscout.experiments.reinforcement import (
     cartpole,
     play,
 )
+from tests.kits.refusals import refused
 
 TRAINING = LocalTraining(**CARTPOLE_TRAINING)
 
@@ -150,7 +151,7 @@ def test_physics_of_named_clients_stack() -> None:
 
 
 def test_physics_of_a_client_that_does_not_exist() -> None:
-    with pytest.raises(ConfigurationError, match=r"physics\.0\.clients must be between 0 and 2, got 3"):
+    with refused(ConfigurationError, key="federation.physics.0.clients", given="3"):
         cartpole(3, (PhysicsConfig(clients=(3,), gravity=5.0),))
 
 
@@ -180,7 +181,7 @@ def test_settings_about_rows_are_refused(argument: str, fault: str) -> None:
 
 
 def test_physics_without_an_environment_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="physics must be left out where clients hold rows"):
+    with refused(ConfigurationError, key="federation.physics"):
         load_config(["federation.physics=[{gravity: 2}]"])
 
 

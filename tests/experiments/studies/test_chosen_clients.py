@@ -19,6 +19,7 @@ from fedscout.search.study import planned_space
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
 from fedscout.strategies.selection.policies import RandomSpec
+from tests.kits.refusals import refused
 
 SOME = ("federation.num_clients=20", "training.fraction_train=0.2", "training.num_rounds=30")
 
@@ -62,13 +63,11 @@ FEW_ROWS: dict[str, Any] = {"min_release": 28, "small_clients": "abstain"}
 
 
 @pytest.mark.parametrize(
-    ("federation", "more", "says"),
+    ("federation", "more"),
     [
         (
             fedscout.Federation("digits", num_clients=60, partition={"kind": "iid"}, **FEW_ROWS),
             {"selection": {"kind": "random"}, "training": {"num_rounds": 2, "fraction_train": 0.9}},
-            "random must have the 54 clients to choose from that training.fraction_train asks for, got 0 of 60 that "
-            "can ever train: 60 train on fewer rows than federation.min_release=28 and abstain",
         ),
         (
             fedscout.Federation(
@@ -81,16 +80,14 @@ FEW_ROWS: dict[str, Any] = {"min_release": 28, "small_clients": "abstain"}
                 "strategy": {"kind": "fedavg", "selection": "oort"},
                 "training": {"num_rounds": 2, "fraction_train": 0.5, "simulated_deadline_seconds": 8},
             },
-            "oort must have the 2 clients to choose from that training.fraction_train asks for, got 1 of 4 that can "
-            "ever train: 3 take longer than training.simulated_deadline_seconds=8",
         ),
     ],
 )
 def test_too_few_who_can_ever_train_are_refused_before_anything_does(
-    federation: fedscout.Federation, more: dict[str, Any], says: str, tmp_path: Path
+    federation: fedscout.Federation, more: dict[str, Any], tmp_path: Path
 ) -> None:
     """A digit in 60 parts is 29 or 30 rows; and of 449 rows 359 make twelve steps of nine seconds."""
-    with pytest.raises(UserError, match=says):
+    with refused(UserError, key="selection.kind"):
         fedscout.train(federation, out=tmp_path, **more)
     assert not [*tmp_path.iterdir()]
 
@@ -102,14 +99,14 @@ def test_a_searched_policy_must_have_enough_who_can_train(fraction: float, tmp_p
         "digits", num_clients=20, partition={"kind": "iid"}, min_release=70, small_clients="abstain"
     )
     more: dict[str, Any] = {"training": {"num_rounds": 2, "fraction_train": fraction}, "detection_first": False}
-    with pytest.raises(UserError, match=r"selection.kind=flash must have the .* got 0 of 20 that can ever train"):
+    with refused(UserError, key="selection.kind"):
         fedscout.study(federation, out=tmp_path, search={"selection": ["random", "flash"]}, **more)
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("names", ["[]", "[oort, oort]"])
 def test_a_search_names_policies_once(names: str) -> None:
-    with pytest.raises(UserError, match=r"search.selection must name at least one, and each once"):
+    with refused(UserError, key="search.selection"):
         load_config([f"search.selection={names}"])
 
 

@@ -11,6 +11,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.client_settings import check_proxy_rows
+from tests.kits.refusals import refused
 
 
 def tuned_on(**federation: Any) -> dict[str, Any]:
@@ -32,22 +33,15 @@ def test_the_same_keys_keep_the_proxy_rows_from_the_clients() -> None:
     assert np.array_equal(own.features, again.server.features)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"seed": 4}, "which takes federation.server_rows=0.3, by which .* got federation.server_rows=null"),
-        ({"server_rows": 0.3}, "which takes federation.seed=4, .* got federation.seed=0"),
-        ({"server_rows": 0.3, "seed": 4, "max_rows": 100}, "which takes federation.max_rows=null"),
-    ],
-)
-def test_other_keys_are_refused_with_those_that_would_do(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+@pytest.mark.parametrize("given", [{"seed": 4}, {"server_rows": 0.3}, {"server_rows": 0.3, "seed": 4, "max_rows": 100}])
+def test_other_keys_are_refused_with_those_that_would_do(given: dict[str, Any]) -> None:
+    with refused(ConfigurationError, key="clients"):
         check_proxy_rows(TABLE, FederationConfig(dataset="wine", **given), "hrt.parquet")
 
 
 def test_clients_of_the_proxy_data_set_are_refused_and_others_are_not() -> None:
     table = tuned_on(dataset="wine", server_dataset="breast_cancer")
-    with pytest.raises(ConfigurationError, match="the data set breast_cancer that its proxy rows are of"):
+    with refused(ConfigurationError, key="clients"):
         check_proxy_rows(table, FederationConfig(dataset="breast_cancer"), "hrt.parquet")
     check_proxy_rows(table, FederationConfig(dataset="wine"), "hrt.parquet")
     check_proxy_rows(TABLE, FederationConfig(dataset="digits"), "hrt.parquet")

@@ -18,6 +18,7 @@ from fedscout.experiments.studies.workflow import cohort_of, run_workflow
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.methods.fedbuff import FedBuffSpec
 from tests.engine.federations import uneven_federation
+from tests.kits.refusals import refused
 
 
 def config(deadline_seconds: float | None) -> StudyConfig:
@@ -29,9 +30,9 @@ def test_the_fastest_client_decides() -> None:
     devices = {client: Device(shift_seconds=10.0 + client, mean_seconds=5.0) for client in range(plain.num_clients)}
     federation = replace(plain, devices=devices)
     check_clock(config(10.0), federation, FedAvgSpec())
-    with pytest.raises(ConfigurationError, match=r"got 9.9: the fastest, client 0, takes 10 s or more"):
+    with refused(ConfigurationError, key="training.simulated_deadline_seconds"):
         check_clock(config(9.9), federation, FedAvgSpec())
-    with pytest.raises(ConfigurationError, match="the fastest, client 1, takes 11 s"):
+    with refused(ConfigurationError, key="training.simulated_deadline_seconds"):
         check_clock(config(10.0), replace(federation, unseen=frozenset({0})), FedAvgSpec())
     check_clock(config(None), federation, FedAvgSpec())
     check_clock(config(1e-9), plain, FedAvgSpec())
@@ -43,19 +44,19 @@ def test_what_a_strategy_tells_its_clients_counts() -> None:
     federation = replace(plain, devices=dict.fromkeys(range(2), Device(seconds_per_step=1.0)))
     steps = -(-80 // StudyConfig().training.batch_size)
     check_clock(config(steps), federation, FedAvgSpec())
-    with pytest.raises(ConfigurationError, match="takes 6 s"):
+    with refused(ConfigurationError, key="training.simulated_deadline_seconds"):
         check_clock(config(steps), federation, FedAvgSpec(client_local_epochs=2))
 
 
 def test_time_counts_only_where_there_is_a_clock() -> None:
     asked = StudyConfig.model_validate({"search": {"objective": "time_to_accuracy", "target": 0.5}})
-    with pytest.raises(ConfigurationError, match="time_to_accuracy without a simulated clock"):
+    with refused(ConfigurationError, key="search.objective"):
         check_clock(asked, uneven_federation(), FedAvgSpec())
     check_clock(asked, replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedAvgSpec())
 
 
 def test_an_asynchronous_strategy_needs_a_clock() -> None:
-    with pytest.raises(ConfigurationError, match=r"strategy.kind must not be fedbuff without a simulated clock"):
+    with refused(ConfigurationError, key="strategy.kind"):
         check_clock(config(None), uneven_federation(), FedBuffSpec())
     check_clock(config(None), replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedBuffSpec())
 
@@ -71,7 +72,7 @@ class OwnTimed(FedBuffSpec):
 def test_a_user_s_own_that_needs_a_clock_is_refused_in_a_search(tmp_path: Path) -> None:
     own = f"search.customs=[{{path: '{__name__}:OwnTimed'}}]"
     config = load_config(["engine.grid=local", "federation.dataset=wine", "search.strategies=[fedavg]", own])
-    with pytest.raises(ConfigurationError, match=r"must not be .*:OwnTimed without a simulated clock"):
+    with refused(ConfigurationError, key="strategy.kind"):
         run_workflow(config, tmp_path / "out", detection=False)
     assert not (tmp_path / "out").exists()
 

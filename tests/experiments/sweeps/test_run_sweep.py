@@ -27,6 +27,7 @@ from fedscout.experiments.sweeps.sweep import GridConfiguration, run_one
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import UNLIKE
 from tests.experiments.sweeps.sweeps import AXES, NUM_TRIALS, lasting, small, sweep_here, written
+from tests.kits.refusals import refused
 
 IMPOSSIBLE = "federation.num_clients=4,500"
 
@@ -296,7 +297,7 @@ def test_without_any_completed_study_there_is_a_table_and_no_picture(tmp_path: P
 
 
 def test_one_process_runs_one_study_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--parallel must be left out or 1 with engine\.grid=local"):
+    with refused(ConfigurationError, key="--parallel", names="engine.grid=local"):
         run_sweep(small("seed=0,1"), tmp_path / "out", SweepDisplay(), parallel=2)
 
 

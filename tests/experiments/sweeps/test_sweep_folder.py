@@ -12,6 +12,7 @@ import pytest
 from fedscout.engine.errors import EngineError, LogError
 from fedscout.experiments.studies.run_folder import open_run_folder
 from fedscout.experiments.sweeps.sweep import Sweep, await_release, check_sweep_folder, open_sweep_folder, read_sweep
+from tests.kits.refusals import refused
 
 
 def opened(out: Path, *arguments: str) -> Sweep:
@@ -23,7 +24,7 @@ def opened(out: Path, *arguments: str) -> Sweep:
 def test_a_second_sweep_on_the_folder_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     sweep = read_sweep(["seed=0,1"])
     with open_sweep_folder(tmp_path / "out", sweep):
-        with pytest.raises(LogError, match=r"is in use by process \d+"), open_sweep_folder(tmp_path / "out", sweep):
+        with refused(LogError, key="out"), open_sweep_folder(tmp_path / "out", sweep):
             pass
         check_sweep_folder(tmp_path / "out", sweep)  # reading is no use
     opened(tmp_path / "out", "seed=0,1")
@@ -70,7 +71,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path, content: st
     else:
         (tmp_path / "notes.txt").write_text("mine")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(LogError, match=r"--out must be a new folder.* but no readable sweep.json"):
+    with refused(LogError, key="--out"):
         opened(tmp_path, "seed=0,1")
     assert sorted(tmp_path.iterdir()) == before
 

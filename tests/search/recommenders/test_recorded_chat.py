@@ -13,6 +13,7 @@ from fedscout.engine.errors import EngineError, LogError, RecommenderError, Unre
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import ChatRequest, Exchange, Message, RecordedChat, Transcript
 from fedscout.search.recommenders.language_model import LanguageModel
+from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import KEY, ModelServer, Script, fails, says
 
 Server = Callable[[Script], ModelServer]
@@ -90,7 +91,7 @@ def test_a_recorded_failure_fails_again(server: Server, model_at: ModelAt, tmp_p
         model_at(server([fails(503, "overloaded")])).chat.complete(request())
     with (
         RecordedChat(RecommenderConfig(replay=tmp_path / "llm.jsonl"), None) as chat,
-        pytest.raises(RecommenderError, match=r"was not answered: .* answered 503"),
+        refused(RecommenderError, key="the recorded request"),
     ):
         chat.complete(request())
 
@@ -132,12 +133,12 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None) -> 
     path = tmp_path / "llm.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(LogError, match="recorded exchanges must"):
+    with refused(LogError, key="recorded exchanges"):
         Transcript(path, must_exist=True)
 
 
 def test_a_folder_is_no_record(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="must be a file of JSON lines"):
+    with refused(LogError, key="recorded exchanges"):
         Transcript(tmp_path)
 
 

@@ -14,6 +14,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.optuna import CmaEsSearcher
 from fedscout.strategies import ChoiceRange, FedAdamSpec, RealRange, SearchSpace, StrategySpec, space_of
+from tests.kits.refusals import refused
 from tests.search.searcher_conformance import (
     BATCH,
     COHORT,
@@ -48,7 +49,7 @@ class TestCmaEsSearcher(GenerationalLaws):
         return [space_of(COHORT, kinds=("fedprox",)), space_of(COHORT, kinds=("fedavg",), client_ranges=rates)]
 
     def test_a_space_of_the_reference_alone_has_nothing_to_propose(self) -> None:
-        with pytest.raises(ConfigurationError, match="at least one free parameter, got none of fedavg"):
+        with refused(ConfigurationError, key="search.kind"):
             self.make(space_of(COHORT, kinds=("fedavg",)), 0)
 
 
@@ -149,23 +150,23 @@ def test_the_first_draws_are_around_the_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "reason"),
+    "space",
     [
-        (space_of(COHORT, kinds=("fedadam", "fedyogi")), "one strategy, got 2: fedadam, fedyogi"),
-        (space_of(COHORT, kinds=("multikrum",)), "real parameters only, got num_malicious_nodes, num_nodes_to_select"),
-        (space_of(COHORT, kinds=("fedmedian",)), "at least one free parameter, got none of fedmedian"),
-        (client_space(), "one strategy, got 3"),
+        space_of(COHORT, kinds=("fedadam", "fedyogi")),
+        space_of(COHORT, kinds=("multikrum",)),
+        space_of(COHORT, kinds=("fedmedian",)),
+        client_space(),
     ],
 )
-def test_other_spaces_are_refused_with_what_would_help(space: SearchSpace, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"search.kind=cmaes needs a space of {reason}.*search.kind=tpe"):
+def test_other_spaces_are_refused_with_what_would_help(space: SearchSpace) -> None:
+    with refused(ConfigurationError, key="search.kind"):
         CmaEsSearcher(task(space))
 
 
 def test_what_is_searched_beside_any_strategy_is_told_to_be_left_out() -> None:
     """Another strategy would not help."""
     space = space_of(COHORT, kinds=("fedadam",), client_ranges={"selection": ChoiceRange(("random", "oort"))})
-    with pytest.raises(ConfigurationError, match=r"got selection of fedadam; .* and search for no selection, or"):
+    with refused(ConfigurationError, key="search.kind"):
         CmaEsSearcher(task(space))
 
 

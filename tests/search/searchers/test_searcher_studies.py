@@ -9,6 +9,7 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.search.config import SearchConfig
+from tests.kits.refusals import refused
 from tests.search.studies import (
     ScriptedRunner,
     completed,
@@ -84,6 +85,6 @@ def test_the_worst_is_told_beside_the_best(tmp_path: Path) -> None:
 
 def test_cma_es_over_all_strategies_is_refused_before_any_trial(tmp_path: Path) -> None:
     runner = ScriptedRunner(lambda spec: completed(0.5))
-    with pytest.raises(ConfigurationError, match=r"search\.kind=cmaes needs a space of one strategy, got"):
+    with refused(ConfigurationError, key="search.kind"):
         study(tmp_path, runner, SearchConfig(kind="cmaes"))
     assert runner.batches == []

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from fedscout.engine.errors import LogError
 from fedscout.experiments.reports.export import read_study, settings_of, trial_name
 from tests.experiments.reports.exports.conftest import MakeStudy
 from tests.forged_trials import forge
+from tests.kits.refusals import refused
 
 
 def test_names_are_unique_and_fit_for_folders(make_study: MakeStudy) -> None:
@@ -31,18 +30,18 @@ def test_settings_are_flat(make_study: MakeStudy) -> None:
 
 
 def test_what_is_no_study_is_refused(make_study: MakeStudy, tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="must hold a study, got"):
+    with refused(LogError, key="the folder"):
         read_study(tmp_path)
     study = make_study("search.budget=1")
     claim = json.loads((study.path / "config.json").read_text())
     other = {**claim, "config": {**claim["config"], "novelty": 1}}
     (study.path / "config.json").write_text(json.dumps(other))
-    with pytest.raises(LogError, match="novelty"):
+    with refused(LogError, key="study"):
         read_study(study.path)
     (study.path / "config.json").write_text(json.dumps(claim))
     for file in (study.path / "trials").iterdir():
         file.unlink()
-    with pytest.raises(LogError, match="without a trial that can be read"):
+    with refused(LogError, key="the folder"):
         read_study(study.path)
 
 

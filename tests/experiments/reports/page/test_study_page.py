@@ -27,6 +27,7 @@ from fedscout.experiments.reports.page_tables import (
 )
 from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
+from tests.kits.refusals import refused
 
 SPECIFICATIONS = re.compile(r'<script type="application/json" id="specifications">(.*?)</script>', re.DOTALL)
 
@@ -207,7 +208,7 @@ def test_no_word_of_others_becomes_code(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_study_is_told_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match=r"without a readable config\.json"):
+    with refused(LogError, key="the folder"):
         write_report(tmp_path)
 
 
