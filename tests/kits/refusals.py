@@ -27,4 +27,4 @@ def refused(
     faults = [fault for fault in caught.value.faults if fault.key == key]
     assert faults, f"no fault of {key} among {caught.value.keys}: {caught.value}"
     assert given is None or str(given) in [fault.given for fault in faults]
-    assert any(names in fault for fault in faults), f"{names} is named by none of {faults}"
+    assert names in str(caught.value), f"{names} is not named: {caught.value}"

@@ -9,7 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BUILT_IN_KINDS,
@@ -83,7 +83,7 @@ def test_what_is_impossible_is_left_out_with_its_reason() -> None:
     assert set(found.absent) == {"krum", "multikrum", "bulyan"}
     rows = {row.name: row for row in found.describe()}
     assert set(rows) == set(BUILT_IN_KINDS)
-    assert rows["krum"].unavailable == "krum needs at least 3 clients a round, got 2"
+    assert rows["krum"].unavailable == Fault("krum", "have at least 3 clients a round", 2)
     assert rows["fedavg"].unavailable is None
 
 

@@ -71,9 +71,9 @@ def test_shares_of_classes_are_near_equal() -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (CellPosition(2, 61), "needs 61 rows of 2 classes a client, got proxy data with at most 60"),
-        (CellPosition(4, 3), "needs a row of each of 4 classes"),
-        (CellPosition(5, 20), "needs 5 classes, got proxy data with 4 of 5"),
+        (CellPosition(2, 61), "61 rows of 2 classes a client, got proxy data with at most 60"),
+        (CellPosition(4, 3), "a row of each of 4 classes"),
+        (CellPosition(5, 20), "5 classes, got proxy data with 4 of 5"),
     ],
 )
 def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(place: CellPosition, said: str) -> None:

@@ -215,14 +215,14 @@ def test_a_file_must_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"seed: [", "{file} must be YAML: "),
-        (b"seed: 1\nseed: 2\n", "{file} must be YAML: "),
-        (b"a:\n\tb: 1", "{file} must be YAML: "),
-        (b"\xff\xfe\xfa", "{file} must be YAML: "),
-        (b"5", "{file} must be YAML: "),
+        (b"seed: [", "{file} must be YAML"),
+        (b"seed: 1\nseed: 2\n", "{file} must be YAML"),
+        (b"a:\n\tb: 1", "{file} must be YAML"),
+        (b"\xff\xfe\xfa", "{file} must be YAML"),
+        (b"5", "{file} must be YAML"),
         (b"- 1\n", "{file} must hold keys and values, such as `seed: 1`"),
         (b"1: 2\n", "1 is not a known key; a key must be text"),
-        (b"seed: !!python/object/apply:os.system [true]\n", "{file} must be YAML: "),
+        (b"seed: !!python/object/apply:os.system [true]\n", "{file} must be YAML"),
         (b"federation: {datset: wine}\n", "federation.datset is not a known key; did you mean federation.dataset"),
     ],
 )

@@ -49,9 +49,8 @@ def load(path: Path, *settings: str) -> Federation:
 def test_as_many_rows_as_the_key_allows_and_no_more(tmp_path: Path, name: str) -> None:
     path = save(tmp_path / name)
     assert load(path, "federation.max_file_rows=100").partition.sizes.sum() == 100
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, key=name, names="federation.max_file_rows=99"):
         load(path, "federation.max_file_rows=99")
-    assert str(caught.value) == f"{path} must hold at most federation.max_file_rows=99 rows, but it holds more"
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -73,7 +72,7 @@ def test_a_zip_archive_is_not_trusted_on_its_size(tmp_path: Path) -> None:
     content = path.read_bytes()
     for claimed in (1, 2**31):
         path.write_bytes(content.replace(struct.pack("<I", len(ROWS)), struct.pack("<I", claimed)))
-        with refused(DataError, key="t.csv.zip", names="max_file_bytes"):
+        with refused(DataError, key="t.csv.zip"):  # by the limit, or as it is not what it says
             load(path, f"federation.max_file_bytes={len(ROWS) - 1}")
 
 

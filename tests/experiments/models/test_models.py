@@ -67,11 +67,9 @@ def test_images_of_every_size_that_is_large_enough(kind: str, shape: tuple[int, 
     ],
 )
 def test_what_is_no_image_or_too_small_is_refused(kind: str, shape: tuple[int, ...], smallest: int) -> None:
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, key="model.kind", given=f"rows of shape {shape}") as caught:
         build_model(request(kind, shape))
-    needs = f"model.kind={kind} needs images of shape (channels, height, width) with at least {smallest} pixels a side"
-    assert str(caught.value).startswith(needs)
-    assert str(caught.value).endswith(f"got rows of shape {shape}")
+    assert f" {smallest} pixels" in str(caught.value)
 
 
 @pytest.mark.parametrize(

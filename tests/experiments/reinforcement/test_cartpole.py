@@ -170,7 +170,7 @@ def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
         ("federation.partition.kind=iid", "federation.partition"),
         (
             "federation.scenario={kind: label_flip, rate: 0.2}",
-            "may hold latency, devices, dropout and",
+            "must hold latency, devices, dropout and",
         ),
     ],
 )

@@ -168,7 +168,7 @@ def test_data_that_make_no_federation_are_refused(make: Any, fault: str) -> None
     [
         (lambda: fedscout.Federation("wine", clients=3), "federation.clients is not a known key"),
         (lambda: fedscout.Federation("given"), "federation.dataset must be one of"),
-        (lambda: fedscout.train(fedscout.Federation("wine"), model={"kind": "mlp"}), "model is fixed"),
+        (lambda: fedscout.train(fedscout.Federation("wine"), model={"kind": "mlp"}), "model must be left out"),
         (lambda: fedscout.study(fedscout.Federation("wine"), training={"num_rounds": 0}), "training.num_rounds"),
         (lambda: fedscout.train(fedscout.Federation("wine"), "fedbest"), "fedbest"),
     ],

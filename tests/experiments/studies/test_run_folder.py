@@ -149,7 +149,7 @@ def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Pa
     assert fault == (
         f"{tmp_path} holds the study of another configuration and can't be continued with this one; what differs: "
         "federation.dataset: 'digits' there, 'wine' here; seed: 0 there, 3 here; "
-        "training.num_rounds: 30 there, 4 here. Choose another --out"
+        "training.num_rounds: 30 there, 4 here; choose another --out"
     )
     assert content(tmp_path) == before
     with open_run_folder(tmp_path, CONFIG):

@@ -235,8 +235,8 @@ NOT_POSSIBLE = [
     (["federation.dataset=bearing", "federation.folder=/nowhere"], "/nowhere"),
     (["search.strategies=[nosuch]"], "got 'nosuch'; allowed are fedavg"),
     (["search.strategies=[krum]", "federation.num_clients=2"], "krum"),
-    (["search.strategies=[fedavg,fedbn]"], "fedbn needs a model with batch normalisation, got layers Linear"),
-    (["search.strategies=[scaffold]", "training.optimizer=adam"], "scaffold needs clients with plain SGD"),
+    (["search.strategies=[fedavg,fedbn]"], "fedbn must have a model with batch normalisation, got layers Linear"),
+    (["search.strategies=[scaffold]", "training.optimizer=adam"], "scaffold must have clients with plain SGD"),
     (["search.customs=[{path: 'no_such_module:Thing'}]"], "no_such_module:Thing must be importable"),
     (["search.customs=[{pth: 'a:B'}]"], "pth"),
     (["strategy.kind=krum"], "strategy must be left out of a search"),
@@ -254,14 +254,14 @@ def test_a_mistake_is_told_and_nothing_written(tmp_path: Path, arguments: list[s
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["strategy.kind=krum", "federation.num_clients=2"], "krum needs at least 3 clients a round, got 2"),
+        (["strategy.kind=krum", "federation.num_clients=2"], "krum must have at least 3 clients a round, got 2"),
         (["strategy.kind=nosuch"], "kind must be a known strategy, got 'nosuch'"),
         (["strategy.kind=fedadam", "strategy.etta=1"], "etta is no parameter of fedadam"),
         (["strategy.kind=fedadam", "strategy.eta=-1"], "eta of fedadam must be greater than 0, got -1"),
         (["strategy.kind=custom", "strategy.path=no_such_module:Thing"], "must be importable"),
         (["strategy.eta=1"], "a strategy must have a kind"),
-        (["strategy.kind=scaffold", "training.momentum=0.9"], "scaffold needs clients with plain SGD"),
-        (["strategy.kind=fedbn"], "fedbn needs a model with batch normalisation, got layers Linear"),
+        (["strategy.kind=scaffold", "training.momentum=0.9"], "scaffold must have clients with plain SGD"),
+        (["strategy.kind=fedbn"], "fedbn must have a model with batch normalisation, got layers Linear"),
     ],
 )
 def test_a_strategy_that_cannot_be_trained_is_told_and_nothing_written(
