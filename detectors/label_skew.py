@@ -356,11 +356,7 @@ def _class_p_values(against_others: Values) -> Values:
 
 
 def _grouped_p_values(
-    counts: IntArray | Values,
-    rate: float,
-    generator: np.random.Generator,
-    groups: GroupSums,
-    against_others: Values,
+    counts: IntArray | Values, rate: float, generator: np.random.Generator, groups: GroupSums, against_others: Values
 ) -> tuple[Values, str]:
     present = counts.sum(axis=0) > 0
     table, effects = counts[:, present], design_effects(counts, groups)[:, present]

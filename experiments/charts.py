@@ -156,12 +156,7 @@ def client_scores(scores: pd.DataFrame, names: tuple[str, str], measure: str) ->
     base = alt.Chart(inline(frame.assign(lost=frame["change"] < 0).to_dict("records")))
     down = alt.Y("client:N", sort=None, title="client", axis=alt.Axis(labelOverlap=True))
     told = tooltips(
-        client="client",
-        before__Q=before,
-        after__Q=after,
-        change__Q="change",
-        worse="worse on",
-        rows__Q="rows scored",
+        client="client", before__Q=before, after__Q=after, change__Q="change", worse="worse on", rows__Q="rows scored"
     )
     colour = alt.condition("datum.lost", alt.value(RED), alt.value(BLUE))
     scale = alt.Scale(zero=False, nice=True)
@@ -557,10 +552,7 @@ def learning_curves(trials: pd.DataFrame, measure: str) -> alt.TopLevelMixin:
     lines = alt.Chart(_curves(front, MOST_POINTS_IN_FRONT)).transform_flatten(["round", "score"])
     ahead = lines.mark_line(strokeWidth=2.4).encode(axis, score, colour, detail="trial:N")
     points = lines.mark_circle(size=90, opacity=0.001).encode(
-        axis,
-        score,
-        colour,
-        tooltip=tooltips(role="trial", name="strategy", round__Q="round", score__Q=measure),
+        axis, score, colour, tooltip=tooltips(role="trial", name="strategy", round__Q="round", score__Q=measure)
     )
     return alt.layer(behind, ahead, points).properties(height=300)
 

@@ -173,10 +173,7 @@ class CartPoleTask:
         num_episodes = EPISODES * asked.training.local_epochs
         played, _ = play(model, self.physics[work.client], num_episodes, epsilon, work.generator)
         memory = memory.extended(played, MEMORY_STEPS)
-        own = {
-            MEMORY_KEY: memory.rows,
-            STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32),
-        }
+        own = {MEMORY_KEY: memory.rows, STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32)}
         num_steps = GRADIENT_STEPS * asked.training.local_epochs
         loss = learn(model, asked.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
         return TaskResult(num_steps, loss, own)
@@ -254,5 +251,5 @@ def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) ->
 
 
 ENVIRONMENTS: Mapping[str, EnvironmentKind] = {
-    "cartpole": EnvironmentKind(cartpole, CARTPOLE_TRAINING, CARTPOLE_SCORE, float(MAX_STEPS)),
+    "cartpole": EnvironmentKind(cartpole, CARTPOLE_TRAINING, CARTPOLE_SCORE, float(MAX_STEPS))
 }

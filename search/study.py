@@ -173,10 +173,7 @@ class StudyOutcome:
 
 
 def planned_space(
-    config: SearchConfig,
-    cohort: Cohort,
-    training: LocalTraining | None = None,
-    selection: SelectionSpec | None = None,
+    config: SearchConfig, cohort: Cohort, training: LocalTraining | None = None, selection: SelectionSpec | None = None
 ) -> SearchSpace:
     """Return the space of a study.
 

@@ -10,10 +10,7 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
-PAGES = (
-    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")),
-    *sorted((REPOSITORY / "docs").glob("*.md")),
-)
+PAGES = (*(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((REPOSITORY / "docs").glob("*.md")))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(fedscout (?:bench )?[a-z][\w-]*)\b[^`]*`")
 COMMAND = re.compile(r"(?:^|[\s/])fedscout ([a-z].*)")

@@ -474,11 +474,7 @@ class Tuning(ClientAlgorithm):
 
 
 def tuned_scores(
-    trainer: Trainer,
-    outcomes: Sequence[Outcome],
-    parts: Mapping[int, Samples],
-    seed: int,
-    metric: Metric | None = None,
+    trainer: Trainer, outcomes: Sequence[Outcome], parts: Mapping[int, Samples], seed: int, metric: Metric | None = None
 ) -> dict[int, ClientScore | Exception]:
     """Score clients with what each has tuned; an exception stands for itself.
 

@@ -34,10 +34,7 @@ class LocalTraining(BaseModel):
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by the others")
     weight_decay: float = Field(default=0.0, ge=0, le=10, description="added to the gradient as weight_decay * weights")
     pseudo_label_weight: float = Field(
-        default=0.0,
-        ge=0,
-        le=1000,
-        description="α: added to the loss, times the cross-entropy of the received model",
+        default=0.0, ge=0, le=1000, description="α: added to the loss, times the cross-entropy of the received model"
     )
     reverse_weight: float = Field(
         default=0.0, ge=0, le=1000, description="β: added to the loss, times 4 (1 − the label's probability)"

@@ -220,11 +220,7 @@ def round_in(content: RecordDict) -> int | None:
 
 
 def train_config(
-    training: LocalTraining,
-    seed: int,
-    server_round: int,
-    reply: ReplyMode,
-    initial_loss: bool = False,
+    training: LocalTraining, seed: int, server_round: int, reply: ReplyMode, initial_loss: bool = False
 ) -> dict[str, int | float | str | bool]:
     """Return the configuration of a train message."""
     return {

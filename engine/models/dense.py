@@ -153,12 +153,7 @@ class LayerViews:
 
     @classmethod
     def of(
-        cls,
-        weight: Tensor,
-        bias: Tensor,
-        weight_gradient: Tensor,
-        bias_gradient: Tensor,
-        activation: Activation | None,
+        cls, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor, activation: Activation | None
     ) -> LayerViews:
         """Return the views of a layer; bias of shape `(clients, outputs)`."""
         return cls(weight, weight.mT, bias.unsqueeze(1), weight_gradient, bias_gradient, activation)

@@ -151,10 +151,7 @@ def _state_entries(module: nn.Module, names: Container[str]) -> tuple[tuple[str,
         module: Whose tensors may go by several names.
         names: Under which they are held, each tensor once.
     """
-    tensors = [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     held = {id(tensor): name for name, tensor in reversed(tensors) if name in names}
     slot_of = {name: held[id(tensor)] for name, tensor in tensors if id(tensor) in held}
     places = {name: place for place, name in enumerate(module.state_dict())}

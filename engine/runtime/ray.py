@@ -361,17 +361,10 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    options: dict[str, Any] = {
-        "log_to_driver": verbose,
-        "logging_level": logging.INFO if verbose else logging.ERROR,
-    }
+    options: dict[str, Any] = {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
     if config.address is None:
         # Without "local" Ray would join whatever cluster runs on this machine, or that RAY_ADDRESS names.
-        options |= {
-            "address": "local",
-            "include_dashboard": False,
-            "object_store_memory": config.object_store_bytes,
-        }
+        options |= {"address": "local", "include_dashboard": False, "object_store_memory": config.object_store_bytes}
     else:
         options |= {"address": config.address, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
 

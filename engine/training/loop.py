@@ -301,10 +301,7 @@ def weighed_rows(
     outputs = _outputs(model, received, batches) if asked else []
     told = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
     return WeighedRows(
-        row_loss,
-        torch.cat(told) if told else None,
-        adjusted,
-        torch.cat(outputs) if steps.reads_received else None,
+        row_loss, torch.cat(told) if told else None, adjusted, torch.cat(outputs) if steps.reads_received else None
     )
 
 

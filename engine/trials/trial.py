@@ -124,10 +124,7 @@ OnRound = Callable[[int], None]
 
 
 def run_trial(
-    settings: TrialSettings,
-    grid: HostGrid[Any],
-    store: CheckpointStore | None = None,
-    on_round: OnRound | None = None,
+    settings: TrialSettings, grid: HostGrid[Any], store: CheckpointStore | None = None, on_round: OnRound | None = None
 ) -> Trial:
     """Run one trial to its end, from its checkpoint if there is one.
 

@@ -147,8 +147,7 @@ def study(
 
 @bench.command()
 def kernels(
-    turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10,
-    as_json: AsJson = False,
+    turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10, as_json: AsJson = False
 ) -> None:
     """Set one core's training and scoring of larger models, and of a block of small ones, beside its products."""
     from fedscout.engine.runtime.ray import prepare_environment

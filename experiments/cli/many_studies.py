@@ -178,11 +178,7 @@ TableFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs lie beside it, in NAME.tuning.")
 ]
 Heterogeneity = Annotated[
-    str | None,
-    typer.Option(
-        "--heterogeneity",
-        help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out.",
-    ),
+    str | None, typer.Option("--heterogeneity", help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out.")
 ]
 Metric = Annotated[
     str | None,

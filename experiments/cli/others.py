@@ -63,8 +63,7 @@ def app(
         ),
     ] = None,
     results: Annotated[
-        str | None,
-        typer.Option(help="Folder on the server for logs, reports and the model; APP-out if left out."),
+        str | None, typer.Option(help="Folder on the server for logs, reports and the model; APP-out if left out.")
     ] = None,
     max_rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds that a search may take on the real clients.", show_default=False)

@@ -81,11 +81,7 @@ def _list(entries: Sequence[Entry], as_json: bool) -> None:
     from fedscout.experiments.reports.console import markdown_table, show_json
 
     listed = [
-        {
-            "study": entry.name,
-            "also": [f"{entry.source}/{name}" for name in entry.also],
-            "title": entry.read().title,
-        }
+        {"study": entry.name, "also": [f"{entry.source}/{name}" for name in entry.also], "title": entry.read().title}
         for entry in entries
     ]
     if as_json:

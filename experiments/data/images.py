@@ -476,11 +476,7 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
 
 
 def pictures_dataset(
-    name: str,
-    pictures: list[Picture],
-    source: str,
-    request: DatasetRequest,
-    classes: Sequence[str] | None = None,
+    name: str, pictures: list[Picture], source: str, request: DatasetRequest, classes: Sequence[str] | None = None
 ) -> Dataset:
     """Read pictures into a data set.
 

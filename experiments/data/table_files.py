@@ -677,11 +677,7 @@ def _categorical(schema: pa.Schema) -> set[str]:
 
 
 def collected(
-    path: Path | str,
-    blocks: Iterable[pa.RecordBatch],
-    limits: ReadLimits,
-    hint: str = "",
-    kept: KeptRows | None = None,
+    path: Path | str, blocks: Iterable[pa.RecordBatch], limits: ReadLimits, hint: str = "", kept: KeptRows | None = None
 ) -> list[pa.RecordBatch]:
     """Return blocks of plain cells, checked as they come.
 

@@ -233,12 +233,7 @@ ROWS_AT_ONCE = 10_000
 
 
 def dataset_from_mixed_table(
-    name: str,
-    table: pa.Table,
-    roles: ColumnRoles,
-    min_release: int,
-    source: str,
-    facts: Mapping[str, Any],
+    name: str, table: pa.Table, roles: ColumnRoles, min_release: int, source: str, facts: Mapping[str, Any]
 ) -> Dataset:
     """Turn a table into a data set.
 

@@ -368,12 +368,7 @@ class RealFederation:
         session = replace(facts.session, client_table=self.agreement.lookup)
         claimed = self.agreement.config.digest()  # of the folder, whatever time a round may take
         return replace(
-            facts,
-            cohort=cohort,
-            session=session,
-            data_digest=self.agreement.digest,
-            dealing=None,
-            config_hash=claimed,
+            facts, cohort=cohort, session=session, data_digest=self.agreement.digest, dealing=None, config_hash=claimed
         )
 
     def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:

@@ -126,11 +126,7 @@ def pooled_convolutions(
         layers.append(nn.MaxPool2d(2))
         height, width = height // 2, width // 2
     return nn.Sequential(
-        *layers,
-        nn.Flatten(),
-        nn.Linear(channels * height * width, hidden),
-        between(),
-        nn.Linear(hidden, num_classes),
+        *layers, nn.Flatten(), nn.Linear(channels * height * width, hidden), between(), nn.Linear(hidden, num_classes)
     )
 
 

@@ -39,10 +39,7 @@ class PartitionSettings(BaseModel):
 
     kind: str | None = None
     alpha: float = Field(
-        default=0.1,
-        gt=0,
-        le=1e6,
-        description="of dirichlet, inner_dirichlet, quantity_skew: small is strong skew",
+        default=0.1, gt=0, le=1e6, description="of dirichlet, inner_dirichlet, quantity_skew: small is strong skew"
     )
     min_size: int = Field(
         default=5, ge=1, description="fewest rows of a client, of all kinds whose sizes follow from a draw or the data"

@@ -91,10 +91,7 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     else:
         yield "classes", _classes_text(description)
     rows = found.client_rows
-    yield (
-        "rows a client",
-        f"{rows.smallest:g} to {rows.largest:g}, median {rows.median:g}, mean {rows.mean:.1f}",
-    )
+    yield ("rows a client", f"{rows.smallest:g} to {rows.largest:g}, median {rows.median:g}, mean {rows.mean:.1f}")
     if found.quantity_ratio is not None:
         yield (
             "quantity skew",
@@ -293,7 +290,7 @@ def _show_legend(
     console.print(
         "bits: Jensen-Shannon divergence of the labels from everyone's"
         + ("; of a decile, the mean over its clients" if strip.deciles else "")
-        + ("; * affected by the scenario" if any(row.affected for row in strip.clients) else ""),
+        + ("; * affected by the scenario" if any(row.affected for row in strip.clients) else "")
     )
     names = class_labels(description)
     more = len(names) - CLASSES_NAMED

@@ -184,10 +184,7 @@ def show_one_shot(console: Console, found: Recommendation) -> None:
 
 
 def show_outcome(
-    console: Console,
-    outcome: StudyOutcome,
-    measure: Measure = ACCURACY,
-    second: Measure | None = None,
+    console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
     """Print the search, its winner and the confirmation."""
     if outcome.warm_start is not None:
@@ -235,10 +232,7 @@ def _tuned_text(rate: TunedRate) -> str:
 
 
 def show_confirmation(
-    console: Console,
-    confirmation: Confirmation,
-    measure: Measure = ACCURACY,
-    second: Measure | None = None,
+    console: Console, confirmation: Confirmation, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
     """Print the fresh seeds' verdict, in both views where they differ."""
     import numpy as np

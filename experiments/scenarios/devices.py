@@ -184,8 +184,7 @@ class DevicesEffect(ScenarioEffect):
         default=None, description="in place of values: classes, such as [{share: 0.5, seconds_per_step: 0.1}, …]"
     )
     path: str | None = Field(
-        default=None,
-        description="in place of values: a CSV or Parquet file with a column client, and one a value",
+        default=None, description="in place of values: a CSV or Parquet file with a column client, and one a value"
     )
 
     @model_validator(mode="after")

@@ -224,11 +224,7 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
             test_to_train=design.test_to_train,
             span=design.span,
         )
-    return row | {
-        "difference": difference.mean,
-        "difference_low": difference.low,
-        "difference_high": difference.high,
-    }
+    return row | {"difference": difference.mean, "difference_low": difference.low, "difference_high": difference.high}
 
 
 def _gain(confirmation: Mapping[str, Any]) -> Row:

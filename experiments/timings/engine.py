@@ -106,9 +106,7 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_no
     """
     shape = FEATURE_SHAPES[name]
     settings = ModelSettings(
-        hidden=HIDDEN.get(name),
-        norm="batch" if batch_norm else None,
-        dropout=0.0 if name == "textcnn" else None,
+        hidden=HIDDEN.get(name), norm="batch" if batch_norm else None, dropout=0.0 if name == "textcnn" else None
     )
     build = {"lenet": lenet, "resnet18": resnet18, "resnet18-32": resnet18, "textcnn": textcnn}.get(name, dense)
     num_tokens = VOCABULARY_SIZES.get(name, 0)

@@ -202,10 +202,7 @@ def _timing(
     what: str, whole: Callable[[], object], products: Callable[[], object], operations: int, turns: int
 ) -> BlockTiming:
     return BlockTiming(
-        what=what,
-        seconds=shortest(whole, turns),
-        products_seconds=shortest(products, turns),
-        operations=operations,
+        what=what, seconds=shortest(whole, turns), products_seconds=shortest(products, turns), operations=operations
     )
 
 

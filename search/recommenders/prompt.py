@@ -566,10 +566,7 @@ def correction(
     if already_tried:
         complaint["already_tried"] = list(already_tried)
     complaint["what_to_do"] = "answer with one valid JSON object alone"
-    return (
-        Message(role="assistant", content=invalid or "(nothing)"),
-        Message(role="user", content=as_json(complaint)),
-    )
+    return (Message(role="assistant", content=invalid or "(nothing)"), Message(role="user", content=as_json(complaint)))
 
 
 def render(diagnosis: Diagnosis, prompt_format: PromptFormat) -> dict[str, Any]:

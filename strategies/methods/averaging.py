@@ -210,9 +210,7 @@ class FedAvgMSpec(MeanSpec):
 
     kind: Literal["fedavgm"] = "fedavgm"
     server_learning_rate: Annotated[
-        float,
-        Field(gt=0, description="η, the server's step along the momentum"),
-        SearchRange(RealRange(0.1, 1.5)),
+        float, Field(gt=0, description="η, the server's step along the momentum"), SearchRange(RealRange(0.1, 1.5))
     ] = 1.0
     server_momentum: Annotated[
         float,
@@ -266,14 +264,10 @@ class MomentSpec(AdaptiveSpec):
     """FedAdam and FedYogi: running means of both moments."""
 
     beta_1: Annotated[
-        float,
-        Field(ge=0, lt=1, description="β₁, decay of the first moment m"),
-        SearchRange(RealRange(0.0, 0.99)),
+        float, Field(ge=0, lt=1, description="β₁, decay of the first moment m"), SearchRange(RealRange(0.0, 0.99))
     ] = 0.9
     beta_2: Annotated[
-        float,
-        Field(ge=0, lt=1, description="β₂, decay of the second moment v"),
-        SearchRange(RealRange(0.9, 0.999)),
+        float, Field(ge=0, lt=1, description="β₂, decay of the second moment v"), SearchRange(RealRange(0.9, 0.999))
     ] = 0.99
 
 

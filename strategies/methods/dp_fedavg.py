@@ -63,14 +63,7 @@ from fedscout.strategies.methods.averaging import (
 )
 from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, clients_text, node_counts
 
-AVERAGING: tuple[type[MeanSpec], ...] = (
-    FedAvgSpec,
-    FedProxSpec,
-    FedAvgMSpec,
-    FedAdagradSpec,
-    FedAdamSpec,
-    FedYogiSpec,
-)
+AVERAGING: tuple[type[MeanSpec], ...] = (FedAvgSpec, FedProxSpec, FedAvgMSpec, FedAdagradSpec, FedAdamSpec, FedYogiSpec)
 """What may be wrapped."""
 
 DEFAULT_NOISE = 1.0

@@ -203,7 +203,5 @@ class FedDFSpec(StrategySpec):
             self.distillation_steps, self.distillation_rate, self.distillation_batch, self.distillation_patience
         )
         return FedDF(
-            distillation if self.distillation_steps else None,
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
+            distillation if self.distillation_steps else None, **node_counts(cohort), weighted_by_key=self.weighted_by
         )

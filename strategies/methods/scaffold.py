@@ -48,9 +48,7 @@ class ScaffoldSpec(MeanSpec):
         SampleScaling, Field(description="p_i, a client's weight in both means: equal, or by its number of examples")
     ] = "uniform"
     server_learning_rate: Annotated[
-        float,
-        Field(gt=0, description="η_g, the server's step along the mean change"),
-        SearchRange(RealRange(0.1, 1.5)),
+        float, Field(gt=0, description="η_g, the server's step along the mean change"), SearchRange(RealRange(0.1, 1.5))
     ] = 1.0
 
     @classmethod

@@ -38,8 +38,7 @@ def test_all_errors_have_one_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
-    [(ValueError("\n first\nsecond"), "first"), (ValueError(), "ValueError"), (KeyError("a"), "'a'")],
+    ("error", "line"), [(ValueError("\n first\nsecond"), "first"), (ValueError(), "ValueError"), (KeyError("a"), "'a'")]
 )
 def test_an_error_is_told_in_a_line(error: Exception, line: str) -> None:
     assert errors.first_line(error) == line

@@ -15,12 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray]
 
 
 @pytest.mark.parametrize(
-    ("process", "name"),
-    [
-        ("raylet", "raylet"),
-        ("ray::DashboardAgent", "agent"),
-        ("gcs_server", "server"),
-    ],
+    ("process", "name"), [("raylet", "raylet"), ("ray::DashboardAgent", "agent"), ("gcs_server", "server")]
 )
 def test_one_line_says_so_and_the_study_goes_on(
     tmp_path: Path, cli: Cli, undisturbed: Outcome, process: str, name: str

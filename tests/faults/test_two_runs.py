@@ -88,10 +88,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with (
-        refused(LogError, key="--out"),
-        folder_lock(tmp_path),
-    ):
+    with refused(LogError, key="--out"), folder_lock(tmp_path):
         pytest.fail("opened")
 
 

@@ -12,13 +12,7 @@ from fedscout.engine.trials.record import TrialSettings
 from fedscout.strategies import FedAvgSpec, StrategySpec
 from tests.search.studies import SEED, ScriptedRunner, completed, failed, open_ledger
 
-TRAINING = {
-    "learning_rate": 0.2,
-    "local_epochs": 1,
-    "batch_size": 32,
-    "num_rounds": 2,
-    "fraction_train": 1.0,
-}
+TRAINING = {"learning_rate": 0.2, "local_epochs": 1, "batch_size": 32, "num_rounds": 2, "fraction_train": 1.0}
 FEDAVG = FedAvgSpec()
 
 
@@ -47,12 +41,7 @@ def report_of(
         ),
         feature_skew=Finding(name="feature_skew", value=0.1, threshold=0.25, detected=False, sentence=""),
         outliers=Finding(
-            name="outliers",
-            value=1.0,
-            threshold=4.0,
-            detected=bool(outliers),
-            flagged_clients=outliers,
-            sentence="",
+            name="outliers", value=1.0, threshold=4.0, detected=bool(outliers), flagged_clients=outliers, sentence=""
         ),
         metrics=ReportedMetrics(quantity_gini=0.0),
     )

@@ -176,9 +176,7 @@ def test_a_cut_off_batch_keeps_what_finished(tmp_path: Path) -> None:
 def test_a_display_is_told_what_was_known_and_what_is_new(tmp_path: Path) -> None:
     open_ledger(tmp_path, scripted()).run(PLANS[:2])
     told: list[tuple[int, bool]] = []
-    events = StudyEvents(
-        on_record=lambda record, known: told.append((record.trial, known)),
-    )
+    events = StudyEvents(on_record=lambda record, known: told.append((record.trial, known)))
     open_ledger(tmp_path, scripted(), events).run(PLANS)
     assert told == [(0, True), (1, True), (2, False), (3, False)]
 

@@ -131,10 +131,7 @@ def test_people_read_points_of_shares_and_rounds_of_rounds() -> None:
     ("given", "told"),
     [
         ({"objective": "rounds_to_target"}, "target must be given where objective=rounds_to_target"),
-        (
-            {"target": 0.9},
-            "target must be left out unless objective is rounds_to_target or bytes_to",
-        ),
+        ({"target": 0.9}, "target must be left out unless objective is rounds_to_target or bytes_to"),
         ({"objective": "bytes_to_target", "target": 0}, "greater than 0"),
         ({"objective": "time_to_accuracy"}, "target must be given where objective=time_to_accuracy"),
         ({"objective": "loss"}, "must be one or two of accuracy, worst_clients"),

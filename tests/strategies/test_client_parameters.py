@@ -160,10 +160,7 @@ def test_defaults_lie_in_the_space() -> None:
 
 
 def test_a_name_that_a_user_s_strategy_searches_itself_is_refused() -> None:
-    document = {
-        "path": "flwr.serverapp.strategy:QFedAvg",
-        "ranges": {"client_learning_rate": {"low": 0.1, "high": 1}},
-    }
+    document = {"path": "flwr.serverapp.strategy:QFedAvg", "ranges": {"client_learning_rate": {"low": 0.1, "high": 1}}}
     own = CustomSpec.model_validate(document)
     assert space_of(COHORT, customs=[own]).kinds[-1] == own.path
     with refused(StrategyError, key="client_learning_rate"):

@@ -454,10 +454,7 @@ def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> N
         ({"grouped_by": "models"}, "grouped_by of communities must be 'labels' or 'updates', got 'models'"),
         ({"separation": 0.5}, "communities: separation must be left out unless grouped_by=updates"),
         ({"preference": 1}, "preference of communities must be less than 1, got 1"),
-        (
-            {"preference": 0.4, "num_communities": 2},
-            "preference must be left out unless grouped_by=labels",
-        ),
+        ({"preference": 0.4, "num_communities": 2}, "preference must be left out unless grouped_by=labels"),
         ({"inside": "local"}, "inside of communities must be a strategy that trains a model of all its clients, got"),
         ({"inside": "communities"}, "inside of communities must be a strategy that trains a model of all its clients"),
         (
@@ -467,10 +464,7 @@ def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> N
         ({"inside": {"eta": 1}}, "inside of communities must be a strategy that trains a model of all its clients"),
         ({"inside": "dp_fedavg"}, "inside of communities must be a strategy that trains a model of all its clients"),
         ({"inside": {"kind": "fedavg", "client_batch_size": 3}}, "must leave client_batch_size to communities itself"),
-        (
-            {"inside": {"kind": "fedadam", "eta": -1}},
-            "inside of communities must be a valid fedadam: eta must be",
-        ),
+        ({"inside": {"kind": "fedadam", "eta": -1}}, "inside of communities must be a valid fedadam: eta must be"),
         ({"inside": {"kind": "krum", "num_malicious_nodes": 4}}, "num_malicious_nodes of krum must be in"),
         (
             {"inside": "scaffold", "grouped_by": "updates"},

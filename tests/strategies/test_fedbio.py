@@ -220,8 +220,7 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "given"),
-    [({"server_rows": 0}, "no rows"), ({"server_rows": 9}, "rows without labels")],
+    ("server", "given"), [({"server_rows": 0}, "no rows"), ({"server_rows": 9}, "rows without labels")]
 )
 def test_a_server_without_labelled_rows_is_refused(server: dict[str, Any], given: str) -> None:
     with pytest.raises(StrategyError) as caught:

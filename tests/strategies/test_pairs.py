@@ -219,18 +219,12 @@ def test_a_robust_rule_tells_of_its_proof_in_a_pair_too() -> None:
     ("kind", "text"),
     [
         ("fedadam+scaffold", "scaffold must stand alone, got fedadam+scaffold: its server rule is made for what its "),
-        (
-            "scaffold+fedlc",
-            "scaffold must stand alone, got scaffold+fedlc: its server rule is made for what",
-        ),
+        ("scaffold+fedlc", "scaffold must stand alone, got scaffold+fedlc: its server rule is made for what"),
         ("krum+feddyn", "feddyn must stand alone, got krum+feddyn: its server rule is made for what its clients send"),
         ("fedyogi+fednova", "fednova must stand alone"),
         ("fedadam+mfedbn", "mfedbn must stand alone, got fedadam+mfedbn: it is FedBN's clients under a server rule"),
         ("fedadam+local", "local must stand alone, got fedadam+local: nothing is shared, so a server rule has nothing"),
-        (
-            "fedadam+dp_fedavg",
-            "dp_fedavg must stand alone, got fedadam+dp_fedavg: it wraps a strategy, which",
-        ),
+        ("fedadam+dp_fedavg", "dp_fedavg must stand alone, got fedadam+dp_fedavg: it wraps a strategy, which"),
         ("custom+fedlc", "custom must stand alone, got custom+fedlc: nothing is known of its halves"),
         (
             "fedadam+mine.py:Own",

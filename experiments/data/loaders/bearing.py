@@ -234,11 +234,7 @@ class RollingBearing:
 
 
 ZA_2115 = RollingBearing(
-    num_rollers=16,
-    roller_diameter=0.331,
-    pitch_diameter=2.815,
-    contact_angle_degrees=15.17,
-    shaft_hertz=2000 / 60,
+    num_rollers=16, roller_diameter=0.331, pitch_diameter=2.815, contact_angle_degrees=15.17, shaft_hertz=2000 / 60
 )
 """Rexnord ZA-2115 at 2000 revolutions a minute, lengths in inches: the bearing of the IMS tests."""
 

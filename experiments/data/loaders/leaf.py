@@ -124,10 +124,7 @@ def load_leaf_femnist(request: DatasetRequest) -> Dataset:
         source=str(FEMNIST),
         feature_unit=value_deviation(features) or 1.0,
         client_ids=np.array(writers),
-        facts={
-            **usual_facts(label, features, numbers),
-            "num_natural_clients": len(set(writers)),
-        },
+        facts={**usual_facts(label, features, numbers), "num_natural_clients": len(set(writers))},
         kind="image",
     )
 

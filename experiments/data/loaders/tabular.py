@@ -191,10 +191,7 @@ COMMERCIAL_VEHICLES = Publication(
     "https://www.mdpi.com/1424-8220/25/23/7314",
     derivation="any CSV of readings with a column of the five states is read in its place",
 )
-LAYOUTS = (
-    Layout("CSV", ("commercial_vehicles/*.csv",)),
-    Layout("packed CSV", ("commercial_vehicles/*.csv.gz",)),
-)
+LAYOUTS = (Layout("CSV", ("commercial_vehicles/*.csv",)), Layout("packed CSV", ("commercial_vehicles/*.csv.gz",)))
 LABEL = "label"
 STATES = ("idle", "driving", "loading", "dumping", "engine off")
 TIMES = ("timestamp", "time stamp", "time", "date", "datetime")

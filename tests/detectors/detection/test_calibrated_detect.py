@@ -11,14 +11,7 @@ from fedscout.detectors.report import Verdict, verdicts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from tests.detectors.detection.test_detect import report_of
-from tests.detectors.federations import (
-    AddNoise,
-    FlipLabels,
-    RecordingGrid,
-    SpreadGrid,
-    federation,
-    gaussian_clients,
-)
+from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, SpreadGrid, federation, gaussian_clients
 from tests.detectors.rates import most_alarms
 
 
@@ -170,14 +163,7 @@ def test_opposite_labels_are_no_feature_skew() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("concentration", "num_classes", "rows", "num_clients"),
-    [
-        (0.3, 5, 20, 6),
-        (3.0, 5, 20, 6),
-        (3.0, 10, 30, 10),
-        (1.0, 10, 12, 6),
-        (3.0, 2, 25, 6),
-        (10.0, 2, 12, 8),
-    ],
+    [(0.3, 5, 20, 6), (3.0, 5, 20, 6), (3.0, 10, 30, 10), (1.0, 10, 12, 6), (3.0, 2, 25, 6), (10.0, 2, 12, 8)],
 )
 def test_pure_label_skew_is_feature_skew_at_most_at_the_rate(
     concentration: float, num_classes: int, rows: int, num_clients: int

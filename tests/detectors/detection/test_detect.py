@@ -15,14 +15,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.engine.grid.local_grid import LocalGrid
-from tests.detectors.federations import (
-    AddNoise,
-    FlipLabels,
-    RecordingGrid,
-    SpreadGrid,
-    federation,
-    gaussian_clients,
-)
+from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, SpreadGrid, federation, gaussian_clients
 from tests.kits.refusals import refused
 
 

@@ -21,11 +21,7 @@ OTHERS = of_one_axis([0.0, 400.0], [100, 100])
 
 
 def answer(
-    features: list[float],
-    labels: list[int],
-    known: Discriminant = OTHERS,
-    shifted: bool = False,
-    min_release: int = 5,
+    features: list[float], labels: list[int], known: Discriminant = OTHERS, shifted: bool = False, min_release: int = 5
 ) -> Agreement:
     data = samples(np.array(features)[:, None], np.array(labels))
     asked = inputs(data, len(known.counts), known.arrays(), {"shifted": shifted}, min_release)

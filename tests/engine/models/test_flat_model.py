@@ -56,7 +56,7 @@ class ViewingInTraining(Viewing):
 def convolving() -> nn.Module:
     """Has everything that a trial could leave changed: statistics, a count, and a layer that draws numbers."""
     return nn.Sequential(
-        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(4 * 6 * 6, 2)),
+        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
     )
 
 

@@ -83,7 +83,7 @@ VALUES: dict[str, Any] = {
     "counts of batches": call(arrays={"1.num_batches_tracked": np.array(7), "order": np.array([[2, 0, 1]])}),
     "a query": NodeCall("query", HostCall((0,), Session(), {"function": "counts"}, arrays={"bins": np.eye(3)})),
     "watched": call(
-        watched=RoundSelection(ReportRequest(True, True, True, True), (3,), {3: Assignment(epochs=2, withheld=0.25)}),
+        watched=RoundSelection(ReportRequest(True, True, True, True), (3,), {3: Assignment(epochs=2, withheld=0.25)})
     ),
     "a table of settings": call(Session(client_table=TABLE)),
     "an empty training": TrainResults(),

@@ -37,8 +37,5 @@ def test_auto_is_refused_at_once_where_nothing_listens(monkeypatch: pytest.Monke
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-        with (
-            refused(ConfigurationError, key="engine.address"),
-            ray_runtime(EngineConfig(address="auto")),
-        ):
+        with refused(ConfigurationError, key="engine.address"), ray_runtime(EngineConfig(address="auto")):
             pytest.fail("there is no such cluster")

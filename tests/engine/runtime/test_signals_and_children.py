@@ -224,10 +224,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize(
     ("signalled", "code", "line"),
-    [
-        (False, 1, "Ray died"),
-        (True, 143, "ended by SIGTERM; the same command goes on where this one stopped"),
-    ],
+    [(False, 1, "Ray died"), (True, 143, "ended by SIGTERM; the same command goes on where this one stopped")],
 )
 def test_a_command_that_was_told_to_end_says_so_whatever_died_meanwhile(signalled: bool, code: int, line: str) -> None:
     script = SIGNAL_AND_DEATH.format(signalled=signalled)

@@ -39,15 +39,7 @@ from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
-from tests.engine.federations import (
-    ABLE,
-    NUM_CLASSES,
-    NUM_FEATURES,
-    QUERIES,
-    normalised,
-    uneven_federation,
-    wide,
-)
+from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, QUERIES, normalised, uneven_federation, wide
 from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 from tests.ray_processes import NUM_HOSTS

@@ -91,11 +91,7 @@ def work(data: Samples, seed: int = 5, state: ClientState | None = None) -> Rows
 
 
 def by_hand(
-    factory: ModelFactory,
-    data: Samples,
-    training: LocalTraining,
-    batches: list[slice],
-    penalty: Penalty | None = None,
+    factory: ModelFactory, data: Samples, training: LocalTraining, batches: list[slice], penalty: Penalty | None = None
 ) -> tuple[FloatArray, list[tuple[float, int]]]:
     """Train an ordinary module with `torch.optim.SGD`; return its vector, and loss and rows of every batch."""
     module = plain_model(factory, start_vector(factory)).train()

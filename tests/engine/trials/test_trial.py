@@ -58,8 +58,7 @@ def result_of(spec: TrialSettings, host: ClientHost) -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "fitness"),
-    [([0.5], 0.5), ([0.0, 1.0], 0.5), ([1.0, 1.0, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)],
+    ("accuracies", "fitness"), [([0.5], 0.5), ([0.0, 1.0], 0.5), ([1.0, 1.0, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)]
 )
 def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
     clean = tuple(accuracy / 2 for accuracy in accuracies)

@@ -62,11 +62,7 @@ def test_the_shortest_turn_counts_and_the_first_one_does_not(
 def test_the_table_has_rounds_of_ours_and_of_the_source() -> None:
     """By hand: 0.5 s of 0.25 s rounds; 54.5 s of 1.16 s rounds are 46.98."""
     cost = ModuleCosts(
-        federation="dense",
-        clients=4,
-        hosts=2,
-        round_seconds=0.25,
-        seconds={PUBLISHED_OUTLIERS: 0.5, WHOLE: 1.0},
+        federation="dense", clients=4, hosts=2, round_seconds=0.25, seconds={PUBLISHED_OUTLIERS: 0.5, WHOLE: 1.0}
     )
     assert table_lines([cost])[2:] == [
         f"| dense | 2 | {PUBLISHED_OUTLIERS} | 500.0 | 2.0 | 47.0 | 250.00 |",

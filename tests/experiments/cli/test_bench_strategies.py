@@ -32,13 +32,7 @@ def test_tables_and_json_tell_the_same(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("--rows", "nothing"),
-        ("--columns", "nowhere"),
-        ("nowhere",),
-        ("strategy.kind=nothing",),
-        ("--seeds", "1"),
-    ],
+    [("--rows", "nothing"), ("--columns", "nowhere"), ("nowhere",), ("strategy.kind=nothing",), ("--seeds", "1")],
 )
 def test_mistakes_are_told_before_anything_is_done(cli: Cli, arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = cli("bench", "strategies", *arguments, "--out", "out")

@@ -35,11 +35,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "one column": ("t.csv", "grade\na\nb\n", "its header names one column only: 'grade'"),
     "another delimiter": ("t.csv", GOOD.replace(",", "#"), "must be separated by one of comma, semicolon, tab, bar"),
     "two delimiters": ("t.csv", GOOD.replace("x,", "x;").replace(",y", ";y"), "as many fields as the header"),
-    "label missing": (
-        "t.csv",
-        GOOD.replace("grade", "mark"),
-        "federation.label must name a column of",
-    ),
+    "label missing": ("t.csv", GOOD.replace("grade", "mark"), "federation.label must name a column of"),
     "one class": ("t.csv", GOOD.replace(",b\n", ",a\n"), "at least two classes .* got 1: a"),
     "a class a row": ("t.csv", "site,grade\n" + "".join(f"n,c{n}\n" for n in range(9)), "at most half .* got 9"),
     "client missing": ("t.csv", GOOD.replace("site", "place"), "federation.client_column must name a column"),
@@ -119,10 +115,7 @@ def test_a_nested_column_of_parquet_is_one_clear_line(cli: Cli, tmp_path: Path) 
         (("federation.label=grade", "federation.client_column=grade"), "must differ, got 'grade' for both"),
         (("federation.label=grade", "federation.text_column=z"), "federation.text_column must name a column"),
         (("federation.label=grade", "federation.text_column=grade"), "must be neither the label"),
-        (
-            ("federation.label=site", "federation.client_column=x"),
-            "a client with at least .*min_release=5 rows",
-        ),
+        (("federation.label=site", "federation.client_column=x"), "a client with at least .*min_release=5 rows"),
     ],
 )
 def test_a_choice_that_does_not_fit_is_one_clear_line(

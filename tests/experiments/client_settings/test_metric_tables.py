@@ -82,13 +82,7 @@ def test_clients_of_a_metric_of_ones_own_find_their_cell() -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("metric", "levels"),
-    [
-        ("entropy", (0.3, 0.7)),
-        (f"{__name__}:largest", (0.5, 0.8)),
-    ],
-)
+@pytest.mark.parametrize(("metric", "levels"), [("entropy", (0.3, 0.7)), (f"{__name__}:largest", (0.5, 0.8))])
 def test_a_table_is_tuned_refined_and_trained_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, levels: tuple[float, float]
 ) -> None:

@@ -49,10 +49,7 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
     ("arguments", "said"),
     [
         (("--out", "coarse.parquet"), "--out must be another file than --refine"),
-        (
-            ("--quantity", "5", "--out", "fine.parquet"),
-            "--quantity must be left out with --refine",
-        ),
+        (("--quantity", "5", "--out", "fine.parquet"), "--quantity must be left out with --refine"),
         (("search.budget=4", "--out", "fine.parquet"), "what differs: search.budget: 3 there, 4 here"),
     ],
 )

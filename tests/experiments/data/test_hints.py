@@ -132,8 +132,7 @@ def test_what_a_refusal_proposes_leads_on(tmp_path: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    ["a word among numbers", "several columns", "commas", "no header", "a formula", "no label"],
+    "fault", ["a word among numbers", "several columns", "commas", "no header", "a formula", "no label"]
 )
 def test_one_of_the_arguments_leads_to_a_data_set(tmp_path: Path, fault: str) -> None:
     write, arguments = FAULTY[fault]

@@ -103,10 +103,7 @@ def contestant(role: str, strategy: str, rate: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("verdict", "wanted"),
-    [
-        ("better", {"kind": "krum"}),
-        ("no difference", {"kind": "fedavg", "client_learning_rate": 0.4}),
-    ],
+    [("better", {"kind": "krum"}), ("no difference", {"kind": "fedavg", "client_learning_rate": 0.4})],
 )
 def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict: str, wanted: dict[str, Any]) -> None:
     """A pick that was not confirmed gives way to the stronger baseline, at its own rate."""
@@ -141,10 +138,7 @@ def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
         ({"kind": "ditto"}, "is the global one, which a new client is given; what clients have of their own stays"),
         ({"kind": "fedbabu"}, "is the global one, which a new client is given; clients tune it for use"),
         ({"kind": "communities"}, "each group of clients has a model and files of its own"),
-        (
-            {"kind": "communities", "inside": "fine_tuning"},
-            "first one's; the model that is kept is the global one",
-        ),
+        ({"kind": "communities", "inside": "fine_tuning"}, "first one's; the model that is kept is the global one"),
         ({"kind": "rhfl"}, "each group of clients has a model and files of its own"),
     ],
 )

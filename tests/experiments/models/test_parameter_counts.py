@@ -98,12 +98,7 @@ def tensors_of(
 
 @pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
 def test_number_of_parameters(
-    kind: str,
-    data_kind: DataKind,
-    shape: tuple[int, ...],
-    num_classes: int,
-    settings: dict[str, object],
-    expected: int,
+    kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
 ) -> None:
     assert tensors_of(kind, data_kind, shape, num_classes, settings)[0] == expected
 
@@ -111,12 +106,7 @@ def test_number_of_parameters(
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
 def test_named_arrays_are_flowers_record_of_the_state_dict(
-    kind: str,
-    data_kind: DataKind,
-    shape: tuple[int, ...],
-    num_classes: int,
-    settings: dict[str, object],
-    expected: int,
+    kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
 ) -> None:
     from flwr.app import ArrayRecord
 

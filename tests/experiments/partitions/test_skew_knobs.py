@@ -77,11 +77,7 @@ def test_spread_of_the_distribution() -> None:
 
 def test_laws_of_growing_sizes() -> None:
     labels = np.zeros(3000, np.int64)
-    shares = {
-        "linear": np.arange(1, 6),
-        "square": np.arange(1, 6) ** 2,
-        "exponential": np.exp(np.arange(1, 6)),
-    }
+    shares = {"linear": np.arange(1, 6), "square": np.arange(1, 6) ** 2, "exponential": np.exp(np.arange(1, 6))}
     for kind, weights in shares.items():
         sizes = deal(kind, labels, 5).partition.sizes
         # Rounded down, and what is left goes to the last.

@@ -168,10 +168,7 @@ def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
         ("federation.label=x", "federation.label=x"),
         ("federation.small_clients=abstain", "left out: federation.small_clients=abstain"),
         ("federation.partition.kind=iid", "federation.partition"),
-        (
-            "federation.scenario={kind: label_flip, rate: 0.2}",
-            "must hold latency, devices, dropout and",
-        ),
+        ("federation.scenario={kind: label_flip, rate: 0.2}", "must hold latency, devices, dropout and"),
     ],
 )
 def test_settings_about_rows_are_refused(argument: str, fault: str) -> None:

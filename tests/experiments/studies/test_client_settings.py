@@ -91,10 +91,7 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
         (["search.client_ranges.learning_rate={low: 0.1, high: 1}"], "got search.client_ranges.learning_rate"),
         (["strategy.kind=fedex"], "got client_settings.kind=table"),
         (["search.tuned_baseline=true"], "search.tuned_baseline must be false"),
-        (
-            ["federation.dataset=diabetes"],
-            "got a federation with a quantity to predict",
-        ),
+        (["federation.dataset=diabetes"], "got a federation with a quantity to predict"),
         (["federation.dataset=breast_cancer"], "must be a table for 2 classes"),
     ],
 )

@@ -97,9 +97,7 @@ def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.stress
 @pytest.mark.parametrize("group_rows", [1, 4])
-def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_studies_at_most(
-    group_rows: int,
-) -> None:
+def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_studies_at_most(group_rows: int) -> None:
     """Through the ledger, the search's own choice and the confirmation."""
     population = Population((0.6,) * 9, (0.0,) * 9, group_rows, alike=0.5 if group_rows > 1 else 0.0)
     num_studies, simulation = 1500, Simulation(population)

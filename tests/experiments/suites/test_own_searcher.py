@@ -93,8 +93,7 @@ def test_what_is_no_searcher_is_refused(table: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["wrong:Greedy", "wrong:Outside", "wrong:Texts", "wrong:Faulty", "wrong:NoTask", "no searcher:"],
+    "path", ["wrong:Greedy", "wrong:Outside", "wrong:Texts", "wrong:Faulty", "wrong:NoTask", "no searcher:"]
 )
 def test_a_searcher_that_can_t_search_is_told_in_one_line(table: Path, path: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -123,11 +123,7 @@ def test_references_are_chosen_on_other_seeds_than_the_judging_one(tmp_path: Pat
 
 
 def test_regrets_of_the_best_the_tuned_and_the_plain_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    choices = {
-        "best": Choice(BEST, cost=3.0),
-        "tuned": Choice(BASELINE, learning_rate=0.5),
-        "plain": Choice(BASELINE),
-    }
+    choices = {"best": Choice(BEST, cost=3.0), "tuned": Choice(BASELINE, learning_rate=0.5), "plain": Choice(BASELINE)}
     for name, choice in choices.items():
         recommender = Recommender(name, lambda _, choice=choice: choice)  # type: ignore[misc]
         monkeypatch.setitem(RECOMMENDERS, name, recommender)  # type: ignore[arg-type]

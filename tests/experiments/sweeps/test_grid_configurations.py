@@ -42,10 +42,7 @@ def test_a_file_lies_under_all_points(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text("training: {num_rounds: 3}\nseed: 5\n")
     for sweep in (read_sweep(["seed=0,1"], file), read_sweep([str(file), "seed=0,1"])):
-        assert [(one.config.training.num_rounds, one.config.seed) for one in sweep.configurations] == [
-            (3, 0),
-            (3, 1),
-        ]
+        assert [(one.config.training.num_rounds, one.config.seed) for one in sweep.configurations] == [(3, 0), (3, 1)]
 
 
 def test_without_an_axis_there_is_one_point() -> None:

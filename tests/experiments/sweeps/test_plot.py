@@ -119,8 +119,7 @@ def test_points_have_bars_and_are_hollow_where_no_difference_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ends"),
-    [("accuracy", (0.0, 1.0)), ("macro_f1", (0.0, 1.0)), ("r2", (-2.0, 1.0)), ("mae", (-2.0, 8.0))],
+    ("name", "ends"), [("accuracy", (0.0, 1.0)), ("macro_f1", (0.0, 1.0)), ("r2", (-2.0, 1.0)), ("mae", (-2.0, 8.0))]
 )
 def test_bars_end_where_scores_do(name: str, ends: tuple[float, float]) -> None:
     """A model can be worse than a constant answer, whose R² and whose reduction of the error are 0."""

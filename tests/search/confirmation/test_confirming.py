@@ -30,13 +30,7 @@ from tests.search.studies import (
 )
 
 KINDS = ("fedmedian", "fedadam", "fedadagrad", "krum")
-BATCHES = {
-    "strategies": KINDS,
-    "budget": 8,
-    "confirmation_seeds": 12,
-    "confirmation_batch": 4,
-    "tuned_baseline": False,
-}
+BATCHES = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "confirmation_batch": 4, "tuned_baseline": False}
 
 
 def jitter(spec: TrialSettings, size: float) -> float:

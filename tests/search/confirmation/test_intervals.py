@@ -88,10 +88,7 @@ def test_an_interval_of_scores_has_a_width_and_holds_only_scores_that_there_can_
         difference = paired_difference(values, [0.0] * num_seeds, resolution=step, span=1.0)
         assert -1 <= (difference.low or 0) < (difference.high or 0) <= 1
     # one score's uncertainty is step/√12 by itself, a difference of two has √2 times as much
-    wide, narrow = (
-        mean_score([0.5, 0.5], 0.001),
-        paired_difference([0.5, 0.5], [0.0, 0.0], resolution=0.001),
-    )
+    wide, narrow = (mean_score([0.5, 0.5], 0.001), paired_difference([0.5, 0.5], [0.0, 0.0], resolution=0.001))
     assert (narrow.high or 0) - 0.5 == pytest.approx(math.sqrt(2) * ((wide.high or 0) - 0.5))
 
 

@@ -136,10 +136,7 @@ def test_numbers_are_what_json_says_they_are() -> None:
         ("[1, 2]", "the answer must be one JSON object with a 'kind', got none"),
         ('{"reason": "x"}', "the answer must be one JSON object with a 'kind', got none"),
         ('{"strategy": "fedprox"}', "the answer must be one JSON object with a 'kind', got none"),
-        (
-            '{"kind": "fedavg"} or {"kind": "fedmedian"}',
-            "the answer must be one JSON object, got 2 different ones",
-        ),
+        ('{"kind": "fedavg"} or {"kind": "fedmedian"}', "the answer must be one JSON object, got 2 different ones"),
         ('{"kind": "fedsgd"}', "kind must be one of fedavg, fedprox, fedavgm,"),
         ('{"kind": ["fedavg"]}', "kind must be one of fedavg"),
         ('{"kind": "custom", "path": "os:system", "values": {}}', "kind must be one of fedavg"),

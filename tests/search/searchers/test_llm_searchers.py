@@ -93,11 +93,7 @@ def test_the_model_is_shown_every_earlier_trial_with_its_result_best_first() -> 
     assert searcher.ask(4) == [FedProxSpec(proximal_mu=0.3)]
     bad = {"strategy": {"kind": "fedprox", "proximal_mu": 0.1}, "fitness": 0.0, "failed": True}
     good = {"strategy": {"kind": "fedprox", "proximal_mu": 0.2}, "fitness": 0.25}
-    assert [chat.shown(number) for number in range(3)] == [
-        {"trials": []},
-        {"trials": [bad]},
-        {"trials": [good, bad]},
-    ]
+    assert [chat.shown(number) for number in range(3)] == [{"trials": []}, {"trials": [bad]}, {"trials": [good, bad]}]
     assert {request.seed for request in chat.asked} == {5}
 
 

@@ -10,15 +10,7 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.search.config import SearchConfig
 from tests.kits.refusals import refused
-from tests.search.studies import (
-    ScriptedRunner,
-    completed,
-    document,
-    failed,
-    local_runner,
-    study,
-    tiny_federation,
-)
+from tests.search.studies import ScriptedRunner, completed, document, failed, local_runner, study, tiny_federation
 
 MIXED = ("fedmedian", "fedadam", "krum", "fedprox")
 BUDGET = 7

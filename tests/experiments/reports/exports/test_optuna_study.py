@@ -63,11 +63,7 @@ def test_trials_keep_their_numbers_values_and_conditional_parameters(
         assert trial.state == (TrialState.FAIL if record.strategy == "fedprox" else TrialState.COMPLETE)
         assert trial.value == (None if record.strategy == "fedprox" else record.fitness)
     multikrum = next(trial for trial in found.trials if trial.params["strategy"] == "multikrum")
-    assert set(multikrum.params) == {
-        "strategy",
-        "multikrum.num_malicious_nodes",
-        "multikrum.num_nodes_to_select",
-    }
+    assert set(multikrum.params) == {"strategy", "multikrum.num_malicious_nodes", "multikrum.num_nodes_to_select"}
     assert found.best_trial.params == {"strategy": "fedavg"}
     assert found.user_attrs["federation"] == "wine, 10 clients"
 
