@@ -79,7 +79,6 @@ def test_strategies_document_names_every_strategy_and_the_parameters_of_the_furt
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_custom_strategy_example_runs_as_written(tmp_path: Path) -> None:
     for text in fences("custom_strategy.md"):
         if name := FILE.search(text):

@@ -54,14 +54,6 @@ def engine(
         str | None,
         typer.Option(help="In one process, each beside FedAvg, so many turns: kinds such as fedbn,ditto, or all."),
     ] = None,
-    mixed: Annotated[
-        bool,
-        typer.Option(
-            "--mixed",
-            help="Local training alone, in one process: settings of clients' own beside one setting of as many steps, "
-            "so many turns.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
@@ -82,13 +74,6 @@ def engine(
     from fedscout.experiments.timings.peers.work import Task
     from fedscout.strategies import parse_strategy
 
-    if mixed:
-        from fedscout.experiments.timings.engine import mixed_lines, mixed_turns
-
-        task = Task(work, clients, samples, rounds, workers=1)
-        turns = mixed_turns(task, repeats, note=tell)
-        _show(as_json, {"turns": [turn.model_dump() for turn in turns]}, mixed_lines(task, turns))
-        return
     if strategies is not None:
         from fedscout.experiments.timings.engine import asked_strategies, cost_lines, strategy_costs
 
@@ -213,8 +198,7 @@ def scaling(
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.experiments.timings.engine import Network
-    from fedscout.experiments.timings.scaling import measure_scaling, report_lines
+    from fedscout.experiments.timings.scaling import Network, measure_scaling, report_lines
 
     network = Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
     report = measure_scaling(numbers, clients, rounds, target, network, note=tell)

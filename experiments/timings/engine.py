@@ -5,16 +5,6 @@ turn: ours, each peer, and that as often as asked for. Ray ends before a peer st
 
 The bench's work as a federation of ours; what it is, `peers/work.py` says, for our peers as well.
 
-What a round costs beyond its local work, as a linear function of hosts, clients and bytes, fitted and checked.
-
-    seconds = constant + per_host * hosts + per_client * clients + per_megabyte * megabytes
-
-The coefficients are >= 0 and minimise the sum of squared *relative* errors, since sizes span two decades (non-negative
-least squares: Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23). A model is checked by leaving out the
-largest number of hosts, fitting the rest, and predicting what was left out.
-
-A network is not measured here, but added by a formula: see `Network`.
-
 What a round takes under each strategy, as a multiple of FedAvg's, paired in one process.
 
 Each measurement stands right beside one of FedAvg, of as many rounds, and turns go through all strategies again, so
@@ -22,13 +12,6 @@ that other work on the machine disturbs both alike. Time is processor time of th
 what counts is the median of the turns' ratios, each of two medians over rounds. Clients are those of `peers/work.py`,
 in this process, without Ray; the server holds labelled rows. Strategies about batch normalisation are compared with
 FedAvg on the same net with it.
-
-What it costs that clients of a small dense net have rates, batches and epochs of their own, as under a table.
-
-Rates from 1e-4 to 0.8 and batches from 4 to 64 are drawn evenly in their logarithms, epochs from 1 to 30. Beside them
-stands one setting for all of as many steps, and of those the one of most nearly as many rows. Both train the same
-clients of `peers/work.py` in this process, right after each other, and each turn draws anew. Time is processor time of
-local training alone; what counts is the median of the turns' ratios.
 
 How much memory this process and all that it started hold together, sampled while they work.
 
@@ -51,20 +34,14 @@ from typing import Any, Literal
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from fedscout.engine.config import EngineConfig
-from fedscout.engine.contracts.algorithm import ClientUpdate, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, Fault, UserError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.models.flat import new_model
-from fedscout.engine.seeds import stream
-from fedscout.engine.training.backends import BlockTrainer, Trainer, fastest_trainer
-from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.runner import TrialRunner
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense, lenet, resnet18, textcnn
@@ -474,117 +451,6 @@ def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.0f}"
 
 
-BYTES_PER_PARAMETER = 12
-"""Of a host in a round: the model (4), which is evaluated and trained on, and the partial sum (8)."""
-
-ROUND_TRIPS = 1
-"""Of a round: the evaluation of its model travels with the next round's training."""
-
-TERMS = 4
-
-
-class RoundSize(BaseModel, frozen=True):
-    """What a round's cost depends on: hosts, one a node, clients that train and are scored, the model's parameters."""
-
-    hosts: int = Field(ge=1)
-    clients: int = Field(ge=1)
-    parameters: int = Field(ge=1)
-
-    @property
-    def megabytes(self) -> float:
-        """What goes to and comes from all hosts in a round, in 10^6 bytes."""
-        return self.hosts * self.parameters * BYTES_PER_PARAMETER / 1e6
-
-
-class Network(BaseModel, frozen=True):
-    """A network between the driver's node and the others.
-
-    Everything is counted as if it passed the driver's link, one host after the other. That is the worst case: a model
-    larger than a call carries is passed on between the nodes, and once to a node with several hosts.
-
-    Attributes:
-        gigabits_per_second: Of the driver's link.
-        latency_seconds: From a call to its answer, without the work.
-    """
-
-    gigabits_per_second: float = Field(default=10.0, gt=0)
-    latency_seconds: float = Field(default=0.0005, ge=0)
-
-    def seconds(self, size: RoundSize) -> float:
-        """Return what the network adds to a round."""
-        return size.megabytes * 8e-3 / self.gigabits_per_second + ROUND_TRIPS * self.latency_seconds
-
-
-class CostModel(BaseModel, frozen=True):
-    """Seconds of a round by its size; see the module."""
-
-    constant: float
-    per_host: float
-    per_client: float
-    per_megabyte: float
-
-    def seconds(self, size: RoundSize) -> float:
-        """Return the predicted time of a round."""
-        return float(np.dot(_terms(size), list(self.model_dump().values())))
-
-
-class Prediction(BaseModel, frozen=True):
-    """Seconds of a round that were predicted from others, and that were measured."""
-
-    size: RoundSize
-    predicted: float
-    measured: float
-
-    @property
-    def error(self) -> float:
-        """Relative error; 0.1 is 10 % too much."""
-        return self.predicted / self.measured - 1.0
-
-
-def _terms(size: RoundSize) -> list[float]:
-    return [1.0, size.hosts, size.clients, size.megabytes]
-
-
-def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
-    """Return the model of measured rounds, which took so many seconds > 0.
-
-    Raises:
-        ConfigurationError: If the sizes do not tell the terms apart.
-    """
-    from scipy.optimize import nnls
-
-    matrix = np.array([_terms(size) for size in sizes], dtype=np.float64).reshape(-1, TERMS)
-    scaled = matrix / np.abs(matrix).max(axis=0, initial=1e-300)
-    rank = int(np.linalg.matrix_rank(scaled)) if len(sizes) else 0
-    if rank < TERMS:
-        raise ConfigurationError(
-            Fault(
-                "the sizes",
-                f"tell hosts, clients, bytes and a constant apart (rank {TERMS})",
-                f"{len(sizes)} of rank {rank}",
-                "name at least two numbers of nodes",
-            )
-        )
-    times = np.asarray(seconds, dtype=np.float64)
-    largest = matrix.max(axis=0)
-    solution, _ = nnls(matrix / largest / times[:, None], np.ones(len(times)))
-    return CostModel(**dict(zip(CostModel.model_fields, (solution / largest).tolist(), strict=True)))
-
-
-def check(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> list[Prediction]:
-    """Return predictions for the largest number of hosts by the model of all others; none below three numbers."""
-    largest = max(size.hosts for size in sizes)
-    if len({size.hosts for size in sizes}) < 3:
-        return []
-    known = [index for index, size in enumerate(sizes) if size.hosts < largest]
-    model = fit([sizes[index] for index in known], [seconds[index] for index in known])
-    return [
-        Prediction(size=size, predicted=model.seconds(size), measured=measured)
-        for size, measured in zip(sizes, seconds, strict=True)
-        if size.hosts == largest
-    ]
-
-
 HEADINGS = ("strategy", "times FedAvg", "from … to", "ms a round", "FedAvg, ms", "net")
 
 
@@ -696,132 +562,4 @@ def cost_lines(task: Task, costs: Sequence[StrategyCost]) -> list[str]:
         f"{task.name}, {task.clients} clients of {task.samples} rows, one process; processor time",
         "",
         *markdown_table(HEADINGS, [cost.cells() for cost in costs]),
-    ]
-
-
-RATES, BATCHES, EPOCHS = (1e-4, 0.8), (4, 64), (1, 30)
-
-
-class MixedTurn(BaseModel, frozen=True):
-    """One draw of settings.
-
-    Attributes:
-        steps: Of all clients by the settings of their own.
-        uniform_steps: By one setting for all.
-        seconds: Processor time of the first.
-        uniform_seconds: Of the second.
-    """
-
-    steps: int
-    uniform_steps: int
-    seconds: float
-    uniform_seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long settings of clients' own take."""
-        return self.seconds / self.uniform_seconds
-
-
-def drawn_settings(num_clients: int, turn: int) -> list[LocalTraining]:
-    """Return settings of each client."""
-    generator = stream(turn, "mixed-settings")
-
-    def logarithmic(ends: tuple[float, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        low, high = np.log(ends).tolist()
-        drawn: np.ndarray[tuple[int], np.dtype[np.float64]] = np.exp(generator.uniform(low, high, num_clients))
-        return drawn
-
-    rates, batches = logarithmic(RATES), np.rint(logarithmic(BATCHES)).astype(np.int64)
-    epochs = generator.integers(EPOCHS[0], EPOCHS[1] + 1, num_clients)
-    return [
-        LocalTraining(learning_rate=rate, batch_size=batch, local_epochs=passes)
-        for rate, batch, passes in zip(rates.tolist(), batches.tolist(), epochs.tolist(), strict=True)
-    ]
-
-
-def uniform_setting(settings: Sequence[LocalTraining], num_rows: int) -> LocalTraining:
-    """Return one setting of most nearly as many steps in all, and of those of as many epochs.
-
-    Args:
-        settings: Of each client.
-        num_rows: That each client has.
-    """
-    wanted, passes = num_steps(settings, num_rows), sum(one.local_epochs for one in settings)
-    rate = float(np.exp(np.mean([np.log(one.learning_rate) for one in settings])))
-    candidates = [
-        LocalTraining(learning_rate=rate, batch_size=batch, local_epochs=epochs)
-        for batch in range(BATCHES[0], BATCHES[1] + 1)
-        for epochs in range(EPOCHS[0], EPOCHS[1] + 1)
-    ]
-
-    def distance(one: LocalTraining) -> tuple[int, int]:
-        count = len(settings)
-        return abs(count * num_steps([one], num_rows) - wanted), abs(count * one.local_epochs - passes)
-
-    return min(candidates, key=distance)
-
-
-def num_steps(settings: Sequence[LocalTraining], num_rows: int) -> int:
-    """Return the steps of clients of so many rows each, one a setting."""
-    return sum(int(one.num_steps(np.array([num_rows]))[0]) for one in settings)
-
-
-def mixed_turns(task: Task, turns: int, note: Note = lambda _: None) -> list[MixedTurn]:
-    """Measure so many turns; `note` is told what is being done.
-
-    Raises:
-        ConfigurationError: If clients of this work are not trained many at once.
-    """
-    torch.set_num_threads(1)
-    federation = work_federation(task.name, task.clients, task.samples)
-    model = new_model(federation.model, seed=0)
-    trainer, received = fastest_trainer(model), model.vector.clone()
-    if not isinstance(trainer, BlockTrainer):
-        raise ConfigurationError(Fault("--mixed", "have --work=dense or tiny, small dense nets", task.name))
-
-    def seconds(settings: Sequence[LocalTraining | None], asked: LocalTraining) -> float:
-        works = [
-            RowsWork(client, stream(0, "batches", 1, client), {}, federation.client_data(client).own, training=own)
-            for client, own in enumerate(settings)
-        ]
-        return _processor_seconds(trainer, TrainRequest(received, asked, num_classes=federation.num_classes), works)
-
-    found = []
-    for turn in range(turns + 1):  # the first is not counted
-        note(f"turn {turn} of {turns}" if turn else "warming up")
-        own = drawn_settings(task.clients, turn)
-        one = uniform_setting(own, task.samples)
-        found.append(
-            MixedTurn(
-                steps=num_steps(own, task.samples),
-                uniform_steps=task.clients * num_steps([one], task.samples),
-                seconds=seconds(own, LocalTraining()),
-                uniform_seconds=seconds([None] * task.clients, one),
-            )
-        )
-    return found[1:]
-
-
-def _processor_seconds(trainer: Trainer, asked: TrainRequest, works: Sequence[RowsWork]) -> float:
-    """Return what it takes to train some clients."""
-    began = time.process_time()
-    for block in trainer.train(asked, works):
-        assert all(isinstance(update, ClientUpdate) for _, update in block), "rows and settings are ours"
-    return time.process_time() - began
-
-
-def mixed_lines(task: Task, turns: Sequence[MixedTurn]) -> list[str]:
-    """Return the turns for people."""
-    ratios = [turn.ratio for turn in turns]
-    rows = [
-        [f"{turn.ratio:.2f}", f"{turn.seconds:.2f}", f"{turn.uniform_seconds:.2f}", turn.steps, turn.uniform_steps]
-        for turn in turns
-    ]
-    return [
-        f"{task.name}, {task.clients} clients of {task.samples} rows, one process; processor time of local training",
-        f"Settings of clients' own take {median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f}) times as long as "
-        "one setting of as many steps.",
-        "",
-        *markdown_table(["times", "own, s", "one, s", "steps", "steps of the one"], rows),
     ]

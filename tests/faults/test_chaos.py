@@ -38,7 +38,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_timings_are_no_difference(finished: Path, tmp_path: Path) -> None:
     other = shutil.copytree(finished, tmp_path / "other")
     document = json.loads((other / "result.json").read_text())

@@ -306,7 +306,6 @@ def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Out
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli: Cli) -> None:
     """As `ulimit -f` sets it: a signal that ends a process, unless it is ignored, as Python does."""
     script = (

@@ -111,7 +111,6 @@ def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, mo
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 def test_processes_that_ray_ends_for_want_of_memory() -> None:
     """A threshold of one percent, above which every machine is; tasks are tried once more."""

@@ -148,7 +148,6 @@ def results(hosts: RayHosts, *faults: str, limits: Mapping[str, float] | None = 
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
     faults = ("none", "exits", "prints megabytes", "gives NaN")
@@ -165,7 +164,6 @@ def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 def test_a_trial_that_hangs_on_ray_does_not_hold_up_the_others(hosts: RayHosts) -> None:
     hangs, sound = results(hosts, "hangs", "none", limits={"hangs": 3})

@@ -28,7 +28,6 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_the_second_run_is_refused_while_the_first_lives(tmp_path: Path, cli: Cli, undisturbed: Outcome) -> None:
     out = tmp_path / "out"
     with Command(tmp_path, *RUN) as first:

@@ -89,7 +89,6 @@ def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "searcher_class", "budget"), [("tpe", TPESearcher, 60), ("gp", GPSearcher, 24)])
 def test_they_look_where_the_front_is(kind: str, searcher_class: type[OptunaSearcher], budget: int) -> None:
     """By one objective large μ is better, by the other a small one; the middle is worse by both, and is left alone."""

@@ -171,7 +171,6 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 @pytest.mark.parametrize("model", [dense, pytest.param(normalised, marks=pytest.mark.stress)])

@@ -414,7 +414,6 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

@@ -132,7 +132,6 @@ def test_a_buffer_is_full_before_the_slowest_is_there() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_two_hosts_give_what_one_gives(ray_session: None) -> None:

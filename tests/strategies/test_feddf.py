@@ -284,7 +284,6 @@ def test_who_drives_rounds_loads_no_torch() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

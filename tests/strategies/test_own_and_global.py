@@ -162,7 +162,6 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["ditto", "fedbn"])
 def test_two_hosts_give_the_local_grid_s_bits(ray_session: None, name: str) -> None:

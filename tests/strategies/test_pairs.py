@@ -113,7 +113,6 @@ def test_hosts_driver_and_resumed_trials_have_the_same_bits(host: ClientHost, ki
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientHost, num_hosts: int) -> None:

@@ -182,7 +182,6 @@ def test_it_is_resumed_and_runs_on_ray_with_the_same_bits(host: ClientHost, tmp_
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientHost, num_hosts: int) -> None:

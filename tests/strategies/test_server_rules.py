@@ -221,7 +221,6 @@ def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: 
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

@@ -358,7 +358,6 @@ def sparse(generator: np.random.Generator, rows: int) -> Client:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_false_alarms_keep_to_the_rate_with_sparse_features() -> None:
     """Rows that are unlike in length widen Q, and their client's variance: without both there would be many alarms."""
     generator = np.random.default_rng(0)

@@ -113,7 +113,6 @@ def test_too_many_numbers_are_not_kept() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_clients", "rows", "concentration"), [(6, 100, 0.5), (10, 60, 0.3)])
 def test_false_alarms_keep_to_the_rate_where_classes_differ_in_correlation(
     num_clients: int, rows: int, concentration: float

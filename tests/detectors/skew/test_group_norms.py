@@ -82,7 +82,6 @@ def alarms(reports: list[HeterogeneityReport], name: str) -> int:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_ten_clients_of_subjects_have_neither_skew() -> None:
     rate = DetectionConfig().detector_rate
     reports = [report_of(seed, grouped=True) for seed in range(60)]

@@ -266,7 +266,6 @@ def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, choice: object,
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_sends_the_same(ray_session: None, num_hosts: int) -> None:

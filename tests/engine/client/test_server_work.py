@@ -280,7 +280,6 @@ def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHost
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:

@@ -38,7 +38,6 @@ def test_hosts_are_as_many_as_keep_it_busy_and_fit(
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 def test_one_round_is_tried_on_ray(ray_session: None) -> None:
     device = HostDevice("cpu", in_lanes=True)

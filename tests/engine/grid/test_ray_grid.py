@@ -111,7 +111,6 @@ def test_a_model_in_the_object_store_is_the_round_s_own(
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_whole_trials_side_by_side_are_those_of_the_local_grid(hosts: RayHosts, host: ClientHost) -> None:
     """Three at a time, each with its own client states, over the same hosts."""
     told: list[Mapping[str, int]] = []

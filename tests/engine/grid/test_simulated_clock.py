@@ -37,7 +37,6 @@ SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_two_hosts_tell_what_one_tells(ray_session: None) -> None:

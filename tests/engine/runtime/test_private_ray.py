@@ -158,7 +158,6 @@ assert len({*tokens, os.environ["RAY_AUTH_TOKEN"]}) == 3
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_each_start_of_the_program_s_has_a_token_of_its_own_and_leaves_none() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TWO_STARTS], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=200

@@ -220,7 +220,6 @@ def test_a_table_of_one_cell_is_one_setting_for_all_in_lanes() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: int) -> None:

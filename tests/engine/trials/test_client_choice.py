@@ -193,7 +193,6 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: int) -> None:

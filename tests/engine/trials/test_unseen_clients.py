@@ -141,7 +141,6 @@ def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 def test_two_hosts_give_the_local_grid_s_bits(ray_session: None) -> None:
     federation = without(uneven_federation(), UNSEEN)

@@ -381,24 +381,3 @@ def test_strategies_gives_a_schema(cli: Cli) -> None:
     document = parsed(done.out)
     assert (document["num_clients"], document["num_sampled"]) == (20, 10)
     assert "krum" in json.dumps(document["schema"])
-
-
-# help
-
-
-def test_help_names_every_command(cli: Cli) -> None:
-    for arguments in (["--help"], ["-h"], []):
-        done = cli(*arguments)
-        assert done.code == 0
-        for command in ("run", "detect", "train", "search", "strategies", "trials", "keys"):
-            assert command in done.out
-    for command in ("run", "detect", "train", "search", "strategies", "trials", "keys"):
-        done = cli(command, "--help")
-        assert (done.code, done.err) == (0, "")
-        assert "--json" in done.out
-
-
-@pytest.mark.parametrize("command", ["run", "report", "trials", "export"])
-def test_help_tells_what_arguments_are(cli: Cli, command: str) -> None:
-    words = " ".join(cli(command, "--help").out.replace("│", " ").split())
-    assert ("later ones win" if command == "run" else "Folder of a") in words

@@ -74,7 +74,6 @@ def test_json_is_alone_as_ever(cli: Cli) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_control_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, cli: Cli) -> None:
     settings = (*SMALL, "training.num_rounds=60", "search.strategies=[fedmedian, fedadam]")
     with Command(tmp_path, "search", *settings, "--out", "a folder") as command:

@@ -13,7 +13,6 @@ QUICK = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.l
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
     done = cli("reproduce", *QUICK, "--out", "again")
     assert done.code == 0, done.err

@@ -98,7 +98,6 @@ def test_what_is_tuned_is_not_tuned_again_when_the_grid_grows(tmp_path: Path) ->
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session: None) -> None:
     alone, side_by_side = tmp_path / "alone.parquet", tmp_path / "ray.parquet"
     assert tune(*LOCAL, "--out", alone) == 0

@@ -246,7 +246,6 @@ dying = _Dying()
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no_other(tmp_path: Path) -> None:
     rows = {"FedAvg": {}, "FedAdam": FEDADAM, "dies": {"kind": "detect", "value": f"{__name__}:dying"}}
@@ -258,7 +257,6 @@ def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     studies = {"one": None, "four": ("search.kind=random", "search.budget=4")}
     context = CellContext(tmp_path, num_seeds=2)

@@ -183,7 +183,6 @@ def test_physics_without_an_environment_are_refused() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_federated_training_learns_to_balance() -> None:
     """From about 10 to 60 steps of an untrained model to more than 150, for two initial models."""
     for seed in (0, 1):

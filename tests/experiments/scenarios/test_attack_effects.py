@@ -237,7 +237,6 @@ EVERY_KIND = (
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_any_number_of_hosts_sends_the_same(ray_session: None, num_hosts: int) -> None:

@@ -35,7 +35,6 @@ def clean_accuracy(training: LocalTraining, seed: int) -> float:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_the_added_terms_help_where_labels_are_wrong() -> None:
     """On every one of three splits; docs/strategies.md has both losses at their best rates."""
     plain = LocalTraining(local_epochs=5)

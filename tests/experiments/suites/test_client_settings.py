@@ -146,7 +146,6 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tunin
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(tuning: SettingsTuning) -> None:
     places = [tuning.place(client) for client in range(tuning.num_clients)]
     tuned, found = table(tuning, "fedavg").lookup, by_hand(tuning, "fedavg")

@@ -242,7 +242,6 @@ def test_thinned_curves_keep_both_ends_and_no_value_of_their_own() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_a_hundred_trials_take_three_seconds(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", num_trials=100, num_rounds=100)
     write_report(write_study(tmp_path / "small"))  # libraries are loaded, Vega's code is in the cache

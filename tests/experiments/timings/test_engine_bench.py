@@ -52,7 +52,6 @@ def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_on_ray_the_driver_does_less_than_it_waits() -> None:

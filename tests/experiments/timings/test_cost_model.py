@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.timings.engine import CostModel, Network, RoundSize, check, fit
+from fedscout.experiments.timings.scaling import CostModel, Network, RoundSize, check, fit
 from tests.kits.refusals import refused
 
 LAW = CostModel(constant=0.002, per_host=0.0005, per_client=0.00002, per_megabyte=0.001)

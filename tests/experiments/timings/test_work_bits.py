@@ -21,7 +21,6 @@ TRAINING = LocalTraining(batch_size=32, learning_rate=0.05, momentum=0.9)
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "samples"), [("lenet", 75), ("textcnn", 75), ("resnet18", 8)])
 def test_two_hosts_give_the_bits_of_one_process(ray_session: None, name: WorkName, samples: int) -> None:

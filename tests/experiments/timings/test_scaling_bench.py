@@ -10,13 +10,16 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.cli.bench import scaling
-from fedscout.experiments.timings.engine import CostModel, Network, Prediction, RoundSize
 from fedscout.experiments.timings.scaling import (
     NODE_BYTES,
     QUANTITIES,
     SPARE_BYTES,
+    CostModel,
     Forecast,
     MeasuredRounds,
+    Network,
+    Prediction,
+    RoundSize,
     ScalingReport,
     measure_scaling,
     memory_fault,

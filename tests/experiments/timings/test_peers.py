@@ -91,7 +91,6 @@ def test_the_bare_loop_learns() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.slow
 def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -> None:
     task = Task("dense", clients=2, samples=8, rounds=3, workers=1)
     result = run_peer(BARE, task, PEER_SECONDS)
