@@ -84,7 +84,7 @@ def test_a_client_that_never_trained_is_scored_with_the_global_model() -> None:
 def test_a_model_without_batch_normalisation_is_refused() -> None:
     with pytest.raises(StrategyError) as caught:
         FedBNSpec().build(Cohort(8, 5, 0.1, layers=frozenset({"Linear"})))
-    assert str(caught.value) == "fedbn needs a model with batch normalisation, got layers Linear"
+    assert str(caught.value) == "fedbn must have a model with batch normalisation, got layers Linear"
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "fedavgm", "fedmedian", "fedtrimmedavg", "krum", "qfedavg"])

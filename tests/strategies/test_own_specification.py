@@ -121,7 +121,7 @@ def test_ranges_that_depend_on_the_clients_do() -> None:
             {"breadth": 1},
             "breadth is no parameter of own_specifications:Own; it takes sample_scaling, strength, depth",
         ),
-        ("WithBatchNorm", {}, "own needs a model with batch normalisation, got layers Linear"),
+        ("WithBatchNorm", {}, "own must have a model with batch normalisation, got layers Linear"),
         (
             "Unfinished",
             {},

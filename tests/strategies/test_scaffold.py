@@ -88,5 +88,5 @@ def test_clients_with_another_optimiser_are_refused(training: dict[str, Any], gi
     with pytest.raises(StrategyError) as caught:
         ScaffoldSpec().build(cohort)
     assert str(caught.value) == (
-        f"scaffold needs clients with plain SGD (training.optimizer=sgd, training.momentum=0), got {given}"
+        f"scaffold must have clients with plain SGD (training.optimizer=sgd, training.momentum=0), got {given}"
     )

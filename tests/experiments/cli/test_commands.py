@@ -353,7 +353,7 @@ def test_strategies_lists_ranges_for_the_number_of_clients(cli: Cli) -> None:
         assert kind in done.out
     assert done.out.startswith("10 clients, 10 of them train in a round\n")
     few = cli("strategies", "federation.num_clients=2")
-    assert "krum needs at least 3 clients a round, got 2" in " ".join(few.out.split())
+    assert "krum must have at least 3 clients a round, got 2" in " ".join(few.out.split())
 
 
 def test_privacy_is_told_before_a_training_and_stands_in_its_log(cli: Cli, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     ),
     "too few clients for Krum": (
         ["train", "strategy.kind=krum", "federation.num_clients=2"],
-        ["krum needs at least 3 clients a round, got 2"],
+        ["krum must have at least 3 clients a round, got 2"],
     ),
     "strategy of a search": (
         ["search", "search.strategies=[magic]"],

@@ -74,7 +74,7 @@ def test_what_makes_pairs_is_listed(cli: Cli) -> None:
 def test_what_is_impossible_by_name_is_listed_with_its_reason(cli: Cli) -> None:
     done = cli("strategies", "training.momentum=0.9")
     assert done.code == 0
-    assert "not here: scaffold needs clients with plain SGD" in " ".join(done.out.split())
+    assert "not here: scaffold must have clients with plain SGD" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize("command", [("train", "strategy.kind="), ("search", "search.strategies=")])

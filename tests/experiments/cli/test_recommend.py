@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a format": (["recommender.format=D"], "recommender.format must be 'A', 'B' or 'C', got 'D'"),
     "a strategy that is impossible": (
         ["search.strategies=[krum]", "federation.num_clients=2"],
-        "krum needs at least 3 clients a round",
+        "krum must have at least 3 clients a round",
     ),
 }
 

@@ -35,7 +35,7 @@ def test_a_search_that_names_what_needs_a_clock_is_refused_without_one(cli: Cli,
 def test_those_that_need_rows_of_the_server_s_or_a_clock_are_listed_as_not_possible_without(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
     assert "not here: fedbuff needs a simulated clock" in listed
-    assert "not here: feddf needs rows that the server holds" in listed
+    assert "not here: feddf must have rows that the server holds" in listed
     assert "not here: fedbio needs labelled rows that the server holds" in listed
 
 

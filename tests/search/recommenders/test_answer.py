@@ -175,7 +175,7 @@ def test_a_range_that_depends_on_another_parameter_is_held() -> None:
 def test_what_the_cohort_forbids_is_refused_with_the_reason() -> None:
     space = space_of(Cohort(2, 2, 0.2))
     (fault,) = faults('{"kind": "krum", "num_malicious_nodes": 0}', space)
-    assert fault.endswith("(krum needs at least 3 clients a round, got 2)")
+    assert fault.endswith("(krum must have at least 3 clients a round, got 2)")
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
