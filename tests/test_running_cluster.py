@@ -32,7 +32,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 DRIVER_SECONDS = 150
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
 
 
 def free_port() -> int:

@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +39,8 @@ from fedscout.engine.runtime.files import (
 from fedscout.engine.trials.record import ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
+
+Held = TypeVar("Held")
 
 _DIGEST_KEY = b"fedscout.sha256"
 _PART = "part-"
@@ -137,15 +139,23 @@ def read_columns(
     Returns:
         One row a trial, by trial number; and why other files could not be used.
     """
-    rows: dict[int, dict[str, Any]] = {}
+    found: list[tuple[Path, int, dict[str, Any]]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_part(path, config_hash, columns) if _is_part(path) else _read_row(path, config_hash)
-            rows |= zip(table["trial"].to_pylist(), table.select(columns).to_pylist(), strict=True)
+            rows = table.select(columns).to_pylist()
+            found += ((path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True))
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
-    return [rows[trial] for trial in sorted(rows)], faults
+    return _that_count(found), faults
+
+
+def _that_count(found: Sequence[tuple[Path, int, Held]]) -> list[Held]:
+    """Return what is of trials by their number; of a trial that a part and a single file hold, the latter's."""
+    single = {trial for path, trial, _ in found if not _is_part(path)}
+    counting = [(trial, of_it) for path, trial, of_it in found if not _is_part(path) or trial not in single]
+    return [of_it for _, of_it in sorted(counting, key=lambda each: each[0])]
 
 
 def num_trials(folder: Path) -> int:
@@ -255,12 +265,12 @@ class TrialLog:
         Raises:
             EngineError: If files can't be opened now, or not be set aside.
         """
-        records: dict[int, Trial] = {}
+        found: list[tuple[Path, int, Trial]] = []
         for path in _entries(self.folder):
             table = self._read(path, config_hash)
             trials = [] if table is None else [Trial.from_row(row) for row in table.to_pylist()]
-            records |= {trial.trial: trial for trial in trials}
-        return [records[trial] for trial in sorted(records)]
+            found += ((path, trial.trial, trial) for trial in trials)
+        return _that_count(found)
 
     def _read(self, path: Path, config_hash: str | None) -> pa.Table | None:
         """Return the trials of a file; one that holds none of the study is set aside, and None returned."""

@@ -379,7 +379,7 @@ REDRAWS = 100
 
 def cma_faults(space: SearchSpace, population: int) -> list[str]:
     """Return why CMA-ES can't search a space with generations of a size, each fault a sentence; empty if it can."""
-    faults = []
+    faults: list[str] = []
     if reason := _unfit(space):
         faults.append(
             Fault(

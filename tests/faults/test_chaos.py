@@ -71,7 +71,6 @@ def test_any_other_difference_is_noticed(finished: Path, tmp_path: Path, change:
         refuse_differences(finished, other)
 
 
-@pytest.mark.slow
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(290)

@@ -284,7 +284,7 @@ def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Out
     """All but some pages are taken at first, then everything, then nothing."""
     out = small_disk / "out"
     taken = small_disk / "taken"
-    taken.write_bytes(b"x" * 360_000)
+    taken.write_bytes(b"x" * 440_000)
     first = cli(*RUN, out)
     assert (first.code, first.out) == (1, "")
     last = first.warnings.splitlines()[-1]

@@ -19,7 +19,7 @@ from tests.experiments.cli.conftest import Cli, without_progress
 from tests.experiments.cli.processes import REPOSITORY, Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress]
+pytestmark = [pytest.mark.stress]
 
 KILLED_AT = """
 import os, signal, sys

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.timeout(290)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(290)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_STUDIES, WARM = 10, 3

@@ -11,7 +11,7 @@ from tests.experiments.cli.conftest import Cli, without_progress
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray]
+pytestmark = [pytest.mark.stress, pytest.mark.ray]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 from tests.ray_processes import works_as
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress]
+pytestmark = [pytest.mark.stress]
 
 ON_RAY = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
 IN_ONE_PROCESS = ("run", *STUDY, LOCAL, "--out", "out", "--json")

@@ -157,6 +157,5 @@ def test_delta_is_below_one_over_the_clients() -> None:
 def test_the_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library_missing() is None
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert library_missing() == (
-        "dp-accounting must be installed, which computes (ε, δ): pip install 'fedscout[privacy]'"
-    )
+    fault = library_missing()
+    assert (fault.key, fault.hint) == ("dp-accounting", "pip install 'fedscout[privacy]'")

@@ -33,7 +33,7 @@ from tests.marked_processes import MarkedProcesses, short_folder
 REPOSITORY = Path(__file__).resolve().parents[3]
 OBSERVE_SECONDS = 270.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)

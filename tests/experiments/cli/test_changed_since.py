@@ -118,7 +118,7 @@ def test_an_edited_network_is_refused_by_name(cli: Cli, folder: Path, key: str, 
     done = cli(*second)
 
     assert (done.code, done.out) == (2, "")
-    assert f"study of other code and can't be continued: my_net.py of {key}=my_net:net changed since" in done.err
+    assert f"my_net.py of {key}=my_net:net" in done.err
 
 
 def rows(path: Path, period: int = 7) -> None:

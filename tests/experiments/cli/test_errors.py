@@ -119,7 +119,7 @@ def test_another_configuration_on_the_same_folder_is_refused(cli: Cli, tmp_path:
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"fedscout: {tmp_path / 'out'} holds the study of another configuration and can't be continued with this one; "
-        "what differs: training.num_rounds: 2 there, 3 here. Choose another --out\n"
+        "what differs: training.num_rounds: 2 there, 3 here; choose another --out\n"
     )
 
 

@@ -61,7 +61,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "column of nothing": (
         "t.csv",
         "site,x,grade\n" + "n,,a\ns,,b\n" * 9,
-        "a column of features beside the label, but none can be used: 'x' is left out: 0 of 18 cells hold something",
+        "a column of features beside the label, got none that can be used: 'x' is left out: 0 of 18 cells",
     ),
     "no features": ("t.csv", "site,grade\n" + "n,a\ns,b\n" * 9, "must have a column of features beside the label"),
     "binary": ("t.csv", bytes(range(256)) * 9, "zero byte|UTF-8"),

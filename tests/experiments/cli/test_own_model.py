@@ -77,8 +77,8 @@ def test_a_module_that_does_not_fit_is_told_before_anything_starts(
     [
         (
             ["model.kind=lenet"],
-            "model.kind=lenet needs images of shape (channels, height, width) with at least 16 pixels a side, as its "
-            "second pooling has nothing left of fewer, got rows of shape (13,)",
+            "model.kind=lenet must have images of shape (channels, height, width) with at least 16 pixels a side, as "
+            "its second pooling has nothing left of fewer, got rows of shape (13,)",
         ),
         (["model.kind=textcnn"], "model.kind=textcnn must be given rows of kind tokens, got table"),
         (

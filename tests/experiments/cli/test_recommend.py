@@ -177,7 +177,7 @@ def test_a_password_in_the_environments_address_gets_nowhere(
     for command in (["recommend", "--report", str(report)], ["search", *SMALL, "search.kind=multishot_llm"]):
         done = cli(*command, "--out", "out")
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("fedscout: the environment variable OPENAI_BASE_URL must be an address such as")
+        assert done.err.startswith("fedscout: OPENAI_BASE_URL must be an address such as")
         assert "geheim" not in done.err
     assert serving.asked == []
     assert [path.name for path in tmp_path.iterdir()] == ["given.json"]

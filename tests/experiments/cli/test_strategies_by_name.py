@@ -28,13 +28,13 @@ CLOCK = "federation.scenario={kind: latency, clients: all, mean_seconds: 1}"
 def test_a_search_that_names_what_needs_a_clock_is_refused_without_one(cli: Cli, tmp_path: Path) -> None:
     done = cli("search", *SMALL, "search.strategies=[fedavg,fedbuff]", "--out", "out")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert "fedbuff needs a simulated clock" in done.err
+    assert "fedbuff must have a simulated clock" in done.err
     assert not (tmp_path / "out" / "trials").exists()
 
 
 def test_those_that_need_rows_of_the_server_s_or_a_clock_are_listed_as_not_possible_without(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
-    assert "not here: fedbuff needs a simulated clock" in listed
+    assert "not here: fedbuff must have a simulated clock" in listed
     assert "not here: feddf must have rows that the server holds" in listed
     assert "not here: fedbio needs labelled rows that the server holds" in listed
 

@@ -111,7 +111,7 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("--quantity", "0"), "--quantity must be at least 1 row, got 0"),
         (("--heterogeneity", "1.5"), "--heterogeneity must be in [0, 1], got 1.5"),
         (("--quantity", "ten"), "--quantity must be whole numbers separated by commas, got 'ten'"),
-        (("--quantity", "600"), "needs 600 rows of 3 classes a client, got proxy data with at most"),
+        (("--quantity", "600"), "have 600 rows of 3 classes a client, got proxy data with at most"),
         (("federation.dataset=diabetes",), "federation.dataset must be of classes"),
         (("federation.dataset=cartpole",), "federation.dataset must be of classes"),
         (("search.strategies=[fedprox]",), "search.strategies must be left out"),

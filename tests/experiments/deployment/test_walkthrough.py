@@ -14,7 +14,7 @@ import pytest
 from tests.experiments.cli.processes import REPOSITORY
 from tests.experiments.deployment.superlink import RUN_SECONDS, Started, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 PAGE = REPOSITORY / "docs" / "real_federation.md"
 SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -144,6 +144,50 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets,
     assert {path: path.stat().st_mtime_ns for path in done} == done
 
 
+UNSHARED = """
+from fedscout.experiments.sweeps import workers
+
+def storage_for(pool, folder, witness):
+    pool._folders = pool._start(pool._ray.remote(workers.FolderActor), pool._own)
+    return workers.NodeStorage(pool._folders, folder)
+
+workers.StudyWorkerPool.storage_for = storage_for
+"""
+"""As where no other node sees the command's folder: the raylets of one machine do."""
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["all live", "one is lost"])
+def test_nodes_without_a_shared_folder_hand_their_rows_to_the_command(
+    tmp_path: Path, longer: list[dict[str, Any]], is_lost: bool
+) -> None:
+    out = tmp_path / "out"
+    with raylets(3) as nodes, Command(tmp_path, *arguments(nodes), before=UNSHARED) as command:
+        command.wait_until(under_way(nodes, out))
+        lost = nodes.all()[-1]
+        for process in [lost, *lost.children(recursive=True)] if is_lost else []:
+            process.kill()
+        code, _, err = command.end()
+    assert code == 0, err
+    assert written(out) == longer
+
+
+def seconds_of_studies(tmp_path: Path, num_nodes: int) -> float:
+    """Return what sixteen short studies take from the first trial that is written to the last."""
+    out = tmp_path / f"out{num_nodes}"
+    sweep = (*SHORT, "training.num_rounds=40", "federation.num_clients=4", f"seed={','.join(map(str, range(16)))}")
+    with raylets(num_nodes) as nodes:
+        with Command(tmp_path, "sweep", *sweep, f"engine.address={nodes.address}", "--out", str(out)) as command:
+            code, _, err = command.end()
+        assert code == 0, err
+    times = sorted(trials(out).values())
+    return (times[-1] - times[0]) / 1e9
+
+
+def test_two_nodes_take_hardly_more_than_half_the_time_of_one(tmp_path: Path) -> None:
+    one, two = (seconds_of_studies(tmp_path, num_nodes) for num_nodes in (1, 2))
+    assert two < 1.3 * one / 2
+
+
 def test_a_lost_node_costs_nothing_that_came_back(
     tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]
 ) -> None:

@@ -13,7 +13,7 @@ from tests.experiments.cli.processes import Command
 from tests.experiments.cli.test_ray_runs import STUDY
 from tests.experiments.sweeps.sweeps import sweep_here, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray]
+pytestmark = [pytest.mark.stress, pytest.mark.ray]
 
 SWEEP = (*STUDY, "search.budget=2", "search.confirmation_seeds=0", "seed=0,1,2", "federation.partition.alpha=0.5")
 WORKER = "ray::StudyWork"

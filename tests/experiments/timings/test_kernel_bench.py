@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedscout.experiments.timings.kernels import KernelTiming, kernel_timings, table_lines
+from fedscout.experiments.timings.kernels import KernelTiming, block_timings, kernel_timings, table_lines
 
 LENET_FORWARD = 2 * (28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
 FIRST_LAYER = 2 * 28 * 28 * 6 * 75
@@ -20,3 +20,14 @@ def test_the_rate_is_of_a_step() -> None:
     timing = KernelTiming(model="net", step_seconds=0.5, scored_row_seconds=1e-6, step_operations=2 * 10**9)
 
     assert table_lines({}, [timing])[-1] == "| net | 500.00 | 2.000 | 4 | 1.0 |"
+
+
+WEIGHTS = (254 * 64, 64 * 32, 32 * 2)
+
+
+def test_operations_of_a_block_are_those_counted_by_hand() -> None:
+    """For each row every weight once forward, once by the weights, and once by the rows but for the first layer."""
+    training, scoring = block_timings(turns=1)
+
+    assert scoring.operations == 20 * 256 * 2 * sum(WEIGHTS)
+    assert training.operations == 20 * 256 * 2 * (3 * sum(WEIGHTS) - WEIGHTS[0])

@@ -101,7 +101,6 @@ def test_numbers_of_nodes_must_ascend(nodes: str) -> None:
         scaling(nodes=nodes)
 
 
-@pytest.mark.slow
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(300)
