@@ -499,9 +499,10 @@ class Estimate:
 
     def told(self, num_rounds: int) -> str:
         """Return the choice in a line, for at most so many rounds."""
-        here, there = f"{max(1.0, self.local):.0f} s in this process", f"{self.ray:.0f} s on Ray"
+        seconds = "less than 1 s" if self.local < 1 else f"about {self.local:.0f} s"
+        here, there = f"{seconds} in this process", f"about {self.ray:.0f} s on Ray"
         chosen, other, grid = (here, there, "ray") if self.is_local else (there, here, "local")
-        return f"up to {num_rounds} rounds take about {chosen}, against {other}; engine.grid={grid} overrules this"
+        return f"up to {num_rounds} rounds take {chosen}, against {other}; engine.grid={grid} overrules this"
 
 
 UNTRIED = "rounds are long enough to be shared on Ray; engine.grid=local overrules this"
