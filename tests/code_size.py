@@ -45,14 +45,12 @@ def size_of(folder: Path) -> Size:
 
 def counted(source: str) -> tuple[int, int]:
     """Return the lines of code of a file, and those of them that import."""
-    tree = ast.parse(source)
-    documented = {line for node in ast.walk(tree) for line in _docstring(node)}
-    importing = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
+    documented: set[int] = set()
+    importing: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        documented.update(_docstring(node))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            importing.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     code = {
         number
         for number, line in enumerate(source.splitlines(), 1)

@@ -95,7 +95,11 @@ def data_folder() -> Path:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave so many parametrizations of a test in the gate as `sampled` says, evenly spread; the others are stress."""
+    """Leave so many parametrizations of a test in the gate as `sampled` says, evenly spread; the others are stress.
+
+    The longest file begins, as one process would else be alone with it at the end.
+    """
+    items.sort(key=lambda item: item.path.name != "test_bits.py")
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") is not None and item.get_closest_marker("stress") is None:

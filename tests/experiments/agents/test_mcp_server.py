@@ -126,6 +126,7 @@ def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
     with_server(tmp_path, talk)
 
 
+@pytest.mark.stress
 def test_what_takes_longer_than_the_agent_wants_is_ended(tmp_path: Path) -> None:
     async def talk(call: Calls) -> None:
         for tool in ("describe", "detect", "recommend", "strategies"):

@@ -25,7 +25,7 @@ from tests.experiments.cli.conftest import Cli, Done
 KEYS = tuple(known_keys())
 GROUPS = sorted({key.rpartition(".")[0] for key in KEYS} - {""})
 MANY = settings(
-    max_examples=150,
+    max_examples=80,
     derandomize=True,
     deadline=None,
     database=None,

@@ -166,7 +166,7 @@ def federation_or_user_error(path: Path, content: bytes, given_choices: dict[str
 
 
 hostile = settings(
-    max_examples=120,
+    max_examples=80,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
