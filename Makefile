@@ -20,7 +20,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python 
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
-	@echo 'make test    the quick tests, under four minutes on two cores (ARGS= goes to pytest)'
+	@echo 'make test    the quick tests, about six minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and the tests, the slow ones too, fifteen minutes on two cores: what CI runs'
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'

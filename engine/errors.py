@@ -61,7 +61,7 @@ class Fault(str):
         hint = hint.removeprefix("; ") if hint else None
         ending = ("" if given is ... else f", got {given}") + (f"; {hint}" if hint else "")
         said = problem if must is None else f"must {must}"
-        fault = super().__new__(cls, subject if said is None else f"{subject} {said}{ending}")
+        fault = super().__new__(cls, f"{subject}{ending}" if said is None else f"{subject} {said}{ending}")
         fault.subject, fault.must, fault.problem = (None if said is None else str(subject)), must, problem
         fault.given, fault.hint = None if given is ... else str(given), hint
         return fault
@@ -70,6 +70,13 @@ class Fault(str):
         if self.subject is None:
             return (str(self),)
         return self.subject, self.must, ... if self.given is None else self.given, self.hint, self.problem
+
+    def with_hint(self, hint: str) -> Fault:
+        """Return the fault with something more that would help."""
+        if self.subject is None:
+            return Fault(str(self), hint=hint)
+        given = ... if self.given is None else self.given
+        return Fault(self.subject, self.must, given, "; ".join(filter(None, (self.hint, hint))), self.problem)
 
     @property
     def key(self) -> str | None:

@@ -8,8 +8,9 @@ leaves whole files only. Whatever else lies in the folder (a damaged file, a cop
 The metadata of a file hold the SHA-256 of its trial's values, which every reader compares: a flipped bit or a value
 edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too.
 
-`FILES_A_PART` such files become one, `part-FIRST-LAST.parquet`, whose pages have Parquet's own checksums; they are
-removed once it is there. A run that is killed in between leaves trials twice: that of the single file counts.
+`FILES_A_PART` such files become one, `part-NUMBER.parquet`, whose pages have Parquet's own checksums; they are removed
+once it is there. A trial may be there twice, as where a run was killed in between, or it ran anew after an edit of the
+user's code: a single file counts before parts, and a later part before an earlier one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,8 +41,6 @@ from fedscout.engine.runtime.files import (
 from fedscout.engine.trials.record import ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
-
-Held = TypeVar("Held")
 
 _DIGEST_KEY = b"fedscout.sha256"
 _PART = "part-"
@@ -151,21 +151,21 @@ def read_columns(
     return _that_count(found), faults
 
 
-def _that_count(found: Sequence[tuple[Path, int, Held]]) -> list[Held]:
-    """Return what is of trials by their number; of a trial that a part and a single file hold, the latter's."""
-    single = {trial for path, trial, _ in found if not _is_part(path)}
-    counting = [(trial, of_it) for path, trial, of_it in found if not _is_part(path) or trial not in single]
-    return [of_it for _, of_it in sorted(counting, key=lambda each: each[0])]
+def _that_count(found: Sequence[tuple[Path, int, Any]]) -> list[Any]:
+    """Return what is of trials by their number; of one that is there twice, what its single file or last part holds."""
+    single = [(trial, of_it) for path, trial, of_it in found if not _is_part(path)]
+    joined = {trial: of_it for path, trial, of_it in found if _is_part(path)}  # in the order of parts
+    for trial, _ in single:
+        joined.pop(trial, None)
+    return [of_it for _, of_it in sorted([*joined.items(), *single], key=lambda each: each[0])]
 
 
 def num_trials(folder: Path) -> int:
     """Return how many trials are in the files of a folder, by their names and, of parts, their metadata."""
     count = 0
     for path in _entries(folder):
-        try:
+        with suppress(OSError, pa.ArrowException):  # damaged: its trials are run again
             count += pq.read_metadata(path).num_rows if _is_part(path) else path.suffix == ".parquet"
-        except (OSError, pa.ArrowException):  # damaged: its trials are run again
-            continue
     return count
 
 
@@ -228,17 +228,13 @@ class TrialLog:
     def _join(self) -> None:
         """Make one file of those of single trials, which are removed when it is there."""
         singles = [path for path in _entries(self.folder) if not _is_part(path)]
-        known = [(path, table) for path in singles if (table := self._read(path, None)) is not None]
+        known = [(path, found[0]) for path in singles if (found := self._read(path, None)) is not None]
         self._num_files = 0
         if not known:
             return
-        joined = pa.concat_tables([table for _, table in known]).sort_by("trial")
-        first, last = joined["trial"][0].as_py(), joined["trial"][-1].as_py()
-        path = self.folder / f"{_PART}{first:05d}-{last:05d}.parquet"
-        number = 1
-        while path.exists():  # trials of before the user's code changed
-            number += 1
-            path = path.with_name(f"{_PART}{first:05d}-{last:05d}-{number}.parquet")
+        joined = pa.concat_tables([table for _, table in known])
+        numbers = [int(path.stem.removeprefix(_PART)) for path in self.folder.glob(f"{_PART}[0-9]*.parquet")]
+        path = self.folder / f"{_PART}{max(numbers, default=-1) + 1:05d}.parquet"
         try:
             layout = {**_LAYOUT, "write_page_checksum": True}
             write_atomically(path, lambda temporary: pq.write_table(joined, temporary, **layout))
@@ -253,8 +249,8 @@ class TrialLog:
         Raises:
             EngineError: As of `read`.
         """
-        table = self._read(path, None)
-        return None if table is None else Trial.from_row(table.to_pylist()[0])
+        found = self._read(path, None)
+        return None if found is None else found[1][0]
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
         """Return all records by trial number; set what is no trial of the study aside and say so.
@@ -267,18 +263,17 @@ class TrialLog:
         """
         found: list[tuple[Path, int, Trial]] = []
         for path in _entries(self.folder):
-            table = self._read(path, config_hash)
-            trials = [] if table is None else [Trial.from_row(row) for row in table.to_pylist()]
+            _, trials = self._read(path, config_hash) or (None, [])
             found += ((path, trial.trial, trial) for trial in trials)
         return _that_count(found)
 
-    def _read(self, path: Path, config_hash: str | None) -> pa.Table | None:
-        """Return the trials of a file; one that holds none of the study is set aside, and None returned."""
+    def _read(self, path: Path, config_hash: str | None) -> tuple[pa.Table, list[Trial]] | None:
+        """Return the trials of a file, as rows and as values; one that holds none of the study is set aside."""
         try:
             table = _read_part(path, config_hash) if _is_part(path) else _read_row(path, config_hash)
             if not table.schema.equals(self._schema):
                 raise ValueError("its columns are not those of the trial log")
-            return table
+            return table, [Trial.from_row(row) for row in table.to_pylist()]
         except Exception as error:  # anything may lie in a folder
             if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
                 raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error

@@ -110,7 +110,7 @@ def locate(dataset: str, names: tuple[str, ...], publication: Publication, folde
     faults = [
         Fault(
             path,
-            problem=f"is missing, from which data set {dataset!r} is read",
+            problem=f"is missing: data set {dataset!r} is read from it",
             hint=f"put it at ${FOLDER_VARIABLE}/{name}; {publication.origin}",
         )
         for name, path in zip(names, paths, strict=True)

@@ -136,7 +136,7 @@ def pathological(request: PartitionRequest) -> PartitionResult:
         must = f"be at most {smallest}, the rows of the smallest client"
         reason = Fault("federation.partition.min_size", must, settings.min_size)
     tried = f"{num_draws} assignments were tried; fewer clients, or fewer classes a client, may do"
-    raise DataError(Fault(reason.subject or reason, reason.must, reason.given or ..., tried, reason.problem))
+    raise DataError(reason.with_hint(tried))
 
 
 def _require_possible(request: PartitionRequest) -> None:

@@ -94,14 +94,18 @@ def log_in(folder: Path) -> TrialLog:
     return TrialLog(folder, PARAMETERS)
 
 
+def filled(log: TrialLog, records: list[Trial]) -> TrialLog:
+    for record in records:
+        log.append(record)
+    return log
+
+
 def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    for record in (RECORD, FAILED, MEASURED, BARE):
-        log.append(record)
+    log = filled(log_in(tmp_path), [RECORD, FAILED, MEASURED, BARE])
 
     assert log.read() == [FAILED, BARE, RECORD, MEASURED]
     assert log_in(tmp_path).read() == [FAILED, BARE, RECORD, MEASURED]
@@ -112,9 +116,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
 
 
 def test_pandas_reads_the_folder_as_one_tidy_table(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    for record in (FAILED, BARE, RECORD):
-        log.append(record)
+    filled(log_in(tmp_path), [FAILED, BARE, RECORD])
 
     table = pd.read_parquet(tmp_path / "trials").set_index("trial").sort_index()
 
@@ -307,33 +309,33 @@ def many(count: int, first: int = 0) -> list[Trial]:
     return [replace(RECORD, trial=first + number, key=f"{number:04d}{first:04d}many") for number in range(count)]
 
 
+@pytest.fixture
+def log_of_fours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialLog:
+    """One of which four files become a part."""
+    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
+    return log_in(tmp_path)
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "trials").iterdir())
 
 
-def test_many_files_become_one_and_read_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "FILES_A_PART", 8)
-    records = many(20)
-    log = log_in(tmp_path)
-    for record in records:
-        log.append(record)
-    assert names_in(tmp_path)[-2:] == ["part-00000-00007.parquet", "part-00008-00015.parquet"]
-    assert len(names_in(tmp_path)) == 2 + 4
+def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: TrialLog) -> None:
+    records = many(10)
+    log = filled(log_of_fours, records)
+    assert names_in(tmp_path)[-2:] == ["part-00000.parquet", "part-00001.parquet"]
+    assert len(names_in(tmp_path)) == 2 + 2
     assert log.read("abc") == log_in(tmp_path).read() == records
     rows, faults = read_columns(tmp_path / "trials", ["key", "fitness"], "abc")
     assert rows == [{"key": record.key, "fitness": 0.75} for record in records]
     assert faults == {}
-    assert num_trials(tmp_path / "trials") == 20
-    frame = pd.read_parquet(tmp_path / "trials")
-    assert {*frame["key"]} == {record.key for record in records}
+    assert num_trials(tmp_path / "trials") == 10
+    assert {*pd.read_parquet(tmp_path / "trials")["key"]} == {record.key for record in records}
 
 
-def test_a_trial_that_lies_there_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_lies_there_twice_counts_once(tmp_path: Path, log_of_fours: TrialLog) -> None:
     """As where a run was killed before it removed the single files, or a trial ran anew."""
-    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
-    log = log_in(tmp_path)
-    for record in many(5):
-        log.append(record)
+    log = filled(log_of_fours, many(5))
     newer = replace(RECORD, trial=2, key="again", fitness=0.875)
     log.append(newer)
     assert [record.trial for record in log.read()] == [0, 1, 2, 3, 4]
@@ -342,13 +344,29 @@ def test_a_trial_that_lies_there_twice_counts_once(tmp_path: Path, monkeypatch: 
     assert [row["fitness"] for row in rows] == [0.75, 0.75, 0.875, 0.75, 0.75]
 
 
+def test_a_trial_that_two_parts_hold_is_that_of_the_later(tmp_path: Path, log_of_fours: TrialLog) -> None:
+    newer = replace(RECORD, trial=2, key="again", fitness=0.875)
+    log = filled(log_of_fours, [*many(4), newer, *many(5, first=4)])
+    assert sum(name.startswith("part-") for name in names_in(tmp_path)) == 2
+    assert [record.trial for record in log.read()] == [*range(9)]
+    assert log.read()[2] == newer
+
+
+def test_values_that_no_trial_has_set_a_part_aside(tmp_path: Path, log_of_fours: TrialLog) -> None:
+    """As whoever rewrites a part may leave it."""
+    log = filled(log_of_fours, many(5))
+    part = tmp_path / "trials" / "part-00000.parquet"
+    table = pq.ParquetFile(part).read()
+    place = table.schema.get_field_index("parameters")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(["[1]"] * 4)), part)
+    assert [record.trial for record in log.read()] == [4]
+    assert (tmp_path / "quarantine" / part.name).exists()
+
+
 @pytest.mark.parametrize("change", ["flip", "cut"])
-def test_a_damaged_part_is_set_aside_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
-    log = log_in(tmp_path)
-    for record in many(6):
-        log.append(record)
-    part = tmp_path / "trials" / "part-00000-00003.parquet"
+def test_a_damaged_part_is_set_aside_whole(tmp_path: Path, log_of_fours: TrialLog, change: str) -> None:
+    log = filled(log_of_fours, many(6))
+    part = tmp_path / "trials" / "part-00000.parquet"
     content = bytearray(part.read_bytes())
     content[len(content) // 4] ^= 1
     part.write_bytes(content if change == "flip" else content[: len(content) // 2])
@@ -358,10 +376,8 @@ def test_a_damaged_part_is_set_aside_whole(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "quarantine" / part.name).exists()
 
 
-def test_a_part_of_another_study_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "FILES_A_PART", 4)
-    for record in many(5):
-        log_in(tmp_path).append(record)
+def test_a_part_of_another_study_is_set_aside(tmp_path: Path, log_of_fours: TrialLog) -> None:
+    filled(log_of_fours, many(5))
     assert log_in(tmp_path).read("other") == []
 
 

@@ -40,22 +40,23 @@ def refused(folder: Path, **choices: str) -> str:
     return str(caught.value)
 
 
+def grey(folder: Path, *names: str) -> Path:
+    for number, name in enumerate(names):
+        picture(folder / name, 51 * number)
+    return folder
+
+
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
     """Two classes, two grey pictures each."""
-    folder = tmp_path / "pets"
-    for number, name in enumerate(("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png")):
-        picture(folder / name, 51 * number)
-    return folder
+    return grey(tmp_path / "pets", "cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png")
 
 
 @pytest.fixture
 def clinics(tmp_path: Path) -> Path:
     """Two clients; the second has one class only."""
-    folder = tmp_path / "clinics"
-    for number, name in enumerate(("north/ill/1.png", "north/well/1.png", "south/well/1.png", "south/well/2.png")):
-        picture(folder / name, 51 * number)
-    return folder
+    names = ("north/ill/1.png", "north/well/1.png", "south/well/1.png", "south/well/2.png")
+    return grey(tmp_path / "clinics", *names)
 
 
 # Layouts.

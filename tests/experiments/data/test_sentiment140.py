@@ -12,6 +12,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import TextSettings
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import load_dataset
 from tests.kits.refusals import refused
 
@@ -27,10 +28,7 @@ GOOD = "".join(line(4 * (row % 2), f"u{row % 3}", f"the text {'good' if row % 2 
 
 
 def write(folder: Path, content: str | bytes, name: str = FILE) -> Path:
-    path = folder / "sentiment140" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+    return image_files.write(folder / "sentiment140" / name, content.encode() if isinstance(content, str) else content)
 
 
 def test_rows_of_the_published_form(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.files import FOLDER_VARIABLE
 from fedscout.experiments.data.loaders.tabular import MEASUREMENTS
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import load_dataset
 from tests.kits.refusals import refused
 
@@ -26,10 +27,8 @@ GOOD = "\n".join([HEADER, row(5, 9.0), row(5, 10), row(6, 11), row(6, 12), ""])
 
 
 def write(folder: Path, content: str | bytes, color: str = "red") -> Path:
-    path = folder / "wine" / f"winequality-{color}.csv"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+    data = content.encode() if isinstance(content, str) else content
+    return image_files.write(folder / "wine" / f"winequality-{color}.csv", data)
 
 
 def test_well_formed_file(tmp_path: Path) -> None:

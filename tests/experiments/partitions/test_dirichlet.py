@@ -17,6 +17,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.labels import MAX_DRAWS
 from fedscout.experiments.partitions.table import PARTITIONS
+from tests.experiments.partitions.requests import class_counts
 from tests.kits.refusals import refused
 
 
@@ -27,12 +28,6 @@ def deal(
     return PARTITIONS["dirichlet"].deal(
         PartitionRequest(labels, num_clients, np.random.default_rng(seed), settings=settings)
     )
-
-
-def class_counts(labels: IntArray, partition: Partition) -> np.ndarray:
-    """Rows of each class at each client, shape `(clients, classes)`."""
-    clients = range(partition.num_clients)
-    return np.stack([np.bincount(labels[partition.client(k)], minlength=labels.max() + 1) for k in clients])
 
 
 def mean_divergence(labels: IntArray, partition: Partition) -> float:
