@@ -306,7 +306,7 @@ def _how_sure(confirmation: Confirmation) -> str:
             interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
         left = f"{design.max_seeds - count} more seeds would hardly show a difference"
         return f"{name} and {rival} are not shown to differ: {gain} ({interval}); {left}."
-    return f"{name} and {rival} are not shown to differ: {gain} ({interval}, which contains zero)."
+    return f"{name} and {rival} are not shown to differ: {gain} ({interval}; it contains zero)."
 
 
 def _caveats(confirmation: Confirmation) -> str:
