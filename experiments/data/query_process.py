@@ -1,16 +1,17 @@
-"""The program that reads a database file, in a process of its own, so that a query without end can be ended.
+"""The program that reads a database file, in a process of its own that is ended when it takes too long.
 
-Neither SQLite nor DuckDB bounds what a query takes: an expression such as `repeat('a', 1e9)` is outside of DuckDB's
-memory limit and hears no interruption. The process that starts this one ends it by time and memory
-(`table_formats.py`).
+Neither SQLite nor DuckDB bounds what a query takes: DuckDB's `repeat('a', 1e9)` is outside of its memory limit and
+can't be interrupted. So memory is limited by the operating system (on Linux), time by the process that starts this one.
 
-Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`); standard output gets the rows as a
-stream of Arrow's IPC format, all cells as text; a fault is a JSON string on standard error, with exit code 3.
+Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`, `max_rows`, `max_bytes`); standard
+output gets the rows as a stream of Arrow's IPC format, all cells as text; a fault is a JSON string on standard error,
+with an exit code of `FAULTS`.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -20,10 +21,11 @@ from typing import Any
 
 from fedscout.engine.errors import DataError, Fault, UserError, first_line
 from fedscout.engine.text import listed
-from fedscout.experiments.data.files import MAX_CELL_LENGTH, NO_LIMITS
-from fedscout.experiments.data.text_rows import text_blocks
+from fedscout.experiments.data.files import MAX_CELL_LENGTH, ReadLimits, TooLargeError
+from fedscout.experiments.data.table_files import blocks_of_rows
 
-FAULT = 3
+FAULTS: dict[int, type[DataError]] = {3: DataError, 4: TooLargeError}
+MAX_BYTES = 2**31
 ROWS_AT_ONCE = 10_000
 SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 DUCKDB_TABLES = "SELECT table_name FROM duckdb_tables()"
@@ -36,17 +38,24 @@ DUCKDB_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 def main() -> int:
     """Read the database that standard input names."""
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
+    if sys.platform == "linux":  # elsewhere the limit has no effect
+        import psutil  # type: ignore[import-untyped]  # Ray brings it along
+        import pyarrow  # noqa: F401 before the limit, as libraries reserve far more addresses than they use
+
+        limit = psutil.Process().memory_info().vms + MAX_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    path, is_duckdb = request["path"], request["is_duckdb"]
     try:
-        with _duckdb(asked["path"]) if asked["is_duckdb"] else _sqlite(asked["path"]) as cursor:
-            query = asked["query"] or f'SELECT * FROM "{_only_table(asked["path"], cursor, asked["is_duckdb"])}"'  # noqa: S608
-            _write(asked["path"], _executed(cursor, query), {*asked["dropped"]})
+        with _duckdb(path) if is_duckdb else _sqlite(path) as cursor:
+            query = request["query"] or f'SELECT * FROM "{_only_table(path, cursor, is_duckdb)}"'  # noqa: S608
+            _write(request, _executed(cursor, query))
     except UserError as error:
         print(json.dumps(str(error)), file=sys.stderr)
-        return FAULT
+        return 4 if isinstance(error, TooLargeError) else 3
     except Exception as error:  # the two libraries have no class of errors in common
-        print(json.dumps(f"{asked['path']} can't be read as a database: {first_line(error)}"), file=sys.stderr)
-        return FAULT
+        print(json.dumps(f"{path} can't be read as a database: {first_line(error)}"), file=sys.stderr)
+        return 3
     return 0
 
 
@@ -83,14 +92,17 @@ def _only_table(path: str, cursor: Any, is_duckdb: bool) -> str:
     return names[0].replace('"', '""')
 
 
-def _write(path: str, found: Any, dropped: set[str]) -> None:
+def _write(request: dict[str, Any], result: Any) -> None:
     import pyarrow as pa
 
-    names = [str(column[0]) for column in found.description or ()]
-    schema = pa.schema([(name, pa.string()) for name in names])
-    cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in _rows(found))
-    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
-        for block in text_blocks(path, names, cells, NO_LIMITS):
+    names = [str(column[0]) for column in result.description or ()]
+    rows = (
+        [None if name in request["dropped"] else cell for name, cell in zip(names, row, strict=True)]
+        for row in _rows(result)
+    )
+    limits = ReadLimits(request["max_bytes"], request["max_rows"])
+    with pa.ipc.new_stream(sys.stdout.buffer, pa.schema([(name, pa.string()) for name in names])) as stream:
+        for block in blocks_of_rows(request["path"], names, rows, limits):
             stream.write_batch(block)
 
 

@@ -1,26 +1,13 @@
-"""Text files as tables: encodings, separators, headers, and several files as one.
+"""Tables of plain cells from text files, JSON lines, Parquet, Arrow files and DataFrames.
 
-The one reader of tables: a CSV or a Parquet file becomes an Arrow table of texts, numbers and moments in time.
+A plain cell is a text without white space at its ends, a float64, a whole number or a timestamp. A cell without content
+is null, whatever the format calls it: nothing between two delimiters, spaces, a null, NaN. Types are not inferred from
+text here, as a parser that infers them turns a wrong delimiter, a decimal comma or a repeated header into columns that
+look plausible; `columns.py` decides what a cell means.
 
-Nothing is guessed from text: a parser that guesses types turns a wrong delimiter, a comma decimal or a repeated header
-into columns that look plausible. What a cell means is decided by `columns.py`. A cell without content is null,
-whatever the format calls it: nothing between two delimiters, spaces, a null, NaN.
-
-Files are read block by block, so that what is too much is noticed on the way and signals are heard. A few bytes of
-Parquet can stand for any number of equal cells: texts are read as positions in the list of those that differ, and
-counted before each cell gets a copy of its own.
-
-Opening of one text file, packed or not, its encoding, and the delimiter of its columns.
-
-Its bytes are counted as they are unpacked, and what is no text is named. The encoding of what is not UTF-8 is found out
-by charset-normalizer (https://charset-normalizer.readthedocs.io); of those that fit equally well, cp1252 is taken.
-
-Which rows of a table stay while it is read by blocks: a random sample of a table that is too large, or its head.
-
-Every row gets a random number, and the rows of the smallest numbers stay: a uniform sample without replacement of known
-size, whatever the number of rows and however they come in blocks (a reservoir; C. Fan, M. Muller and I. Rezucha,
-"Development of sampling plans by using sequential (item by item) selection techniques and digital computers", Journal
-of the American Statistical Association 57(298), 1962, method 4).
+The encoding of a file that is not UTF-8 is found by charset-normalizer
+(https://charset-normalizer.readthedocs.io); of encodings that fit equally well, cp1252 is taken. JSON lines
+(https://jsonlines.org) hold one object a line; numbers keep the digits that are written.
 """
 
 from __future__ import annotations
@@ -29,31 +16,29 @@ import codecs
 import csv
 import gzip
 import io
+import json
 import logging
-import lzma
 import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from fedscout.engine.errors import DataError, Fault, first_line
-from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
 from fedscout.experiments.data.dataset import SEPARATORS, WHITE_SPACE
 from fedscout.experiments.data.files import (
-    CELL_BYTES,
     MAX_CELL_LENGTH,
     MAX_COLUMNS,
-    MAX_LINE_BYTES,
     MAX_NAME_LENGTH,
     NO_LIMITS,
     USUAL_LIMITS,
@@ -63,113 +48,25 @@ from fedscout.experiments.data.files import (
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
-    from _typeshed import WriteableBuffer
-
-
-class KeptRows(Protocol):
-    """What is told of every block."""
-
-    def add(self, block: pa.RecordBatch) -> None:
-        """Take what stays of a block."""
-
-    def restart(self) -> None:
-        """Forget all blocks, as the table is read from its beginning again."""
-
-
-class EnoughRowsError(Exception):
-    """The head of a table has been read."""
-
-
-class HeadRows:
-    """The first rows: reading ends there, with an `EnoughRowsError`.
-
-    Args:
-        num_rows: How many at least, if there are as many.
-    """
-
-    def __init__(self, num_rows: int) -> None:
-        self._num_rows = num_rows
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget all blocks."""
-        self.blocks: list[pa.RecordBatch] = []
-        self._num_missing = self._num_rows
-
-    def add(self, block: pa.RecordBatch) -> None:
-        """Take a block."""
-        self.blocks.append(block)
-        self._num_missing -= len(block)
-        if self._num_missing <= 0:
-            raise EnoughRowsError
-
-
-class SampledRows:
-    """A random sample, in the order of the table.
-
-    Args:
-        path: Of the table, for messages.
-        num_rows: Of the sample.
-        seed: Of the generator that draws a number for each row.
-        limits: How many bytes the sample may take.
-    """
-
-    def __init__(self, path: str, num_rows: int, seed: int, limits: ReadLimits) -> None:
-        self._path, self._num_rows, self._seed, self._limits = path, num_rows, seed, limits
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget all blocks."""
-        self.num_seen = 0
-        self._generator = stream(self._seed, "rows-read")
-        self._blocks: list[pa.RecordBatch] = []
-        self._draws: list[npt.NDArray[np.float64]] = []
-        self._largest = 1.0
-
-    def add(self, block: pa.RecordBatch) -> None:
-        """Take a block: rows whose number is below the largest that stays so far."""
-        draws = self._generator.random(len(block))
-        self.num_seen += len(block)
-        stays = np.flatnonzero(draws < self._largest)
-        if len(stays):
-            self._blocks.append(block.take(stays))
-            self._draws.append(draws[stays])
-        if sum(map(len, self._draws)) > 2 * self._num_rows:
-            self._trim()
-
-    def table(self) -> pa.Table:
-        """Return the sample."""
-        import pyarrow as pa
-
-        self._trim()
-        return pa.Table.from_batches(self._blocks)
-
-    def _trim(self) -> None:
-        """Drop the rows of too large a number."""
-        import pyarrow as pa
-
-        draws = np.concatenate(self._draws)
-        rows = np.sort(np.argsort(draws, kind="stable")[: self._num_rows])
-        whole = pa.Table.from_batches(self._blocks).take(rows)
-        self._limits.check_bytes(f"the sample of {self._path}", whole.nbytes)
-        self._blocks, self._draws = whole.combine_chunks().to_batches(), [draws[rows]]
-        if len(rows) == self._num_rows:
-            self._largest = float(draws[rows].max())
-
-
-Read = TypeVar("Read")
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-ENCODING = "utf-8-sig"
-NUM_BYTES_LOOKED_AT = 1_048_576
-NUM_LINES_LOOKED_AT = 50
+UTF_8 = "utf-8-sig"
+CHARACTERS_SNIFFED = 1_048_576
+LINES_SNIFFED = 50
 USUAL_ENCODING = "cp1252"
 NO_SINGLE_BYTES = ("utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "utf_7")
 BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
-
-logger = logging.getLogger(__name__)
+BLOCK_BYTES = 2**20
+BLOCK_CELLS = 1_000_000
+MOST_SPARSE_CELLS = 20_000_000
+MOST_CELLS_A_VALUE = 100
+CATEGORY_FIELD = {b"kind": b"category"}
+"""Metadata of the Arrow field of a column whose cells are categories, whatever they look like."""
+INDEX = "index"
+SAVED_INDEX = re.compile(r"__index_level_\d+__")
+FRAME = "the DataFrame"
+OPEN_QUOTE = "; a quote that is left open has such an effect"
 
 BINARY = {
     b"\x80\x02": "a Python pickle, which is never opened as it can run code",
@@ -188,156 +85,41 @@ UNREADABLE = (
     OSError,
     EOFError,
     zlib.error,
-    lzma.LZMAError,
     zipfile.BadZipFile,
-    RuntimeError,  # a zip archive with a password, or packed in a way that Python does not know
+    RuntimeError,  # a zip archive with a password
+    NotImplementedError,  # or packed in a way that Python does not support
 )
 
-
-class WrongEncodingError(DataError):
-    """A text file that is not of the encoding in which it is read."""
+logger = logging.getLogger(__name__)
 
 
-def read_text(
-    path: Path, encoding: str | None, limits: ReadLimits, kept: KeptRows | None, read: Callable[[str], Read]
-) -> Read:
-    """Return what a text file gives, read in the encoding that it has.
+def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = USUAL_LIMITS) -> str:
+    """Return the text of a file.
 
     Args:
-        path: An existing file, as for `opened`.
-        encoding: As the user says; None means UTF-8, or else what is found out, with a note.
-        limits: How much is read.
-        kept: Is emptied before the file is read a second time.
-        read: Reads the file in an encoding.
+        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked.
+        encoding: None means UTF-8, or else the encoding that fits best, with a warning.
+        limits: The largest size, unpacked.
 
     Raises:
-        DataError: As `read`, or if the file is not of this encoding, or of none that can be found out.
-    """
-    try:
-        return read(ENCODING if encoding in (None, "utf-8") else encoding)
-    except WrongEncodingError:
-        if encoding is not None:
-            raise
-    found = _found_encoding(path, limits)
-    if kept is not None:
-        kept.restart()
-    if not isinstance(kept, HeadRows):
-        logger.warning("%s is not UTF-8: read as %s; federation.encoding overrules that", path, found)
-    return read(found)
-
-
-def _found_encoding(path: Path, limits: ReadLimits) -> str:
-    import charset_normalizer
-
-    decoder, block = codecs.getincrementaldecoder("utf-8")(), b""
-    with opened(path, limits, "utf-16") as file, suppress(UnicodeDecodeError):  # behind the block that shows it
-        while following := file.read(NUM_BYTES_LOOKED_AT):
-            if not block and following.startswith(BYTE_ORDER_MARKS):
-                return "utf-16"
-            block = block[-NUM_BYTES_LOOKED_AT:] + following
-            decoder.decode(following)
-    sample = b"\n".join(line for line in block.splitlines() if not line.isascii())
-    found = charset_normalizer.from_bytes(sample, cp_exclusion=[*NO_SINGLE_BYTES])
-    best = found.best()
-    if best is None:
-        raise DataError(
-            Fault(
-                path,
-                "be text in UTF-8 or an encoding that can be found out, but it is neither",
-                hint="federation.encoding names the encoding of a text",
-            )
-        )
-    equal = (match for match in found if (match.chaos, match.coherence) == (best.chaos, best.coherence))
-    fitting = {encoding for match in equal for encoding in match.could_be_from_charset}
-    return USUAL_ENCODING if USUAL_ENCODING in fitting else best.encoding
-
-
-@contextmanager
-def opened(path: Path, limits: ReadLimits, encoding: str = ENCODING) -> Iterator[IO[bytes]]:
-    """Open a text file, unpacked if its name says that it is packed. Reading from it raises DataErrors as well.
-
-    Args:
-        path: `.gz`, and `.zip` with one file in it, are unpacked on the fly.
-        limits: Unpacking ends where they are passed, whatever the file says of its size.
-        encoding: In which the caller decodes the bytes, which come as they are.
-
-    Raises:
-        WrongEncodingError: If its bytes are no text of this encoding.
-        DataError: If it can't be read, is no regular file, no text, too large, or an archive of several files.
+        DataError: If the file can't be read, is too large, binary, of another encoding, or an archive of several files.
     """
     limits.check_file(path)
+    content = bytearray()
     try:
-        with ExitStack() as stack:
-            with _faults_told(path):
-                file = stack.enter_context(_unpacked(path))
-            yield io.BufferedReader(_CountedText(path, file, limits, encoding))
-    except UnicodeError as error:
-        raise _wrong_encoding(path, encoding, error) from None
-
-
-def sniff_delimiter(path: Path, limits: ReadLimits = USUAL_LIMITS, encoding: str = ENCODING) -> str:
-    """Return the delimiter of a text file: the one that gives its first lines the same number of fields, above one.
-
-    Of several such, the one with the most fields; white space only where no other does so. Where none fits all lines,
-    the one that splits the first line most, so that reading the file names the line that does not fit.
-
-    Args:
-        path: An existing file, as for `opened`.
-        limits: How much is read.
-        encoding: Of the file.
-
-    Raises:
-        DataError: If the file is no text, is empty, has an endless first line, names one column only, or two
-            delimiters fit equally well.
-    """
-    lines = _first_lines(path, limits, encoding)
-    if not lines:
-        raise DataError(Fault(path, "hold a header and rows, but it is empty"))
-    widths = {delimiter: found for delimiter in DELIMITERS if (found := _widths(lines, delimiter))}
-    if not widths:
-        raise DataError(
-            Fault(
-                f"every cell of {path}",
-                f"have at most {MAX_CELL_LENGTH} characters, but one has more",
-                hint="a quote that is left open has such an effect",
-            )
-        )
-    fitting = {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1 and len(set(found)) == 1}
-    candidates = fitting or {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1}
-    if not candidates:
-        blanks = _widths(lines, WHITE_SPACE)
-        if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
-            return WHITE_SPACE
-        raise DataError(
-            Fault(
-                f"the columns of {path}",
-                (
-                    f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column "
-                    f"only: {lines[0].strip()[:60]!r}"
-                ),
-                hint="federation.separator names another character",
-            )
-        )
-    most = max(candidates.values())
-    best = [delimiter for delimiter, width in candidates.items() if width == most]
-    if len(best) > 1:
-        names = [DELIMITERS[delimiter] for delimiter in best]
-        ways = " or ".join(f"federation.separator={name}" for name in names)
-        raise DataError(
-            Fault(
-                f"the columns of {path}",
-                f"be separated in one way, but a {' or a '.join(names)} fits equally well: {ways}",
-            )
-        )
-    return best[0]
-
-
-@contextmanager
-def _faults_told(path: Path) -> Iterator[None]:
-    try:
-        yield
+        with _unpacked(path) as file:
+            while block := file.read(BLOCK_BYTES):
+                content += block
+                limits.check_bytes(path, len(content))
     except UNREADABLE as error:
         raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+    for start, kind in BINARY.items():
+        if content.startswith(start):
+            raise DataError(Fault(path, f"be text, but it is {kind}"))
+    text = _decoded(path, content, encoding)
+    if (zero := text.find("\0")) >= 0:
+        raise DataError(Fault(path, f"be text, but it holds a zero byte at character {zero}"))
+    return text
 
 
 @contextmanager
@@ -358,101 +140,109 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
             yield plain
 
 
-def _first_lines(path: Path, limits: ReadLimits, encoding: str) -> list[str]:
-    with opened(path, limits, encoding) as file:
-        head = file.read(NUM_BYTES_LOOKED_AT + 1)
-    is_whole = len(head) <= NUM_BYTES_LOOKED_AT
+def _decoded(path: Path, content: bytearray, encoding: str | None) -> str:
+    if encoding in (None, "utf-8"):
+        try:
+            return content.decode(UTF_8)
+        except UnicodeDecodeError as error:
+            if encoding is not None:
+                raise DataError(Fault(path, f"be UTF-8 text: {error.reason} at byte {error.start}")) from None
+        encoding = _likely_encoding(path, content)
+        logger.warning("%s is not UTF-8: read as %s; federation.encoding overrules that", path, encoding)
+    assert encoding is not None
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(head, final=is_whole)
+        return content.decode(encoding)
     except UnicodeError as error:
-        raise _wrong_encoding(path, encoding, error) from None
-    with_ends = io.StringIO(text, newline="").readlines()
-    lines = [line for line in (with_ends if is_whole else with_ends[:-1]) if line.strip()]
-    if not lines and not is_whole:
-        raise DataError(Fault(f"the first line of {path}", f"end within {NUM_BYTES_LOOKED_AT} bytes, but it does not"))
-    return lines[:NUM_LINES_LOOKED_AT]
+        raise DataError(Fault(path, f"be {encoding} text: {error}")) from None
+
+
+def _likely_encoding(path: Path, content: bytearray) -> str:
+    import charset_normalizer
+
+    if content.startswith(BYTE_ORDER_MARKS):
+        return "utf-16"
+    lines = (line for line in content.splitlines() if not line.isascii())
+    sample = b"\n".join(islice(lines, LINES_SNIFFED * LINES_SNIFFED))[:BLOCK_BYTES]
+    matches = charset_normalizer.from_bytes(sample, cp_exclusion=[*NO_SINGLE_BYTES])
+    best = matches.best()
+    if best is None:
+        raise DataError(
+            Fault(path, "be text in UTF-8 or another known encoding", hint="federation.encoding names the encoding")
+        )
+    equal = (match for match in matches if (match.chaos, match.coherence) == (best.chaos, best.coherence))
+    fitting = {encoding for match in equal for encoding in match.could_be_from_charset}
+    return USUAL_ENCODING if USUAL_ENCODING in fitting else best.encoding
+
+
+def sniff_delimiter(path: Path, text: str) -> str:
+    """Return the delimiter of a text file: the one that gives its first lines the same number of fields, above one.
+
+    Of several such, the one with the most fields; white space only where no other does so. Where none fits all lines,
+    the one that splits the first line most, so that reading the file names the line that does not fit.
+
+    Raises:
+        DataError: If the text is empty, has an endless first line, names one column only, or two delimiters fit equally
+            well.
+    """
+    lines = _first_lines(path, text)
+    if not lines:
+        raise DataError(Fault(path, "hold a header and rows, but it is empty"))
+    widths = {delimiter: widths for delimiter in DELIMITERS if (widths := _widths(lines, delimiter))}
+    if not widths:
+        raise DataError(_long_cell_fault(path, OPEN_QUOTE))
+    fitting = {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1 and len(set(found)) == 1}
+    candidates = fitting or {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1}
+    if not candidates:
+        blanks = _widths(lines, WHITE_SPACE)
+        if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
+            return WHITE_SPACE
+        raise DataError(
+            Fault(
+                f"the columns of {path}",
+                f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column only: "
+                f"{lines[0].strip()[:60]!r}",
+                hint="federation.separator names another character",
+            )
+        )
+    most = max(candidates.values())
+    best = [delimiter for delimiter, width in candidates.items() if width == most]
+    if len(best) > 1:
+        names = [DELIMITERS[delimiter] for delimiter in best]
+        ways = " or ".join(f"federation.separator={name}" for name in names)
+        raise DataError(
+            Fault(
+                f"the columns of {path}",
+                f"be separated in one way, but a {' or a '.join(names)} fits equally well: {ways}",
+            )
+        )
+    return best[0]
+
+
+def _first_lines(path: Path, text: str) -> list[str]:
+    is_whole = len(text) <= CHARACTERS_SNIFFED
+    lines = io.StringIO(text[:CHARACTERS_SNIFFED], newline="").readlines()
+    filled = [line for line in (lines if is_whole else lines[:-1]) if line.strip()]
+    if not filled and not is_whole:
+        raise DataError(
+            Fault(f"the first line of {path}", f"end within {CHARACTERS_SNIFFED} characters, but it does not")
+        )
+    return filled[:LINES_SNIFFED]
 
 
 def _widths(lines: list[str], delimiter: str) -> list[int]:
     """Return the number of fields of each line; nothing where one is too long for a field."""
     try:
-        return [len(row) for row in fields(lines, delimiter) if row]
+        return [len(row) for row in _fields(lines, delimiter) if row]
     except csv.Error:
         return []
 
 
-def fields(lines: Iterable[str], delimiter: str) -> Any:
-    """Return a reader of the fields of each row; of `WHITE_SPACE` runs of it count as one, but in quotes."""
+def _fields(lines: Iterable[str], delimiter: str) -> Any:
+    """Return a reader of the fields of each row; outside quotes a run of white space counts as one `WHITE_SPACE`."""
     if delimiter == WHITE_SPACE:
         single = (BLANKS.sub(lambda found: found[1] or WHITE_SPACE, line.strip()) + "\n" for line in lines)
         return csv.reader(single, delimiter=WHITE_SPACE)
     return csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-
-
-def _wrong_encoding(path: Path, encoding: str, error: UnicodeError) -> WrongEncodingError:
-    name = "UTF-8" if encoding == ENCODING else encoding
-    where = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
-    reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
-    return WrongEncodingError(Fault(path, f"be {name} text", f"{reason}{where}"))
-
-
-class _CountedText(io.RawIOBase):
-    """The bytes of a text as they are unpacked. Every block passes through Python, so signals are heard between two."""
-
-    def __init__(self, path: Path, file: IO[bytes], limits: ReadLimits, encoding: str) -> None:
-        self._path = path
-        self._file = file
-        self._limits = limits
-        self._encoding = encoding
-        self._is_wide = encoding.startswith(("utf-16", "utf-32"))
-        self._num_bytes = 0
-        self._num_line_bytes = 0
-
-    def readable(self) -> bool:
-        """Whether it can be read: yes."""
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill a buffer as far as there are bytes; return how many there were."""
-        view = memoryview(buffer).cast("B")
-        with _faults_told(self._path):
-            block = self._file.read(min(len(view), self._limits.max_bytes + 1 - self._num_bytes))
-        if self._num_bytes == 0:
-            for start, kind in BINARY.items():
-                if block.startswith(start):
-                    raise DataError(Fault(self._path, f"be text, but it is {kind}"))
-            if block.startswith(BYTE_ORDER_MARKS) and not self._is_wide:
-                raise WrongEncodingError(f"{self._path} must be {self._encoding} text, but it is UTF-16")
-        zero = -1 if self._is_wide else block.find(b"\0")
-        if zero >= 0:
-            raise DataError(Fault(self._path, f"be text, but it holds a zero byte at byte {self._num_bytes + zero}"))
-        self._num_bytes += len(block)
-        self._limits.check_bytes(self._path, self._num_bytes)
-        self._check_line(block)
-        view[: len(block)] = block
-        return len(block)
-
-    def _check_line(self, block: bytes) -> None:
-        """Refuse a line without end before a parser has all of it in memory."""
-        end = max(block.rfind(b"\n"), block.rfind(b"\r"))
-        self._num_line_bytes = len(block) - end - 1 + (self._num_line_bytes if end < 0 else 0)
-        if self._num_line_bytes > MAX_LINE_BYTES:
-            raise DataError(
-                Fault(f"every line of {self._path}", f"end within {MAX_LINE_BYTES} bytes, but one does not")
-            )
-
-
-CATEGORY_FIELD = {b"kind": b"category"}
-"""On the field of a column whose cells are categories, whatever they are."""
-INDEX = "index"
-SAVED_INDEX = re.compile(r"__index_level_\d+__")
-FRAME = "the DataFrame"
-NUM_CELLS_AT_ONCE = 1_000_000
-OPEN_QUOTE = "; a quote that is left open has such an effect"
-
-
-class _UnlikeArrowError(Exception):
-    """A text that Arrow's parser does not take, or takes in another way."""
 
 
 def read_csv(
@@ -461,337 +251,118 @@ def read_csv(
     columns: tuple[str, ...] | None = None,
     nameless_index: bool = False,
     limits: ReadLimits = USUAL_LIMITS,
-    kept: KeptRows | None = None,
     encoding: str | None = "utf-8",
     has_header: bool | None = True,
+    num_rows: int | None = None,
 ) -> pa.Table:
     """Read a text file whose first line names the columns, or one without such a line.
 
     Args:
-        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked on the fly.
+        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked.
         delimiter: One character, `WHITE_SPACE` for any number of blanks; None to find it out from the first lines.
         columns: The columns of a file that does not name them; None where the first line does.
         nameless_index: Whether the first column may lack a name; it is then called `index`.
-        limits: How much is read.
-        kept: Takes the rows in place of the table, which comes back empty.
+        limits: The largest file.
         encoding: Of the file; None to find it out.
         has_header: Whether the first line names the columns; without one they are `column1`, `column2`, …. None means
             that it does, but refuses one that holds numbers.
-
-    Returns:
-        Texts without spaces at their ends.
+        num_rows: The first rows alone; None for all.
 
     Raises:
-        DataError: If the file cannot be read, is no text, is too large, has another delimiter, ragged rows, nameless
+        DataError: If the file can't be read, is no text, is too large, has another delimiter, ragged rows, nameless
             or repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
-
-    def read(encoding: str) -> pa.Table:
-        form = _Form(path, encoding, delimiter or sniff_delimiter(path, limits, encoding))
-        return _read_form(form, columns, nameless_index, limits, kept, has_header)
-
-    return read_text(path, encoding, limits, kept, read)
-
-
-@dataclass(frozen=True)
-class _Form:
-    """A text file of which it is known how it is written."""
-
-    path: Path
-    encoding: str
-    delimiter: str
-
-
-def _read_form(
-    form: _Form,
-    columns: tuple[str, ...] | None,
-    nameless_index: bool,
-    limits: ReadLimits,
-    kept: KeptRows | None,
-    has_header: bool | None,
-) -> pa.Table:
-    import pyarrow as pa
-
-    path = form.path
-    first, num_lines = next(_rows(form, limits), ([], 0))
+    text = read_text(path, encoding, limits)
+    delimiter = delimiter or sniff_delimiter(path, text)
+    rows = _rows(path, text, delimiter)
+    first, header_lines = next(rows, ([], 0))
     if not first:
         raise DataError(Fault(path, "hold a header and rows, but it is empty"))
     if columns is None and has_header is False:
         columns = tuple(f"column{number}" for number in range(1, len(first) + 1))
     if columns is None:
-        names = [INDEX if nameless_index and not first[0] and INDEX not in first else first[0], *first[1:]]
-        faults = _header_faults(path, names, form.delimiter, is_said=has_header is True)
+        header = [field.strip() for field in first]
+        names = [INDEX if nameless_index and not header[0] and INDEX not in header else header[0], *header[1:]]
+        faults = _header_faults(path, names, delimiter, is_said=has_header is True)
     else:
-        names, num_lines = list(columns), 0
+        names, header_lines, rows = [*columns], 0, _rows(path, text, delimiter)
         wrong = f"{path} must have the {len(columns)} columns {', '.join(columns)}, got {len(first)} columns"
         faults = [wrong] if len(first) != len(columns) else [*name_faults(path, names)]
     if faults:
         raise DataError(faults)
-    try:
-        blocks = collected(path, _arrow_blocks(form, names, num_lines, limits), limits, OPEN_QUOTE, kept)
-    except _UnlikeArrowError:
-        if kept is not None:
-            kept.restart()
-        blocks = collected(path, _row_blocks(form, names, num_lines, limits), limits, OPEN_QUOTE, kept)
-    if not blocks:
-        raise DataError(Fault(path, "hold rows below its header, but it has none"))
-    return pa.Table.from_batches(blocks)
+    table = _parsed_by_arrow(text, delimiter, names, header_lines) if num_rows is None else None
+    if table is None:
+        table = _table(names, _text_blocks(path, names, islice(rows, num_rows), limits))
+    return plain_table(path, table, limits=limits, hint=OPEN_QUOTE)
 
 
-def read_parquet(
-    path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS, kept: KeptRows | None = None
-) -> pa.Table:
-    """Read a Parquet file whose columns are numbers, texts, truth values or moments in time.
+def _parsed_by_arrow(text: str, delimiter: str, names: list[str], header_lines: int) -> pa.Table | None:
+    """Return the rows below the header by Arrow's parser, several times as fast; None where Python's must decide.
 
-    Args:
-        path: An existing file.
-        dropped: Columns that may be of any type, as nobody looks at them; they come back empty.
-        limits: How much is read; bytes are counted as the cells take them in memory.
-        kept: Takes the rows in place of the table, which comes back empty.
-
-    Returns:
-        Numbers as they are, truth values as the texts `true` and `false`, all else as text. The index that pandas
-        saves is left out.
-
-    Raises:
-        DataError: If the file can't be read, is too large, has columns of other types, repeated column names, a text of
-            more than `MAX_CELL_LENGTH` characters, or no rows.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    limits.check_file(path)
-    try:
-        schema = pq.read_schema(path)
-        with pq.ParquetFile(path, read_dictionary=[field.name for field in schema if is_text(field.type)]) as file:
-            limits.check_rows(path, file.metadata.num_rows)
-            row_bytes = sum(_cell_bytes(field) for field in schema if field.name not in dropped)
-            limits.check_bytes(path, file.metadata.num_rows * row_bytes)
-            faults = [*name_faults(path, schema.names), *type_faults(path, schema, dropped)]
-            if file.metadata.num_rows == 0:
-                faults.append(Fault(path, "hold rows, but it has none"))
-            if faults:
-                raise DataError(faults)
-            names = [name for name in schema.names if name not in dropped and not SAVED_INDEX.fullmatch(name)]
-            blocks = collected(path, _parquet_blocks(path, file, names, limits), limits, kept=kept)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, MemoryError):
-            raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(Fault(path, problem=f"can't be read as Parquet: {reason}")) from None
-    return with_empty(pa.Table.from_batches(blocks), [name for name in schema.names if name in dropped])
-
-
-def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
-    """Take a DataFrame for what it would be as a Parquet file: an index with a name is a column.
-
-    Args:
-        frame: Of numbers, texts, truth values or moments in time.
-        dropped: Columns that may hold anything, as nobody looks at them; they come back empty.
-
-    Raises:
-        DataError: If it has columns of other types, repeated column names, too long a text, or no rows.
-    """
-    import pyarrow as pa
-
-    empty = [name for name in dropped if name in frame.columns]
-    try:
-        given = pa.Table.from_pandas(frame.drop(columns=empty))
-        given = given.drop_columns([name for name in given.column_names if SAVED_INDEX.fullmatch(name)])
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            Fault(FRAME, f"have one type a column, a name each, all different: {first_line(error)}")
-        ) from None
-    return with_empty(read_rows(given, FRAME), empty)
-
-
-def read_rows(given: pa.Table, what: str) -> pa.Table:
-    """Take Arrow's columns for what they would be as a Parquet file.
-
-    Args:
-        given: Of numbers, texts, truth values or moments in time.
-        what: How messages call it.
-
-    Raises:
-        DataError: If it has columns of other types, repeated names, too long a text, or no rows.
-    """
-    import pyarrow as pa
-
-    faults = [*name_faults(what, given.schema.names), *type_faults(what, given.schema, ())]
-    if faults or not len(given):
-        raise DataError(faults or Fault(what, "hold rows, but it has none"))
-    return pa.Table.from_batches(collected(what, given.to_batches(), NO_LIMITS))
-
-
-def with_empty(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """Return a table with further columns that hold nothing."""
-    import pyarrow as pa
-
-    for name in names:
-        table = table.append_column(name, pa.nulls(len(table), pa.string()))
-    return table
-
-
-def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None:
-    """Check that a file has certain columns.
-
-    Raises:
-        DataError: If any is missing; all of them and the columns found are named.
-    """
-    missing = [name for name in wanted if name not in rows.column_names]
-    if missing:
-        raise DataError(
-            Fault(path, (f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"))
-        )
-
-
-def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return cells as text without spaces at its ends, float64, whole numbers or moments, null where one is missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind, types = cells.type, pa.types
-    if types.is_dictionary(kind):
-        return plain_cells(pc.cast(cells, pa.large_string() if is_text(kind.value_type) else kind.value_type))
-    if types.is_floating(kind) or types.is_decimal(kind):
-        numbers = pc.cast(cells, pa.float64())
-        return pc.if_else(pc.is_nan(numbers), None, numbers)
-    if types.is_integer(kind) or types.is_timestamp(kind):
-        return cells
-    if types.is_date(kind):
-        return pc.cast(cells, pa.timestamp("s"))
-    text = pc.utf8_trim_whitespace(cells if is_text(kind) else pc.cast(cells, pa.string()))
-    return pc.if_else(pc.equal(text, ""), None, text)
-
-
-def _categorical(schema: pa.Schema) -> set[str]:
-    """Return the columns of categories whose values may be numbers: pandas' `Categorical`, or Arrow's dictionaries."""
-    import pyarrow as pa
-
-    dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
-    categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
-    with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
-        said = schema.pandas_metadata["columns"]
-        categories |= {column["name"] for column in said if column["pandas_type"] == "categorical"}
-    return categories
-
-
-def collected(
-    path: Path | str, blocks: Iterable[pa.RecordBatch], limits: ReadLimits, hint: str = "", kept: KeptRows | None = None
-) -> list[pa.RecordBatch]:
-    """Return blocks of plain cells, checked as they come.
-
-    Args:
-        path: Of the table, for messages.
-        blocks: As the file holds them.
-        limits: How many rows are read.
-        hint: Follows the message about a long cell.
-        kept: Takes each block; an empty one alone comes back then.
-
-    Raises:
-        DataError: If there are too many rows, or a cell is too long.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    plain: list[pa.RecordBatch] = []
-    num_rows = 0
-    for block in blocks:
-        num_rows += len(block)
-        limits.check_rows(path, num_rows)
-        columns = [plain_cells(column) for column in block.columns]
-        texts = [column for column in columns if is_text(column.type)]
-        if any((pc.max(pc.utf8_length(column)).as_py() or 0) > MAX_CELL_LENGTH for column in texts):
-            raise DataError(_long_cell_fault(path, hint))
-        categories = _categorical(block.schema)
-        fields = [
-            pa.field(name, column.type, metadata=CATEGORY_FIELD if name in categories else None)
-            for name, column in zip(block.schema.names, columns, strict=True)
-        ]
-        plain.append(pa.record_batch(columns, schema=pa.schema(fields)))
-        if kept is not None:
-            kept.add(plain[-1])
-            plain = [plain[-1].slice(0, 0)]
-    return plain
-
-
-def _arrow_blocks(form: _Form, names: list[str], num_lines: int, limits: ReadLimits) -> Iterator[pa.RecordBatch]:
-    """Yield the rows below some lines, as texts, by Arrow's parser.
-
-    Raises:
-        _UnlikeArrowError: Where a line has other than as many fields, or fields are quoted behind a space.
+    That is where a line has other than as many fields, which Python's parser reports with its number, or a field is
+    quoted behind a space.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    if form.delimiter == WHITE_SPACE:
-        raise _UnlikeArrowError
-    encoding = "utf8" if form.encoding == ENCODING else form.encoding
-    with opened(form.path, limits, form.encoding) as file:
-        try:
-            with arrow_csv.open_csv(
-                file,
-                arrow_csv.ReadOptions(column_names=names, skip_rows=num_lines, encoding=encoding),
-                arrow_csv.ParseOptions(
-                    delimiter=form.delimiter,
-                    newlines_in_values=True,
-                    invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
-                ),
-                arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-            ) as reader:
-                for block in reader:
-                    if any(
-                        pc.any(pc.starts_with(column, " ")).as_py()
-                        and pc.any(pc.match_substring_regex(column, '^ +"')).as_py()
-                        for column in block.columns
-                    ):
-                        raise _UnlikeArrowError
-                    yield block
-        except pa.ArrowInvalid:
-            raise _UnlikeArrowError from None
+    if delimiter == WHITE_SPACE:
+        return None
+    parse = arrow_csv.ParseOptions(
+        delimiter=delimiter,
+        newlines_in_values=True,
+        invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+    )
+    read = arrow_csv.ReadOptions(column_names=names, skip_rows=header_lines)
+    texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    try:
+        table = arrow_csv.read_csv(pa.BufferReader(text.encode()), read, parse, texts)
+    except pa.ArrowInvalid:
+        return None
+    for cells in table.columns:
+        if pc.any(pc.starts_with(cells, " ")).as_py() and pc.any(pc.match_substring_regex(cells, '^ +"')).as_py():
+            return None
+    return table
 
 
-def _row_blocks(form: _Form, names: list[str], num_lines: int, limits: ReadLimits) -> Iterator[pa.RecordBatch]:
-    """Yield what `_arrow_blocks` does, row by row: slower, but it takes spaces before quotes and names a wrong line."""
+def _rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
+    """Yield the fields of each row that is not blank, and the number of its last line."""
+    reader = _fields(io.StringIO(text, newline=""), delimiter)
+    try:
+        for row in reader:
+            if len(row) > 1 or any(field.strip() for field in row):
+                yield row, reader.line_num
+    except csv.Error:
+        raise DataError(_long_cell_fault(path, OPEN_QUOTE)) from None
+
+
+def _text_blocks(
+    path: Path, names: list[str], rows: Iterable[tuple[list[str], int]], limits: ReadLimits
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    def block() -> pa.RecordBatch:
-        return pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*rows, strict=True)], names)
-
-    rows: list[list[str]] = []
-    for row, number in _rows(form, limits):
-        if number <= num_lines:
-            continue
-        if len(row) != len(names):
-            hint = OPEN_QUOTE if "\n" in row[-1] else ""
-            raise DataError(
-                Fault(
-                    f"every line of {form.path}",
-                    (
-                        f"have as many fields as the header: line {number} has {len(row)} fields, the "
-                        f"header {len(names)}{hint}"
-                    ),
+    rows, num_rows = iter(rows), 0
+    while block := [*islice(rows, max(1, BLOCK_CELLS // len(names)))]:
+        for row, line in block:
+            if len(row) != len(names):
+                hint = OPEN_QUOTE if "\n" in row[-1] else ""
+                raise DataError(
+                    Fault(
+                        f"every line of {path}",
+                        f"have as many fields as the header: line {line} has {len(row)} fields, the header "
+                        f"{len(names)}{hint}",
+                    )
                 )
-            )
-        rows.append(row)
-        if len(rows) * len(names) >= NUM_CELLS_AT_ONCE:
-            yield block()
-            rows.clear()
-    if rows:
-        yield block()
+        num_rows += len(block)
+        limits.check_rows(path, num_rows)
+        cells = zip(*(row for row, _ in block), strict=True)
+        yield pa.record_batch([pa.array(column, pa.string()) for column in cells], names)
 
 
-def _rows(form: _Form, limits: ReadLimits) -> Iterator[tuple[list[str], int]]:
-    """Yield the fields of each row that is not blank, without spaces at their ends, and the number of its last line."""
-    with opened(form.path, limits, form.encoding) as file, io.TextIOWrapper(file, form.encoding, newline="") as text:
-        reader = fields(text, form.delimiter)
-        try:
-            for row in reader:
-                if len(row) > 1 or any(field.strip() for field in row):
-                    yield [field.strip() for field in row], reader.line_num
-        except csv.Error:
-            raise DataError(_long_cell_fault(form.path, OPEN_QUOTE)) from None
+def _table(names: Sequence[str], blocks: Iterable[pa.RecordBatch]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(blocks, pa.schema([(name, pa.string()) for name in names]))
 
 
 def _long_cell_fault(path: Path | str, hint: str) -> str:
@@ -853,31 +424,316 @@ def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
         yield Fault(f"the column names of {path}", f"differ, but {listed(map(shown, repeated))} occurs repeatedly")
 
 
-def _parquet_blocks(path: Path, file: pq.ParquetFile, names: list[str], limits: ReadLimits) -> Iterator[pa.RecordBatch]:
-    num_bytes = 0
-    for block in file.iter_batches(max(1, NUM_CELLS_AT_ONCE // max(1, len(names))), columns=names):
-        num_bytes += sum(bytes_of_cells(column) for column in block.columns)
-        limits.check_bytes(path, num_bytes)
-        yield block
+def read_json_lines(
+    path: Path,
+    dropped: Collection[str] = (),
+    limits: ReadLimits = USUAL_LIMITS,
+    encoding: str | None = "utf-8",
+    num_rows: int | None = None,
+) -> pa.Table:
+    """Read a file of objects; a key that one lacks is a missing cell.
+
+    Args:
+        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked.
+        dropped: Keys whose values may be anything; they come back empty.
+        limits: The largest file.
+        encoding: Of the file; None to find it out.
+        num_rows: The first rows alone; None for all.
+
+    Raises:
+        DataError: If a line is no object, or holds an object or a list, or the file is too large or no text.
+    """
+    text = read_text(path, encoding, limits)
+    names: dict[str, None] = {}
+    num_lines = num_values = 0
+    for line in islice(_objects(path, text), num_rows):
+        num_lines, num_values = num_lines + 1, num_values + len(line)
+        names |= dict.fromkeys(line)
+        if len(names) > MAX_COLUMNS:
+            raise DataError(Fault(path, f"have at most {MAX_COLUMNS:,} columns, but it has more keys"))
+    if not names:
+        raise DataError(Fault(path, "hold one object of keys and values a line, but it is empty"))
+    if num_lines * len(names) > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * num_values):
+        raise DataError(
+            Fault(
+                f"the objects of {path}",
+                f"share their keys, but {num_lines:,} of them have {len(names):,} keys, of which each has "
+                f"{num_values / num_lines:.1f} on average",
+            )
+        )
+    objects = islice(_objects(path, text), num_rows)
+    rows = ([None if name in dropped else line.get(name) for name in names] for line in objects)
+    return table_of_rows(str(path), [*names], rows, limits)
 
 
-def _cell_bytes(field: pa.Field) -> int:
-    """Return how much a cell takes at least: what numbers take, nothing for what has no fixed size."""
+def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            hint = "; a list of objects is no file of lines" if line.lstrip().startswith("[") else ""
+            given = f"{shown(line.strip()[:60])} in line {number}{hint}"
+            raise DataError(Fault(f"every line of {path}", "be a JSON object", given))
+        yield value
+
+
+def table_of_rows(source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits) -> pa.Table:
+    """Return rows of Python values as a table; each cell becomes text, as in a CSV file.
+
+    Args:
+        source: Where they are from, for messages.
+        names: Of the columns.
+        rows: Each with a value a column: None, text, a number, a truth value, or a date or time.
+        limits: The largest table; bytes are those of the texts.
+
+    Raises:
+        DataError: If a column has no name or the name of another, a cell holds anything else, or there is too much, or
+            nothing.
+    """
+    if not all(names):
+        raise DataError(f"every column of {source} must have a name, but one has none")
+    return plain_table(source, _table(names, blocks_of_rows(source, names, rows, limits)), limits=limits)
+
+
+def blocks_of_rows(
+    source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of Python values as blocks of texts.
+
+    Raises:
+        DataError: If a cell holds something else than a plain value, or there is too much.
+    """
+    import pyarrow as pa
+
+    rows = iter(rows)
+    num_bytes = num_rows = 0
+    while block := [*islice(rows, max(1, BLOCK_CELLS // max(1, len(names)) // 5))]:
+        texts = [
+            [_text(source, name, num_rows + number, cell) for number, cell in enumerate(cells, start=1)]
+            for name, cells in zip(names, zip(*block, strict=True), strict=True)
+        ]
+        num_rows += len(block)
+        num_bytes += sum(len(text) for column in texts for text in column if text)
+        limits.check_rows(source, num_rows)
+        limits.check_bytes(source, num_bytes)
+        yield pa.record_batch([pa.array(column, pa.string()) for column in texts], [*names])
+
+
+def _text(source: str, name: str, row: int, value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case datetime():
+            return value.isoformat(sep=" ")
+        case str():
+            text = value
+        case int() | float() | Decimal() | date() | time():
+            text = str(value)
+        case _:
+            raise DataError(
+                Fault(
+                    f"column {name!r} of {source}",
+                    "hold a number, text, truth value or date a cell",
+                    f"{shown(value)} in row {row}",
+                    f"{column_key(name, 'drop')} leaves it out",
+                )
+            )
     try:
-        return int(field.type.bit_width) // 8
-    except ValueError:
-        return 0
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            Fault(f"column {name!r} of {source}", "hold Unicode text", f"half a character in row {row}")
+        ) from None
+    return text
 
 
-def bytes_of_cells(column: pa.Array) -> int:
-    """Return how much a column's cells take once each is on its own; one that holds nothing takes `CELL_BYTES`."""
+def read_parquet(
+    path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS, num_rows: int | None = None
+) -> pa.Table:
+    """Read a Parquet file whose columns are numbers, texts, truth values or dates and times.
+
+    Args:
+        path: An existing file.
+        dropped: Columns that may be of any type; they come back empty.
+        limits: The largest file; bytes are those of the unpacked columns.
+        num_rows: About the first rows alone; None for all.
+
+    Returns:
+        Numbers as they are, truth values as the texts `true` and `false`, all else as text. The index that pandas
+        saves is left out.
+
+    Raises:
+        DataError: If the file can't be read, is too large, has columns of other types, repeated column names, a text of
+            more than `MAX_CELL_LENGTH` characters, or no rows.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    limits.check_file(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            faults = [*name_faults(path, file.schema_arrow.names), *type_faults(path, file.schema_arrow, dropped)]
+            if faults:
+                raise DataError(faults)
+            limits.check_rows(path, file.metadata.num_rows)
+            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+            limits.check_bytes(path, sum(group.total_byte_size for group in groups))
+            names = [name for name in file.schema_arrow.names if name not in dropped]
+            if num_rows is None:
+                table = file.read(names)
+            else:
+                batches = islice(file.iter_batches(num_rows, columns=names), 1)
+                table = pa.Table.from_batches(batches, pa.schema([file.schema_arrow.field(name) for name in names]))
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise DataError(Fault(path, problem=f"can't be read as Parquet: {first_line(error)}")) from None
+    left_out = [name for name in file.schema_arrow.names if name in dropped]
+    return with_empty(plain_table(path, table, limits=limits), left_out)
+
+
+def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
+    """Read a file of Arrow's IPC format (Feather), whose columns are as those of `read_parquet`.
+
+    Raises:
+        DataError: As `read_parquet`.
+    """
+    import pyarrow as pa
+
+    limits.check_file(path)
+    try:
+        with pa.OSFile(str(path)) as file:
+            try:
+                table = pa.ipc.open_file(file).read_all()
+            except pa.ArrowInvalid:
+                file.seek(0)
+                table = pa.ipc.open_stream(file).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise DataError(Fault(path, problem=f"can't be read as an Arrow file: {first_line(error)}")) from None
+    left_out = [name for name in table.column_names if name in dropped]
+    limits.check_bytes(path, table.nbytes)
+    if repeated := [*name_faults(path, table.column_names)]:
+        raise DataError(repeated)
+    return with_empty(plain_table(path, table.drop_columns(left_out), limits=limits), left_out)
+
+
+def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
+    """Return a DataFrame as if it were read from a Parquet file: an index with a name is a column.
+
+    Args:
+        frame: Of numbers, texts, truth values or dates and times.
+        dropped: Columns that may hold anything; they come back empty.
+
+    Raises:
+        DataError: If it has columns of other types, repeated column names, too long a text, or no rows.
+    """
+    import pyarrow as pa
+
+    empty = [name for name in dropped if name in frame.columns]
+    try:
+        table = pa.Table.from_pandas(frame.drop(columns=empty))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            Fault(FRAME, f"have one type a column, a name each, all different: {first_line(error)}")
+        ) from None
+    return with_empty(plain_table(FRAME, table), empty)
+
+
+def plain_table(source: Path | str, table: pa.Table, *, limits: ReadLimits = NO_LIMITS, hint: str = "") -> pa.Table:
+    """Return a table's columns as plain cells; a saved index without a name is left out.
+
+    Args:
+        source: Where it is from, for messages.
+        table: Of numbers, texts, truth values or dates and times.
+        limits: The largest table.
+        hint: Follows the message about a long cell.
+
+    Raises:
+        DataError: If it has columns of other types, repeated names, too long a text, too many rows, or none.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not pa.types.is_dictionary(column.type) or not is_text(column.type.value_type):
-        return max(int(column.nbytes), CELL_BYTES * len(column))
-    lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
-    return int(pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0) + int(column.indices.nbytes)
+    faults = [*name_faults(source, table.column_names), *type_faults(source, table.schema, ())]
+    if not faults and not len(table):
+        faults = [Fault(source, "hold rows, but it has none")]
+    if faults:
+        raise DataError(faults)
+    limits.check_rows(source, len(table))
+    categories = _categorical(table.schema)
+    columns: list[pa.ChunkedArray] = []
+    fields: list[pa.Field] = []
+    for name in table.column_names:
+        if SAVED_INDEX.fullmatch(name):
+            continue
+        cells = plain_cells(table[name])
+        if is_text(cells.type) and (pc.max(pc.utf8_length(cells)).as_py() or 0) > MAX_CELL_LENGTH:
+            raise DataError(_long_cell_fault(source, hint))
+        columns.append(cells)
+        fields.append(pa.field(name, cells.type, metadata=CATEGORY_FIELD if name in categories else None))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def with_empty(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """Return a table with further columns that hold nothing."""
+    import pyarrow as pa
+
+    for name in names:
+        table = table.append_column(name, pa.nulls(len(table), pa.string()))
+    return table
+
+
+def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None:
+    """Check that a file has certain columns.
+
+    Raises:
+        DataError: If any is missing; all of them and the columns found are named.
+    """
+    missing = [name for name in wanted if name not in rows.column_names]
+    if missing:
+        raise DataError(
+            Fault(path, (f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"))
+        )
+
+
+def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return cells as text without spaces at its ends, float64, whole numbers or moments, null where one is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, types = cells.type, pa.types
+    if types.is_dictionary(kind):
+        return plain_cells(pc.cast(cells, pa.large_string() if is_text(kind.value_type) else kind.value_type))
+    if types.is_floating(kind) or types.is_decimal(kind):
+        numbers = pc.cast(cells, pa.float64())
+        return pc.if_else(pc.is_nan(numbers), None, numbers)
+    if types.is_integer(kind) or types.is_timestamp(kind):
+        return cells
+    if types.is_date(kind):
+        return pc.cast(cells, pa.timestamp("s"))
+    text = pc.utf8_trim_whitespace(cells if is_text(kind) else pc.cast(cells, pa.string()))
+    return pc.if_else(pc.equal(text, ""), None, text)
+
+
+def _categorical(schema: pa.Schema) -> set[str]:
+    """Return the columns of categories whose values may be numbers: pandas' `Categorical`, or Arrow's dictionaries."""
+    import pyarrow as pa
+
+    dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
+    categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
+        said = schema.pandas_metadata["columns"]
+        categories |= {column["name"] for column in said if column["pandas_type"] == "categorical"}
+    return categories
 
 
 def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:

@@ -25,7 +25,7 @@ from fedscout.experiments.data.columns import ColumnRoles, in_order, row_name, r
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes
 from fedscout.experiments.data.images import PixelArray, image_dataset, plain_picture
 from fedscout.experiments.data.own_table import LabelledRows, dataset_from_own_table, labelled_rows
-from fedscout.experiments.data.table_files import plain_cells, read_rows, with_empty
+from fedscout.experiments.data.table_files import plain_cells, plain_table, with_empty
 from fedscout.experiments.data.tables import MOST_ROWS_EACH, dataset_from_table
 from fedscout.experiments.data.texts import text_dataset, text_rows
 
@@ -367,7 +367,7 @@ def cells_of_rows(rows: datasets.Dataset, dropped: Collection[str]) -> pa.Table:
             numbers = table[name].to_pylist()
             names = [None if number is None or number < 0 else kind.int2str(number) for number in numbers]
             table = table.set_column(index, name, pa.array(names, pa.string()))
-    return with_empty(read_rows(table, "the Dataset"), empty)
+    return with_empty(plain_table("the Dataset", table), empty)
 
 
 def _table(request: DatasetRequest, rows: datasets.Dataset, roles: Roles, source: str) -> Dataset:

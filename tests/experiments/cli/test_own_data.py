@@ -31,7 +31,7 @@ def changed(row: int, cells: str) -> str:
 
 MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "empty file": ("t.csv", "", "must hold a header and rows, but it is empty"),
-    "header alone": ("t.csv", HEADER + "\n", "must hold rows below its header"),
+    "header alone": ("t.csv", HEADER + "\n", "must hold rows"),
     "one column": ("t.csv", "grade\na\nb\n", "its header names one column only: 'grade'"),
     "another delimiter": ("t.csv", GOOD.replace(",", "#"), "must be separated by one of comma, semicolon, tab, bar"),
     "two delimiters": ("t.csv", GOOD.replace("x,", "x;").replace(",y", ";y"), "as many fields as the header"),
