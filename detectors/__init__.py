@@ -1,7 +1,7 @@
-"""Heterogeneity detection: how the clients' data differ, told from aggregates that they are willing to give.
+"""Heterogeneity detection: measure how clients' data differ from the aggregates that clients release.
 
-`fedscout.detectors.detect.detect` makes a report through a Flower grid. It is not among the names below,
-since these are read by processes that need no Flower, such as the command line's help.
+`fedscout.detectors.detect.detect` creates a report through a Flower grid. It is not exported here, because this
+package is also imported by processes that do not need Flower, such as the command line's help.
 """
 
 from fedscout.detectors.queries import CLIENT_QUERIES

@@ -1,66 +1,64 @@
-"""Calibrated feature skew: do a client's rows differ from the others' rows *of the same class*, beyond chance?
+"""Calibrated feature skew: do a client's rows differ from the others' rows *of the same class* beyond chance?
 
-Let client k hold n_c rows of class c, of N_c in all, with mean m_c against everyone's M_c. Its label-adjusted shift in
-feature j is the inverse-variance mean of its class-wise differences from the others, as in analysis of covariance,
+**Statistic.** Let client k hold n_c rows of class c, of N_c in all, with mean m_c and pooled mean M_c. Its
+label-adjusted shift in feature j is the inverse-variance mean of its class-wise differences from the others, as in
+analysis of covariance,
 
     a_j = (Σ_c n_c (m_cj − M_cj)) / W,    W = Σ_c w_c,    w_c = n_c (1 − n_c / N_c),
 
 with variance Σ_c w_c s²_cj / W², s²_cj the variance within class c. A class that no other client holds has weight 0. So
-label skew alone shifts nothing, and neither do wrong labels where all classes are equally frequent: they move rows
-between classes, not the client's rows as a whole.
-
-The statistic is the sum over features of the standardised shifts' squares,
+label skew alone causes no shift, and neither do wrong labels if all classes are equally frequent: they move rows
+between classes, not the client's rows as a whole. The statistic is the sum over features of the squared standardised
+shifts,
 
     Q = Σ_j (Σ_c n_c (m_cj − M_cj))² / Σ_c w_c s²_cj,
 
-Hotelling's T² without the inverse of a covariance matrix, which does not exist where there are more features than rows
-(M. S. Srivastava and M. Du. A test for the mean vector with fewer observations than the dimension. Journal of
-Multivariate Analysis 99(3), 2008). If the client's rows are like the others', Q has the mean d, the variance 2 tr R²
-and the third central moment 8 tr R³, R being the correlation matrix within classes, by the client's own weights w_c
-(`fedscout.detectors.feature_skew`). Its distribution is approximated by these three moments, and p-values are
-corrected over clients by Holm's method. Where clients have few rows of features that are far from normal, the variance
-is larger (`fedscout.detectors.feature_skew`); the third moment is then taken to grow with its square, as that of a
-scaled χ² does. A feature that is nearly always the same has a mean that is anything but normal: the one client with a
-row that differs would be far off by it. So a feature's part of Q is capped where a normal shift hardly ever comes. And
-where rows lie far out, as those of log-normal features, the one client of many that has them is far off: but its own
-variance is then large as well. So s²_cj is raised by the factor by which the client's own variance within classes
-exceeds everyone's, where it does.
+Hotelling's T² without the inverse of a covariance matrix, which does not exist if there are more features than rows (M.
+S. Srivastava and M. Du. A test for the mean vector with fewer observations than the dimension. Journal of Multivariate
+Analysis 99(3), 2008). Under the null hypothesis Q has mean d, variance 2 tr R² and third central moment 8 tr R³, R
+being the correlation matrix within classes for the client's own weights w_c (`fedscout.detectors.feature_skew`). Its
+distribution is approximated by these three moments, and p-values are corrected over clients by Holm's method. For few
+rows of heavy-tailed features the variance is larger (`fedscout.detectors.feature_skew`); the third moment is then
+assumed to grow with its square, as for a scaled χ².
 
-The effect is the root mean square over features of the client's shift from the median of all clients' shifts, in
-standard deviations within a class; from its square 1/n is taken, what chance adds to it. The median keeps one shifted
-client from making all others look shifted the other way.
+Two corrections for non-normal features: The mean of a nearly constant feature is far from normal, and a single
+deviating row would dominate Q, so each feature's contribution to Q is capped at a value that a normal shift rarely
+exceeds. With heavy tails, such as of log-normal features, the one client that holds the extreme rows deviates strongly,
+but its own variance is then large as well. So s²_cj is multiplied by the ratio of the client's variance within classes
+to the pooled one if that exceeds 1.
 
-**One feature.** The cap hides a shift of one feature of many from Q, however large and certain it is. So `ONE_SHARE` of
-the rate goes to a second test, of the client's largest standardised shift alone: its p-value is that of Student's t
-distribution with the client's rows less its classes as degrees of freedom, times the number of features (Bonferroni, as
-it supposes nothing of their correlation), and corrected over clients as well. Its effect is that feature's shift, which
-flags from `ONE_EFFECT` times the smallest effect on. It counts for clients that Q does not flag.
+**Effect.** The root mean square over features of the client's shift from the median of all clients' shifts, in standard
+deviations within a class; the sampling variance 1/n is subtracted from its square. The median keeps one shifted client
+from making all others look shifted the other way.
 
-Where rows belong together, the variance of a_j is its design effect times as large, and groups count in place of rows
+**Single-feature test.** The cap hides a shift of one feature of many from Q, however large and significant it is. So
+`ONE_SHARE` of the rate is spent on a second test, of the client's largest standardised shift: its p-value is that of
+Student's t distribution with the client's rows less its classes as degrees of freedom, times the number of features
+(Bonferroni, as no correlation is assumed), and corrected over clients as well. Its effect is that feature's shift,
+which flags from `ONE_EFFECT` times the smallest effect. It applies to clients that Q does not flag.
+
+**Grouped rows.** The variance of a_j is multiplied by its design effect, and groups replace rows
 (`fedscout.detectors.feature_skew`).
 
-Where clients hold so few rows of each class that less than half of all rows may be told of class by class, rows of all
-classes are compared as one. That is the same question only if labels are distributed alike, so it is asked only of
-clients whose labels are known to be (`fedscout.detectors.detect.clients_of_like_labels`).
+**Few rows per class.** If less than half of all rows may be released class by class, rows of all classes are compared
+as one class. This is equivalent only for identical label distributions, so it is restricted to clients with similar
+labels (`fedscout.detectors.detect.clients_of_like_labels`).
 
-How each client's rows lie in feature space, in a few numbers: enough to build a federation that looks like this one.
+**Client features.** A summary of each client's feature distribution, sufficient to synthesise a similar federation. It
+takes no further query: it follows from the sums that clients release for the calibrated decision.
 
-Nothing is asked for it: it follows from the sums that clients have told for the calibrated decision
-(`fedscout.detectors.feature_skew`), of which the gate lets out nothing over fewer than `min_release` rows.
+- **Shift.** a_k is the client's label-adjusted shift less the median client's, in standard deviations within a class,
+  shape `(d,)`. It is reported on at most `NUM_AXES` shared axes, the leading right singular vectors of the matrix of
+  all shifts, so that clients with a common shift stay together, and a report of many features stays small. Sampling
+  adds 1/n to the mean square over features: each row of the matrix is shrunk to the client's effect, sqrt(max(|a_k|²/d
+  − 1/n, 0)), and the reported vector has that length, whatever part of it lay off the axes.
+- **Spread.** The root of the client's sum of squares about its own class means over the sum expected from the pooled
+  variances, both in standard deviations within classes.
+- **Gain.** How far apart the client's class means m_c are, relative to the pooled M_c: the slope of the regression of
+  one on the other through their means, weighted by rows, over all features. Scaled features change spread and gain
+  alike, noise on features changes the spread alone.
 
-- **Shift.** a_k is the client's label-adjusted shift (`fedscout.detectors.calibrated_feature_skew`) less the
-  median client's, in standard deviations within a class, shape `(d,)`. It is told on at most `NUM_AXES` axes that all
-  clients share, the leading right singular vectors of the matrix of all shifts, so that clients that are shifted
-  together stay together, and a report of many features stays small. Chance adds 1/n to the mean square over features:
-  each row of the matrix is shrunk to the client's effect, sqrt(max(|a_k|²/d − 1/n, 0)), and what is told has that
-  length, whatever part of it lay off the axes.
-- **Spread.** The root of the client's sum of squares about its own class means over what everyone's variances would
-  give, both in standard deviations within classes.
-- **Gain.** How far apart the client's class means m_c lie, over everyone's M_c: the slope of the regression of one on
-  the other through their means, weighted by rows, all features together. Features times a factor change spread and
-  gain alike, noise on features changes the spread alone.
-
-With more than `SAMPLED_CLIENTS` clients the axes are those of the first so many.
+With more than `SAMPLED_CLIENTS` clients the axes are computed from the first `SAMPLED_CLIENTS`.
 """
 
 from __future__ import annotations
@@ -108,15 +106,15 @@ class Shifts:
 
     Attributes:
         clients: Ascending.
-        rows: Rows that could be compared, shape `(clients,)`.
+        rows: Number of compared rows, shape `(clients,)`.
         statistics: Q, shape `(clients,)`.
         largest: Largest standardised shift of a feature, shape `(clients,)`.
         freedom: Its degrees of freedom, at least 1, shape `(clients,)`.
-        mean: Of Q if clients are alike.
-        variance, third: Further central moments of Q if clients are alike, shape `(clients,)`.
-        offsets: Shift from everyone's mean in standard deviations within a class, shape `(clients, features)`.
+        mean: Mean of Q under the null hypothesis.
+        variance, third: Further central moments of Q under the null hypothesis, shape `(clients,)`.
+        offsets: Shift from the pooled mean in standard deviations within a class, shape `(clients, features)`.
         features: The features behind the columns of `offsets`: those that vary within a class.
-        by_chance: What chance adds to the mean square of a client's offsets, shape `(clients,)`.
+        by_chance: Expected mean square of a client's offsets under the null hypothesis, shape `(clients,)`.
         units: Independent rows, or groups of rows, shape `(clients,)`.
     """
 
@@ -134,14 +132,14 @@ class Shifts:
     units: Values
 
     def p_values(self, excess: float = 0.0) -> Values:
-        """Return each client's p-value, not corrected.
+        """Return each client's uncorrected p-value.
 
         Args:
             excess: Squared coefficient of variation of the squared lengths of rows, or of sums over groups, see
                 `fedscout.detectors.feature_skew`.
         """
-        own = self.variance * (1 - 1 / self.units) + excess * self.mean**2 / self.units
-        variances = np.maximum(own, self.variance)
+        adjusted = self.variance * (1 - 1 / self.units) + excess * self.mean**2 / self.units
+        variances = np.maximum(adjusted, self.variance)
         thirds = self.third * (variances / self.variance) ** 2
         return np.array(
             [
@@ -151,39 +149,39 @@ class Shifts:
         )
 
     def one_feature_p_values(self) -> Values:
-        """Return the p-value of each client's most shifted feature, corrected over features and not over clients."""
+        """Return the p-value of each client's most shifted feature, corrected over features but not over clients."""
         from scipy.stats import t as student
 
         return np.asarray(np.minimum(1.0, 2 * student.sf(self.largest, self.freedom) * len(self.features)))
 
 
 def within_covariance(pooled: PooledMoments, classes: ClassMoments) -> Values:
-    """Return the covariance within classes, shape `(d, d)`; the rows that were not told of count as one more class.
+    """Return the covariance within classes, shape `(d, d)`; withheld rows count as one more class.
 
     Args:
         pooled: Moments of all rows.
-        classes: Of those that were told of.
+        classes: Moments of the released classes.
     """
     present = classes.pooled_counts > 0
     counts = classes.pooled_counts[present].astype(np.float64)
     means = classes.means[present]
-    rest = pooled.num_rows - counts.sum()
-    if rest > 0:
-        rest_mean = (pooled.mean * pooled.num_rows - classes.sums.sum(axis=0)) / rest
-        counts, means = np.append(counts, rest), np.vstack([means, rest_mean])
-    apart = (means - pooled.mean) * np.sqrt(counts)[:, None]
-    scatter = pooled.covariance * (pooled.num_rows - 1) - apart.T @ apart
+    num_withheld = pooled.num_rows - counts.sum()
+    if num_withheld > 0:
+        withheld_mean = (pooled.mean * pooled.num_rows - classes.sums.sum(axis=0)) / num_withheld
+        counts, means = np.append(counts, num_withheld), np.vstack([means, withheld_mean])
+    deviations = (means - pooled.mean) * np.sqrt(counts)[:, None]
+    scatter = pooled.covariance * (pooled.num_rows - 1) - deviations.T @ deviations
     return np.asarray(scatter / max(pooled.num_rows - len(counts), 1))
 
 
 def varying(covariance: Values) -> IntArray:
-    """Return the features that vary within a class beyond rounding; the covariance has the shape `(d, d)`."""
+    """Return the features whose variance in a covariance, shape `(d, d)`, exceeds rounding errors."""
     diagonal = np.diag(covariance)
     return np.flatnonzero(diagonal > 1e-12 * max(float(diagonal.max(initial=0.0)), np.finfo(np.float64).tiny))
 
 
 def per_deviation(covariance: Values) -> Values:
-    """Return one over each feature's standard deviation, 0 for those that do not vary, shape `(d,)`."""
+    """Return the inverse of each feature's standard deviation, 0 for those that do not vary, shape `(d,)`."""
     scale = np.zeros(len(covariance))
     features = varying(covariance)
     scale[features] = 1 / np.sqrt(np.diag(covariance)[features])
@@ -196,13 +194,13 @@ def label_adjusted_shifts(
     groups: FeatureGroups | None = None,
     covariances: ClassCovariances | None = None,
 ) -> Shifts | str:
-    """Return the shifts; or that fewer than two clients share a class with others, or no feature varies within one.
+    """Return the shifts, or why there are none: fewer than two comparable clients, or no feature varies within a class.
 
     Args:
         classes: Per-class sums.
         within: Covariance within classes, shape `(d, d)`.
-        groups: What clients tell of rows that belong together; None where rows are independent.
-        covariances: Of the classes; None where `within` is taken for that of every client.
+        groups: Design effects of grouped rows; None if rows are independent.
+        covariances: Covariances by class mix; None uses `within` for every client.
     """
     from scipy.stats import chi2
 
@@ -258,22 +256,22 @@ def classes_as_one(totals: Mapping[int, ClientTotals], pooled: PooledMoments) ->
     """Return moments in which all rows are of one class.
 
     Args:
-        totals: Of each client.
+        totals: Totals of each client.
         pooled: Moments of all rows.
     """
     return ClassMoments(
         pooled_counts=np.array([pooled.num_rows]),
         sums=(pooled.mean * pooled.num_rows)[None, :],
         squares=(pooled.variance * (pooled.num_rows - 1))[None, :],
-        counts={client: np.array([own.num_rows]) for client, own in totals.items()},
-        totals={client: own.total for client, own in totals.items()},
-        spreads={client: own.squares for client, own in totals.items()},
+        counts={client: np.array([client_totals.num_rows]) for client, client_totals in totals.items()},
+        totals={client: client_totals.total for client, client_totals in totals.items()},
+        spreads={client: client_totals.squares for client, client_totals in totals.items()},
         own=None,
     )
 
 
 def released_share(classes: ClassMoments, pooled: PooledMoments) -> float:
-    """Return the share of all rows that were told of class by class, in `[0, 1]`."""
+    """Return the share of all rows that are released class by class, in `[0, 1]`."""
     return float(classes.pooled_counts.sum()) / pooled.num_rows
 
 
@@ -288,13 +286,12 @@ def decide_feature_skew_calibrated(
     """Test each client's label-adjusted shift.
 
     Args:
-        shifts: Of the clients, or why they can't be compared.
-        rate: Probability of any flag in a federation whose clients are alike within classes.
-        min_effect: Root mean square shift that a flagged client has at least, or a part of that of its most shifted
-            feature.
+        shifts: Shifts of the clients, or why they can't be compared.
+        rate: Probability of any flag in a federation whose clients are identically distributed within classes.
+        min_effect: Smallest root mean square shift that flags; that of a single feature is `ONE_EFFECT` times as large.
         by_class: Whether rows of the same class were compared.
         excess: Squared coefficient of variation of the rows' squared lengths.
-        names: Of clients and features, for the sentence.
+        names: Display names of clients and features.
     """
     if isinstance(shifts, str):
         return CalibratedFinding.unmeasured(NAME, rate, shifts)
@@ -327,61 +324,68 @@ def decide_shifts(
     one_feature_p_values: Values | None = None,
     names: Names = UNNAMED,
 ) -> CalibratedFinding:
-    """Decide by the clients' shifts from their median, whatever the test of them was.
+    """Decide by the clients' shifts from their median, given the p-values of any test.
 
     Args:
-        clients: Who was compared.
+        clients: Compared clients.
         p_values: Not corrected over clients, shape `(clients,)`.
         offsets: Shifts in standard deviations, shape `(clients, features)`.
-        by_chance: What chance adds to the mean square of a client's shifts, shape `(clients,)`.
+        by_chance: Expected mean square of a client's shifts under the null hypothesis, shape `(clients,)`.
         features: The features behind the columns of `offsets`.
         rate: Largest p-value that flags.
         min_effect: Smallest root mean square shift that flags.
-        method: The test.
-        compared: Which rows were compared, for the sentence.
+        method: Description of the test.
+        compared: Description of the compared rows, for the sentence.
         one_feature_p_values: Of each client's most shifted feature, not corrected over clients; None if not tested.
-        names: Of clients and features, for the sentence.
+        names: Display names of clients and features.
     """
     centred = offsets - np.median(offsets, axis=0)
     effects = by_client(clients, np.sqrt(np.maximum((centred**2).mean(axis=1) - by_chance, 0.0)))
     named = {
         client: tuple(
-            FeatureShift(feature=int(features[i]), shift=float(own[i]))
-            for i in largest(np.abs(own), SHIFT_NAMED, FEATURES_NAMED)
+            FeatureShift(feature=int(features[i]), shift=float(client_shifts[i]))
+            for i in largest(np.abs(client_shifts), SHIFT_NAMED, FEATURES_NAMED)
         )
-        for client, own in zip(clients, centred, strict=True)
+        for client, client_shifts in zip(clients, centred, strict=True)
     }
     corrected = by_client(clients, holm(p_values))
-    told = partial(describe_shift, compared=compared)
+    describe = partial(describe_shift, compared=compared)
     if one_feature_p_values is None:
         return decide(
-            NAME, [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)], rate, told, names=names
+            NAME,
+            [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)],
+            rate,
+            describe,
+            names=names,
         )
-    every = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
-    one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
-    one = ClientTest(
-        one_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
+    overall = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
+    single_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
+    single = ClientTest(
+        single_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
     )
-    least = ONE_EFFECT * min_effect
-    alone = {
+    min_single_effect = ONE_EFFECT * min_effect
+    single_only = {
         client
         for client in clients
-        if one.evidence(client, 1, rate, least).flagged and not every.evidence(client, 1, rate, min_effect).flagged
+        if single.evidence(client, 1, rate, min_single_effect).flagged
+        and not overall.evidence(client, 1, rate, min_effect).flagged
     }
-    one = replace(one, effects={client: one.effects[client] for client in alone})
-    return decide(NAME, [(every, min_effect), (one, least)], rate, told, names=names)
+    single = replace(single, effects={client: single.effects[client] for client in single_only})
+    return decide(NAME, [(overall, min_effect), (single, min_single_effect)], rate, describe, names=names)
 
 
 def describe_shift(client: int, evidence: ClientEvidence, names: Names, compared: str) -> str:
-    """Say how far a client's rows are shifted against others, which `compared` says more of."""
-    over = "in one feature" if evidence.source == "one feature" else "root mean square over features"
+    """Return a sentence on a client's shift from the other clients' rows; `compared` describes these."""
+    scope = "in one feature" if evidence.source == "one feature" else "root mean square over features"
     text = (
-        f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({over}) "
+        f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({scope}) "
         f"against other clients' rows {compared}"
     )
     if not evidence.features:
         return text
-    positions, shifts = zip(*((each.feature, f"{each.shift:+.2g}") for each in evidence.features), strict=True)
+    positions, shifts = zip(
+        *((feature_shift.feature, f"{feature_shift.shift:+.2g}") for feature_shift in evidence.features), strict=True
+    )
     return f"{text}, most of all {names.some_features(positions, shifts)}"
 
 
@@ -390,43 +394,45 @@ SAMPLED_CLIENTS: Final = 200
 
 
 def client_features(shifts: Shifts, classes: ClassMoments, within: Values) -> tuple[ClientFeatures, ...]:
-    """Return what is told of each client that was compared.
+    """Return the feature summary of each compared client.
 
     Args:
-        shifts: Of the clients.
-        classes: The sums that they follow from; of one class, where rows were compared without regard to theirs.
-        within: Covariance of rows that were compared, shape `(d, d)`.
+        shifts: Shifts of the clients.
+        classes: The sums behind the shifts; a single class if rows were compared regardless of class.
+        within: Covariance of the compared rows, shape `(d, d)`.
     """
     weights = np.zeros(len(within))
     weights[shifts.features] = 1 / np.diag(within)[shifts.features]
-    told = shared_axes(shifts)
+    shared_shifts = shared_axes(shifts)
     return tuple(
         ClientFeatures(
             client=client,
-            shift=tuple(own.tolist()),
+            shift=tuple(client_shift.tolist()),
             spread=_spread(client, classes, weights),
             gain=_gain(client, classes, weights),
         )
-        for client, own in zip(shifts.clients, told, strict=True)
+        for client, client_shift in zip(shifts.clients, shared_shifts, strict=True)
     )
 
 
 def shared_axes(shifts: Shifts) -> Values:
-    """Return the clients' shifts on the axes that they share, as long as their effects, shape `(clients, axes)`."""
+    """Return the clients' shifts on shared axes, scaled to the length of their effects, shape `(clients, axes)`."""
     centred = shifts.offsets - np.median(shifts.offsets, axis=0)
     squares = (centred**2).mean(axis=1)
     effects = np.sqrt(np.maximum(squares - shifts.by_chance, 0.0))
     shrunk = centred * np.divide(effects, np.sqrt(squares), out=np.zeros_like(effects), where=squares > 0)[:, None]
     _, sizes, axes = np.linalg.svd(shrunk[:SAMPLED_CLIENTS], full_matrices=False)
     leading = axes[:NUM_AXES][sizes[:NUM_AXES] > 1e-9 * max(float(sizes.max(initial=0.0)), 1e-9)]
-    told = shrunk @ (leading * np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])[:, None]).T
-    lengths = np.linalg.norm(told, axis=1)
-    return np.asarray(told * np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None])
+    projected = (
+        shrunk @ (leading * np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])[:, None]).T
+    )
+    lengths = np.linalg.norm(projected, axis=1)
+    return np.asarray(projected * np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None])
 
 
 def _spread(client: int, classes: ClassMoments, weights: Values) -> float | None:
-    usual = float(np.maximum(classes.counts[client] - 1, 0) @ classes.variances @ weights)
-    return float(np.sqrt(classes.spreads[client] @ weights / usual)) if usual > 0 else None
+    expected = float(np.maximum(classes.counts[client] - 1, 0) @ classes.variances @ weights)
+    return float(np.sqrt(classes.spreads[client] @ weights / expected)) if expected > 0 else None
 
 
 def _gain(client: int, classes: ClassMoments, weights: Values) -> float | None:
@@ -435,8 +441,10 @@ def _gain(client: int, classes: ClassMoments, weights: Values) -> float | None:
     if classes.own is None or np.count_nonzero(present) < 2:
         return None
     rows = counts[present][:, None]
-    own = classes.own[client][present] / rows
-    everyone = classes.means[present]
-    own, everyone = (means - (rows * means).sum(axis=0) / rows.sum() for means in (own, everyone))
-    apart = float((rows * everyone**2).sum(axis=0) @ weights)
-    return float((rows * own * everyone).sum(axis=0) @ weights) / apart if apart > 0 else None
+    client_means = classes.own[client][present] / rows
+    pooled_means = classes.means[present]
+    client_means, pooled_means = (
+        means - (rows * means).sum(axis=0) / rows.sum() for means in (client_means, pooled_means)
+    )
+    scatter = float((rows * pooled_means**2).sum(axis=0) @ weights)
+    return float((rows * client_means * pooled_means).sum(axis=0) @ weights) / scatter if scatter > 0 else None

@@ -1,8 +1,8 @@
-"""Detectors that talk to clients at the same time.
+"""Detectors as coroutines that exchange messages with clients in lockstep.
 
-A conversation is a generator: it yields what it wants to send, is handed the answers, and returns its result. Each
-detector is thus written as if it were alone, and several are held together, step by step, so that what they send
-travels in common exchanges:
+A conversation is a generator: it yields the queries and trainings to send, receives the answers, and returns its
+result. Each detector is thus written as if it ran alone, and several run in lockstep, so that their messages share
+exchanges:
 
     def tallest(clients: Sequence[int]) -> Conversation[float]:
         (answers,), _ = yield [Query("height", clients=clients)], []
@@ -31,7 +31,7 @@ CLIENTS = "clients"
 
 
 def hold(grid: Grid, conversation: Conversation[Result]) -> Result:
-    """Hold one conversation and return its result."""
+    """Run one conversation and return its result."""
     result: Result = hold_together(grid, {"": conversation})[""]
     return result
 
@@ -39,36 +39,36 @@ def hold(grid: Grid, conversation: Conversation[Result]) -> Result:
 def hold_together(
     grid: Grid, conversations: Mapping[str, Conversation[Any]], timings: dict[str, float] | None = None
 ) -> dict[str, Any]:
-    """Hold conversations in lockstep: what all of them want next is one exchange.
+    """Run conversations in lockstep; each step sends the requests of all of them in one exchange.
 
     Args:
-        grid: Where the clients are.
+        grid: Connection to the clients.
         conversations: By name.
-        timings: Is added the seconds that each conversation spends at its own work, by its name, and those of waiting
-            for clients, as `CLIENTS`.
+        timings: Updated in place with the seconds that each conversation computes, by its name, and the seconds of
+            waiting for clients, as `CLIENTS`.
 
     Returns:
-        The result of each.
+        The result of each conversation, by name.
     """
-    spent = {} if timings is None else timings
+    seconds = {} if timings is None else timings
     results: dict[str, Any] = {}
-    heard: dict[str, Answers | None] = dict.fromkeys(conversations)  # a generator's first step takes None
-    while heard:
+    answers_by_name: dict[str, Answers | None] = dict.fromkeys(conversations)  # a generator's first step takes None
+    while answers_by_name:
         sendings: dict[str, Sending] = {}
-        for name, answers in heard.items():
-            with timed(spent, name):
+        for name, answers in answers_by_name.items():
+            with timed(seconds, name):
                 try:
                     sendings[name] = conversations[name].send(answers)  # type: ignore[arg-type]
                 except StopIteration as stop:
                     results[name] = stop.value
-        with timed(spent, CLIENTS):
-            heard = dict(_exchange_all(grid, sendings))
+        with timed(seconds, CLIENTS):
+            answers_by_name = dict(_exchange_all(grid, sendings))
     return results
 
 
 @contextmanager
 def timed(timings: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds of the block to `timings[name]`."""
+    """Add the duration of the block in seconds to `timings[name]`."""
     began = time.perf_counter()
     try:
         yield
@@ -77,9 +77,9 @@ def timed(timings: dict[str, float], name: str) -> Iterator[None]:
 
 
 def _exchange_all(grid: Grid, sendings: Mapping[str, Sending]) -> Iterator[tuple[str, Answers]]:
-    """Send what all conversations want in one exchange and yield each one's answers."""
-    queries = [query for own, _ in sendings.values() for query in own]
-    trainings = [training for _, own in sendings.values() for training in own]
+    """Send the requests of all conversations in one exchange and yield the answers to each conversation."""
+    queries = [query for requests, _ in sendings.values() for query in requests]
+    trainings = [training for _, requests in sendings.values() for training in requests]
     answers = exchange(grid, queries, trainings)
     query_answers, train_answers = iter(answers[0]), iter(answers[1])
     for name, (own_queries, own_trainings) in sendings.items():

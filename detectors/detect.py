@@ -1,11 +1,11 @@
-"""How a heterogeneity report is obtained: queries and training rounds through a Flower grid, decisions from answers.
+"""Heterogeneity detection through a Flower grid: exchange queries and models with clients and decide from the answers.
 
-Clients that withhold their label counts, as they do below the fewest rows they may release, take no part in anything
-that follows; in particular their models are not asked for. Answers come sorted by client, so a report depends on the
-data, the seed and the settings, not on how clients are spread over hosts.
+Clients that withhold their label counts, because they hold fewer rows than they may release, are excluded from all
+later steps; in particular their models are not requested. Answers are sorted by client, so a report depends on the
+data, the seed and the settings, but not on how clients are distributed over hosts.
 
-Everything after the label counts is two conversations held together (`fedscout.detectors.conversation`), so that a
-whole detection takes four exchanges, for any number of clients and of repetitions:
+After the label counts, the feature and the model measurement run in lockstep (`fedscout.detectors.conversation`), so
+that a whole detection takes four exchanges, for any number of clients and of repetitions:
 
 | exchange | features                       | models                           |
 | -------- | ------------------------------ | -------------------------------- |
@@ -14,17 +14,13 @@ whole detection takes four exchanges, for any number of clients and of repetitio
 | 3        | sums of the others             | round 2 of every repetition      |
 | 4        | centroids, histograms, others  | mean outputs of one average      |
 
-Sums are moments over all rows and class by class; the others are how labels agree and how unlike rows are. The
-published rules and the calibrated ones (`fedscout.detectors.statistics`) decide on the same answers. In the
-second exchange clients that know no groups also tell how many of their rows have near copies
-(`fedscout.detectors.near_copies`): where these are too many, no difference between clients is told.
+Sums are moments over all rows and per class; "others" are the label agreement and the moments of row lengths. The
+published and the calibrated rules (`fedscout.detectors.statistics`) decide on the same answers. In the second exchange
+clients without row groups also report how many of their rows have near copies (`fedscout.detectors.near_copies`);
+if there are too many, no difference between clients is reported.
 
-More rounds take an exchange each, and so does what exceeds the limits on how much of the clients' answers the server
-holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.GROUP_BYTES`).
-
-The label message: what clients tell of their classes, completed to all their rows, and the two decisions on it.
-
-The model messages: what the outlier detector trains, and how differently the clients' data make one model answer.
+Each further round takes one more exchange, and so does each block beyond the limits on how much of the clients'
+answers the server holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.GROUP_BYTES`).
 """
 
 from __future__ import annotations
@@ -85,15 +81,15 @@ from fedscout.engine.messages.exchange import Query
 
 @dataclass(frozen=True)
 class LabelMeasurement:
-    """What the label message gave, by client where it is of clients.
+    """Result of the label exchange.
 
     Attributes:
-        released: What clients tell of each class; with noise, made to add up to their rows.
-        counts: Rows of each class, withheld ones completed so that clients are most alike.
-        withheld: Why the others told nothing.
-        finding: The published decision.
-        calibrated: The calibrated one.
-        notes: What a reader of the findings must know.
+        released: Released label counts; with noise, adjusted to add up to each client's rows.
+        counts: Rows of each class by client; withheld rows are completed so that clients are most similar.
+        withheld: Reason of each client that released no counts.
+        finding: Decision of the published rule.
+        calibrated: Decision of the calibrated rule.
+        notes: Caveats on the findings.
     """
 
     released: ReleasedCounts
@@ -107,35 +103,35 @@ class LabelMeasurement:
 def measure_labels(
     settings: DetectionConfig, seed: int, grouped: bool = False, names: Names = UNNAMED
 ) -> Conversation[LabelMeasurement]:
-    """Ask every client for its label counts, with noise if there is an epsilon, and decide.
+    """Query the label counts of every client, with noise if an epsilon is set, and decide on label skew.
 
     Args:
-        settings: Thresholds, and how much noise clients add.
-        seed: Of drawn tables and of seeded noise.
-        grouped: Whether clients know which of their rows belong together; asked for unless noise is added.
-        names: Of clients and classes, for sentences.
+        settings: Thresholds and the noise that clients add.
+        seed: Seed of simulated tables and of seeded noise.
+        grouped: Whether clients have row groups; these are queried unless noise is added.
+        names: Display names of clients and classes.
 
     Raises:
         DataError: If no client answers.
     """
     private = settings.epsilon is not None
     query = Query(PRIVATE_COUNTS, config=noise_terms(settings, seed)) if private else Query(LABEL_COUNTS)
-    asks_groups = grouped and not private
-    (answers, *others), _ = yield [query, *([Query(GROUP_LABELS)] if asks_groups else [])], []
-    groups = others[0].arrays if asks_groups else None
+    queries_groups = grouped and not private
+    (answers, *group_answers), _ = yield [query, *([Query(GROUP_LABELS)] if queries_groups else [])], []
+    groups = group_answers[0].arrays if queries_groups else None
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
         raise DataError(
             Fault("at least one client", "answer", hint=f"of {len(answers.refused)} none did: {reasons[0]}")
         )
-    told = np.stack([arrays["counts"].astype(np.int64) for arrays in answers.arrays.values()])
+    reported = np.stack([arrays["counts"].astype(np.int64) for arrays in answers.arrays.values()])
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])
     if private:
-        released = ReleasedCounts.whole(dict(zip(clients, plausible_counts(told, sizes), strict=True)))
+        released = ReleasedCounts.whole(dict(zip(clients, plausible_counts(reported, sizes), strict=True)))
     else:
-        least = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
-        released = ReleasedCounts(clients, told, sizes, np.maximum(least, 1))  # a client may lie
+        min_release = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
+        released = ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
     counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
     if released.share_told == 0:
@@ -158,13 +154,13 @@ def measure_labels(
 
 @dataclass(frozen=True)
 class ModelMeasurement:
-    """What training gave.
+    """Result of the training exchanges.
 
     Attributes:
-        finding: The published decision.
-        comparisons: Those behind it.
+        finding: Decision of the published rule.
+        comparisons: Comparison of each repetition.
         parts: Comparisons on disjoint parts of the rows.
-        output_divergence: Of the average model of the first comparison.
+        output_divergence: Output divergence of the average model of the first comparison.
     """
 
     finding: Finding
@@ -173,7 +169,7 @@ class ModelMeasurement:
     output_divergence: float | None
 
     def metrics(self) -> dict[str, Any]:
-        """Return what is reported of them beside the decision."""
+        """Return the reported metrics of models by the names of `ReportedMetrics`."""
         return {
             "output_divergence": self.output_divergence,
             "model_distances": _client_means([comparison.distances for comparison in self.comparisons]),
@@ -191,36 +187,36 @@ def measure_models(
     parts: Sequence[RowPart] = (),
     names: Names = UNNAMED,
 ) -> Conversation[ModelMeasurement]:
-    """Train, compare and decide, then ask for the outputs of the first average.
+    """Train and compare models, decide on outliers, and query the outputs of the first average model.
 
     Args:
-        clients: Who trains.
-        paired: Those of them who are asked for outputs; none where rows have no labels.
-        initial_vectors: Gives the random initial models of seeds.
+        clients: Clients that train.
+        paired: Subset of the clients whose outputs are queried; empty if rows have no labels.
+        initial_vectors: Returns the random initial model of each seed.
         training: Local training of each round.
         settings: Repetitions, rounds and thresholds.
-        seed: Of initial models, batches and projections.
-        parts: Of the clients' rows, on which they train as well.
-        names: Of clients, for the sentence.
+        seed: Seed of initial models, batches and projections.
+        parts: Parts of the clients' rows for additional repetitions.
+        names: Display names of clients.
     """
     compared = yield from train_and_compare(clients, initial_vectors, training, settings, seed, parts)
     comparisons = compared[: settings.outlier_repetitions]
-    usable, whole = (
-        tuple(comparison for comparison in some if comparison is not None)
-        for some in (comparisons, compared[settings.outlier_repetitions :])
+    usable, part_comparisons = (
+        tuple(comparison for comparison in group if comparison is not None)
+        for group in (comparisons, compared[settings.outlier_repetitions :])
     )
     divergence = None
     if usable and paired and settings.epsilon is None:
         divergence = yield from measure_output_divergence(paired, usable[0].average)
-    return ModelMeasurement(decide_outliers(comparisons, settings, names), usable, whole, divergence)
+    return ModelMeasurement(decide_outliers(comparisons, settings, names), usable, part_comparisons, divergence)
 
 
 def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conversation[float | None]:
-    """Ask clients for their mean outputs; None if fewer than two answer with finite ones.
+    """Query the clients' mean outputs; return None if fewer than two clients answer with finite ones.
 
     Args:
-        clients: Who is asked.
-        model: The model that all of them run, shape `(params,)`.
+        clients: Clients to query.
+        model: The model that all of them evaluate, shape `(params,)`.
     """
     (answers,), _ = yield [Query(MEAN_OUTPUT, {"model": model}, clients=clients)], []
     means = [arrays["mean"] for arrays in answers.arrays.values() if np.isfinite(arrays["mean"]).all()]
@@ -257,17 +253,18 @@ def detect(
     """Measure how the clients' data differ.
 
     Args:
-        grid: Where the clients are; they must know `CLIENT_QUERIES`.
-        initial_vectors: Gives the random initial models of seeds, each of shape `(params,)`.
+        grid: Connection to the clients, which must support `CLIENT_QUERIES`.
+        initial_vectors: Returns the random initial model of each seed, each of shape `(params,)`.
         training: Local training of the outlier detector's rounds.
         settings: Thresholds and sizes.
-        seed: Of initial models, batches and samples.
+        seed: Seed of initial models, batches and samples.
         holds_rows: Whether clients hold labelled rows. If not, only their models are compared.
-        grouped: Whether they know which of their rows belong together.
-        classifies: Whether models tell classes. If not, labels are tenths of a quantity, and outputs are not compared.
-        ordered: Whether class numbers are places on a line.
-        expected_seconds: Of a round, of clients that take any; None where nothing is known of time.
-        names: Of clients, classes and features, for sentences.
+        grouped: Whether clients have row groups.
+        classifies: Whether the task is classification. If not, labels are deciles of the regression target, and
+            outputs are not compared.
+        ordered: Whether class numbers are ordinal.
+        expected_seconds: Expected seconds of a round, by client; clients without an entry take none. None if unknown.
+        names: Display names of clients, classes and features.
 
     Raises:
         DataError: If no client answers.
@@ -288,13 +285,13 @@ def detect(
         labels: LabelMeasurement = results[LABEL_SKEW]
         clients = tuple(labels.counts)
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
-        alike = clients_of_like_labels(labels)
+        similar_clients = clients_of_like_labels(labels)
         sizes = labels.released.num_rows.tolist()
         parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
-            FEATURE_SKEW: measure_private_features(clients, settings, seed, alike, names)
+            FEATURE_SKEW: measure_private_features(clients, settings, seed, similar_clients, names)
             if private
-            else measure_features(clients, paired, settings, alike, grouped, names),
+            else measure_features(clients, paired, settings, similar_clients, grouped, names),
             OUTLIERS: measure_models(
                 clients, paired if classifies else (), initial_vectors, training, settings, seed, parts, names
             ),
@@ -306,15 +303,17 @@ def detect(
         features: FeatureMeasurement = results[FEATURE_SKEW]
         models: ModelMeasurement = results[OUTLIERS]
         with timed(timings, OUTLIERS):
-            skews = tuple(_unless_copied(found, copies) for found in (labels.calibrated, features.calibrated))
-            explained = why_models_differ(skews)
-            if private and explained is None:
-                explained = "noise may hide skew that would be the reason"
-            tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
-            calibrated_outliers = decide_outliers_calibrated(
-                features.agreement, tested, explained, settings, features.concepts, names
+            skews = tuple(
+                _unmeasured_if_near_copies(finding, copies) for finding in (labels.calibrated, features.calibrated)
             )
-            calibrated_outliers = _unless_copied(calibrated_outliers, copies)
+            reason = why_models_differ(skews)
+            if private and reason is None:
+                reason = "noise may hide skew that would be the reason"
+            distance_test = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
+            calibrated_outliers = decide_outliers_calibrated(
+                features.agreement, distance_test, reason, settings, features.concepts, names
+            )
+            calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
         with timed(timings, "metrics"):
             reported = _metrics(labels.counts, paired, features, models, ordered)
     return HeterogeneityReport(
@@ -337,7 +336,7 @@ def detect(
         notes=(
             *labels.notes,
             *features.notes,
-            *_copies_notes(copies),
+            *_near_copy_notes(copies),
             *_sampling_notes(len(clients), settings),
             *_privacy_notes(settings),
             *([] if classifies else [TENTHS]),
@@ -348,30 +347,30 @@ def detect(
 
 
 def clients_of_like_labels(labels: LabelMeasurement) -> tuple[int, ...]:
-    """Return the clients whose rows may be compared whatever their class: none whose labels may be another mixture.
+    """Return the clients with similar label distributions, whose rows may be compared regardless of class.
 
-    It takes labels that are known, of at least `MOSTLY_TOLD` of all rows, and in which no skew was found. A client may
-    still hold another mixture that is too weak for the test to find, or that withheld counts may explain, and strong
-    enough to shift its features. So those are left out whose labels differ from the others' with a p-value below
-    `SUSPECT_LABELS`, not corrected over clients: by the label test where all is told, which knows of noise, and else by
-    Pearson's test of what is told, withheld rows being one more class.
+    Requires that the class of at least `MOSTLY_TOLD` of all rows is released and that no label skew was detected. A
+    client may still have a different label distribution that is too weak for the test, or hidden by withheld counts,
+    but strong enough to shift its features. Therefore clients are excluded whose labels differ from the others' with a
+    p-value below `SUSPECT_LABELS`, not corrected over clients: by the label test, which accounts for noise, if all
+    counts are released, else by Pearson's test of the released counts with the withheld rows as one more class.
     """
     from scipy.stats import chi2_contingency
 
-    tested = labels.calibrated
-    told, rows = labels.released.told, labels.released.num_rows
-    if not tested.measured or tested.detected or told.sum() < MOSTLY_TOLD * rows.sum():
+    finding = labels.calibrated
+    reported, rows = labels.released.told, labels.released.num_rows
+    if not finding.measured or finding.detected or reported.sum() < MOSTLY_TOLD * rows.sum():
         return ()
-    if told.sum() == rows.sum():
-        least = min(1.0, SUSPECT_LABELS * len(tested.clients))
-        return tuple(client for client, own in tested.clients.items() if own.p_value >= least)
-    table = np.column_stack([told, rows - told.sum(axis=1)])
+    if reported.sum() == rows.sum():
+        min_p_value = min(1.0, SUSPECT_LABELS * len(finding.clients))
+        return tuple(client for client, own in finding.clients.items() if own.p_value >= min_p_value)
+    table = np.column_stack([reported, rows - reported.sum(axis=1)])
     table = table[:, table.sum(axis=0) > 0]
-    everyone = table.sum(axis=0)
+    pooled = table.sum(axis=0)
     return tuple(
         client
         for client, own in zip(labels.released.clients, table, strict=True)
-        if chi2_contingency(np.stack([own, everyone - own]), correction=False).pvalue >= SUSPECT_LABELS
+        if chi2_contingency(np.stack([own, pooled - own]), correction=False).pvalue >= SUSPECT_LABELS
     )
 
 
@@ -380,11 +379,11 @@ def _measure_copies(clients: Sequence[int]) -> Conversation[NearCopies]:
     return NearCopies.pooled(answers.arrays.values())
 
 
-def _unless_copied(finding: CalibratedFinding, copies: NearCopies | None) -> CalibratedFinding:
-    """Return a finding, or that nothing can be told where rows have near copies and a difference was found.
+def _unmeasured_if_near_copies(finding: CalibratedFinding, copies: NearCopies | None) -> CalibratedFinding:
+    """Return the finding, or "not measured" if it detects a difference and too many rows have near copies.
 
-    Tests take rows as independent. Rows that belong together make clients differ more than chance has it, never less,
-    so that only what was found is in doubt.
+    Tests assume independent rows. Dependent rows make clients differ more than chance would, never less, so only
+    positive findings are unreliable.
     """
     if copies is None or not copies.too_many or not finding.detected:
         return finding
@@ -395,7 +394,7 @@ def _unless_copied(finding: CalibratedFinding, copies: NearCopies | None) -> Cal
     return CalibratedFinding.unmeasured(finding.name, finding.rate, reason)
 
 
-def _copies_notes(copies: NearCopies | None) -> list[str]:
+def _near_copy_notes(copies: NearCopies | None) -> list[str]:
     if copies is None or not copies.too_many:
         return []
     return [
@@ -413,14 +412,14 @@ def _detect_by_models(
     seed: int,
     names: Names,
 ) -> HeterogeneityReport:
-    """Return the report on clients that play episodes: they have neither labels nor features, but models."""
+    """Return the report on reinforcement-learning clients, which have models but neither labels nor features."""
     timings: dict[str, float] = {}
     clients = tuple(sorted(client_of(node) for node in grid.get_node_ids()))
     conversation = measure_models(clients, (), initial_vectors, training, settings, seed, names=names)
     models: ModelMeasurement = hold_together(grid, {OUTLIERS: conversation}, timings)[OUTLIERS]
     # Who plays draws episodes anew in each repetition, so that these are as independent as parts of rows.
-    tested = model_test(models.comparisons, models.comparisons, settings.detector_rate)
-    without = "clients that play episodes hold no labelled rows"
+    distance_test = model_test(models.comparisons, models.comparisons, settings.detector_rate)
+    reason = "clients that play episodes hold no labelled rows"
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -428,10 +427,10 @@ def _detect_by_models(
         num_classes=0,
         num_features=None,
         clients=(),
-        label_skew=Finding.unmeasured(LABEL_SKEW, settings.label_threshold, without),
-        feature_skew=Finding.unmeasured(FEATURE_SKEW, settings.feature_threshold, without),
+        label_skew=Finding.unmeasured(LABEL_SKEW, settings.label_threshold, reason),
+        feature_skew=Finding.unmeasured(FEATURE_SKEW, settings.feature_threshold, reason),
         outliers=models.finding,
-        calibrated=(decide_outliers_calibrated((), tested, None, settings, names=names),),
+        calibrated=(decide_outliers_calibrated((), distance_test, None, settings, names=names),),
         metrics=ReportedMetrics(**models.metrics()),
         notes=("The clients' models were compared; labels and features have no meaning where episodes are played.",),
         names=names,
@@ -458,12 +457,12 @@ def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
     return tuple(
         ClientFacts(
             client=client,
-            num_rows=int(released.num_rows[place]),
-            label_counts=tuple(low[place].tolist()),
-            min_release=int(released.min_release[place]),
-            heterogeneity_index=metrics.heterogeneity_index(int(present[place]), low.shape[1]),
+            num_rows=int(released.num_rows[index]),
+            label_counts=tuple(low[index].tolist()),
+            min_release=int(released.min_release[index]),
+            heterogeneity_index=metrics.heterogeneity_index(int(present[index]), low.shape[1]),
         )
-        for place, client in enumerate(released.clients)
+        for index, client in enumerate(released.clients)
     )
 
 

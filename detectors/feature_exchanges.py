@@ -1,21 +1,20 @@
-"""The feature messages: what the feature-skew detector asks in two exchanges, and what travels with it.
+"""The feature exchanges of a detection: which queries the feature detectors send, and the findings from the answers.
 
-With the moments clients send their per-class sums; with the centroids they send the histograms whose bins the moments
-place, how unlike their rows are in length, and how their labels agree with the other clients', whose classes the
-per-class sums describe.
+Without noise there are two exchanges. The first queries the moments and the per-class sums. The second queries the
+centroids, the histograms, whose bins depend on the moments, the moments of row lengths, and the label agreement, whose
+class means depend on the per-class sums.
 
-Feature skew from noisy sums: what is left to see of features under differential privacy.
-
-Clients release noisy sums S_k and squares of their clipped features (`fedscout.detectors.privacy`) in one
-exchange. Without cross-products there are no principal axes, so the published rule is not measured. The calibrated one
-compares rows of all classes as one, hence is not asked where labels are skewed, and feature by feature:
+With differential privacy, clients release noisy sums S_k and sums of squares of their clipped features
+(`fedscout.detectors.privacy`) in one exchange. Without cross-products there are no principal axes, so the published
+rule is not measured. The calibrated rule compares rows regardless of class, hence only for clients with similar labels,
+and tests feature by feature:
 
     z_kj = (S_kj − n_k S_j / N) / √(n_k (1 − n_k / N) s²_j + σ² ((1 − n_k / N)² + (K − 1) (n_k / N)²)),
 
 σ² being the variance of the noise on a sum. A client's p-value is that of its largest |z|, times the number of features
-(Bonferroni, as their correlation is not known), corrected over clients by Holm's method. s²_j is taken two standard
-deviations of its noise too large rather than too small. The effect is that of
-`fedscout.detectors.calibrated_feature_skew`, the noise's part taken from its square as well.
+(Bonferroni, as their correlation is unknown), corrected over clients by Holm's method. s²_j is increased by two
+standard deviations of its noise, which is conservative. The effect is that of
+`fedscout.detectors.calibrated_feature_skew`, with the contribution of the noise also subtracted from its square.
 """
 
 from __future__ import annotations
@@ -83,15 +82,16 @@ BLOCK_BYTES = 2**29
 
 @dataclass(frozen=True)
 class MomentsAnswers:
-    """What the first exchange gave.
+    """Result of the first exchange.
 
     Attributes:
-        num_features: None if nobody answered.
-        pooled: Moments of all rows of those who gave their triangle; None if nobody did, or features are too many.
-        totals: Rows, their sum and squares, of each such client.
+        num_features: None without answers.
+        pooled: Moments of all rows of the clients that sent their triangle; None if none did, or with too many
+            features.
+        totals: Row count, sum and squares of each such client.
         classes: Their per-class sums.
-        covariances: Of the classes; None where they are too many numbers.
-        notes: About clients that did not answer.
+        covariances: Covariances by class mix; None if they are too large.
+        notes: Notes on clients that did not answer.
     """
 
     num_features: int | None
@@ -104,20 +104,20 @@ class MomentsAnswers:
 
 @dataclass(frozen=True)
 class FeatureMeasurement:
-    """What the feature messages gave.
+    """Result of the feature exchanges.
 
     Attributes:
-        finding: The published decision.
-        calibrated: The calibrated one.
-        num_features: None if nobody answered.
-        agreement: Tests of whose labels disagree with the others'; none if not measured.
+        finding: Decision of the published rule.
+        calibrated: Decision of the calibrated rule.
+        num_features: None without answers.
+        agreement: Tests of whose labels disagree with the others'; empty if not measured.
         distances: Mean distances over pairs; None if not measured.
-        divergence: Of raw histograms, the rejected measure; None if not measured.
-        notes: What a reader of the finding must know.
-        concepts: Whether clients' labels rest on the same features; None if not measured.
-        clients: How clients' rows lie in feature space; none if not measured.
-        centroids: Their means on the two principal axes, likewise.
-        density: How values of the feature of largest variance are spread; None if not measured.
+        divergence: Divergence of raw histograms, the rejected measure; None if not measured.
+        notes: Caveats on the finding.
+        concepts: Whether clients' labels depend on the same features; None if not measured.
+        clients: Feature summary of each client; empty if not measured.
+        centroids: Means of clients on the two principal axes; empty if not measured.
+        density: Distribution of the feature of largest variance; None if not measured.
     """
 
     finding: Finding
@@ -141,15 +141,15 @@ def measure_features(
     grouped: bool = False,
     names: Names = UNNAMED,
 ) -> Conversation[FeatureMeasurement]:
-    """Ask for moments, then for centroids, histograms and agreement, and decide.
+    """Query moments, then centroids, histograms and label agreement, and decide.
 
     Args:
-        clients: Who is asked.
-        paired: Those of them whose distances are averaged over all pairs.
+        clients: Clients to query.
+        paired: Subset of the clients for pairwise distances.
         settings: Thresholds and sizes.
-        alike: Those of them whose rows may be compared without regard to their class, where they are too few.
-        grouped: Whether clients know which of their rows belong together.
-        names: Of clients and features, for sentences.
+        alike: Subset of the clients whose rows may be compared regardless of class, if rows per class are too few.
+        grouped: Whether clients have row groups.
+        names: Display names of clients and features.
     """
     moments = yield from ask_moments(clients, settings.max_features, names)
     pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
@@ -166,11 +166,13 @@ def measure_features(
     within = within_covariance(pooled, classes)
     by_class = released_share(classes, pooled) >= ENOUGH_RELEASED
     spread = within if by_class else pooled.covariance
-    like = {client: own for client, own in moments.totals.items() if client in alike}
-    compared = classes if by_class else classes_as_one(like, pooled)
+    similar_totals = {
+        client: client_agreements for client, client_agreements in moments.totals.items() if client in alike
+    }
+    compared = classes if by_class else classes_as_one(similar_totals, pooled)
 
     def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
-        if by_class or len(like) > 1:
+        if by_class or len(similar_totals) > 1:
             return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
         return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
 
@@ -193,21 +195,23 @@ def measure_features(
         arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
         queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
     queries += [] if comparison is None else _agreement_queries(comparison, answered)
-    (answers, histograms, norms, *others), _ = yield queries, []
-    groups = FeatureGroups.read(others[0].arrays) if grouped else None
-    agreements = others[1:] if grouped else others
+    (answers, histograms, norms, *group_and_agreement_answers), _ = yield queries, []
+    groups = FeatureGroups.read(group_and_agreement_answers[0].arrays) if grouped else None
+    agreements = group_and_agreement_answers[1:] if grouped else group_and_agreement_answers
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
-    own = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
+    client_agreements = {
+        client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()
+    }
     return FeatureMeasurement(
         decide_feature_skew(
             centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
         ),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
-        () if comparison is None else label_tests(own, comparison),
+        () if comparison is None else label_tests(client_agreements, comparison),
         feature_distances(counts, bins),
         feature_divergence(counts, bins),
         (*moments.notes, *refusal_notes("centroid", answers, names)),
@@ -219,18 +223,18 @@ def measure_features(
 
 
 def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
-    """Return each client's counts of the feature of largest variance, whose bins are the widest."""
+    """Return each client's histogram of the feature of largest variance, whose bins are the widest."""
     feature = int(bins.width.argmax())
     counts = {client: answer["counts"][feature].astype(np.int64) for client, answer in histograms.arrays.items()}
     if not counts or bins.width[feature] <= 0:
         return None
     start, width = float(bins.start[feature]), float(bins.width[feature])
-    told = {client: tuple(own.tolist()) for client, own in counts.items()}
-    return FeatureDensity(feature=feature, start=start, width=width, counts=told)
+    counts_by_client = {client: tuple(client_counts.tolist()) for client, client_counts in counts.items()}
+    return FeatureDensity(feature=feature, start=start, width=width, counts=counts_by_client)
 
 
 def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
-    """Return the question to those whose features are not skewed, and the one to those who take a shift off."""
+    """Return the query for clients without feature skew, and the one for clients that subtract their shift."""
     arrays, shifted = comparison.arrays(), comparison.shifted
     plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
     queries = [Query(LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
@@ -238,12 +242,12 @@ def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list
 
 
 def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:
-    """Ask for moments and per-class sums block by block, so that the server never holds those of all clients.
+    """Query moments and per-class sums block by block, so that the server never holds those of all clients.
 
     Args:
-        clients: Who is asked.
-        max_features: Beyond, clients send no triangle and nobody else is asked.
-        names: Of clients, for notes.
+        clients: Clients to query.
+        max_features: With more features, clients send no triangle and no further clients are queried.
+        names: Display names of clients.
     """
     sums = MomentSums()
     classes: ClassMoments | None = None
@@ -269,14 +273,16 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
             if client in by_class.arrays:
                 counts = by_class.arrays[client]["counts"].astype(np.int64)
                 num_classes = len(counts)
-                numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
+                sums_and_squares = [
+                    by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")
+                ]
                 if classes is None:
                     classes = ClassMoments.of_nobody(num_classes, num_features)
                     if ClassCovariances.fit(num_classes, num_features):
                         covariances = ClassCovariances(num_classes, num_features)
-                classes.add(client, counts, *numbers)
+                classes.add(client, counts, *sums_and_squares)
                 if covariances is not None:
-                    covariances.add(answers.num_examples[client], total, scatter, counts, numbers[0])
+                    covariances.add(answers.num_examples[client], total, scatter, counts, sums_and_squares[0])
         position += len(block)
         if num_features is not None:
             client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes
@@ -286,7 +292,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
 
 
 def refusal_notes(what: str, answers: QueryAnswers, names: Names) -> list[str]:
-    """Return a note about the clients that did not answer, with the reason of the first one."""
+    """Return a note on the clients that did not answer, with the reason of the first one."""
     clients = sorted(answers.refused)
     return [f"No {what} from {names.some_clients(clients)}: {answers.refused[clients[0]]}."] if clients else []
 
@@ -297,14 +303,14 @@ WITHOUT_AXES = "with detection.epsilon clients send no cross-products, without w
 def measure_private_features(
     clients: Sequence[int], settings: DetectionConfig, seed: int, alike: Collection[int], names: Names = UNNAMED
 ) -> Conversation[FeatureMeasurement]:
-    """Ask for noisy sums and decide.
+    """Query noisy sums and decide.
 
     Args:
-        clients: Who is asked.
-        settings: Thresholds, and how much noise clients add.
-        seed: Of seeded noise.
-        alike: Those of them whose rows may be compared without regard to their class.
-        names: Of clients and features, for sentences.
+        clients: Clients to query.
+        settings: Thresholds and the noise that clients add.
+        seed: Seed of seeded noise.
+        alike: Subset of the clients whose rows may be compared regardless of class.
+        names: Display names of clients and features.
     """
     (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
     rate = settings.detector_rate
@@ -312,10 +318,10 @@ def measure_private_features(
     sums = {client: arrays["sum"].astype(np.float64) for client, arrays in answers.arrays.items()}
     squares = {client: arrays["squares"].astype(np.float64) for client, arrays in answers.arrays.items()}
     num_features = len(next(iter(sums.values()))) if sums else None
-    like = {client: own for client, own in sums.items() if client in alike}
+    similar_sums = {client: client_sum for client, client_sum in sums.items() if client in alike}
     if len(sums) < 2 or num_features is None:
         calibrated = CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(sums)}")
-    elif len(like) < 2:
+    elif len(similar_sums) < 2:
         reason = "clients add noise to sums of all classes, and labels may be skewed"
         calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
     else:
@@ -323,7 +329,7 @@ def measure_private_features(
         deviation = sums_deviation(settings.epsilon, settings.delta, num_features)
         noise = deviation * 2 * settings.clip, deviation * settings.clip**2
         calibrated = decide_private_features(
-            like, squares, answers.num_examples, noise, rate, settings.feature_effect, names
+            similar_sums, squares, answers.num_examples, noise, rate, settings.feature_effect, names
         )
     return FeatureMeasurement(
         published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers, names))
@@ -346,9 +352,9 @@ def decide_private_features(
         squares: Noisy sums of squares, shape `(d,)`.
         num_rows: Rows of each client.
         noise: Standard deviations of the noise on a sum and on a sum of squares.
-        rate: Probability of any flag in a federation of like clients.
-        min_effect: Root mean square shift that a flagged client has at least.
-        names: Of clients and features, for the sentence.
+        rate: Probability of any flag in a federation of identically distributed clients.
+        min_effect: Smallest root mean square shift that flags.
+        names: Display names of clients and features.
     """
     from scipy.stats import norm
 

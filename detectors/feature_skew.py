@@ -1,117 +1,99 @@
-"""Feature skew by the published rule: centroids, histograms, divergences, and the sums by class behind them.
+"""Feature skew by the published rule, and the feature aggregates that clients release.
 
-Feature skew: distances between clients' centroids on the two principal axes of all data, without pooling them.
-
-Federated principal component analysis in two exchanges:
+**Published rule.** Distances between clients' centroids on the two principal axes of all data, by federated principal
+component analysis in two exchanges:
 
 1. Client k sends its row count n_k, its per-feature sums and the upper triangle of its cross-products. The server forms
    the mean μ = Σ s_k / N and the covariance C = (Σ X_kᵀX_k − N μμᵀ) / (N − 1), the one that PCA of the pooled data
    would use, and takes the two leading eigenvectors U of C (raw) or of its correlation matrix (standardised).
 2. The server sends μ and U; client k sends its centroid c_k, the mean of (x − μ)ᵀU over its rows.
 
-The value is the largest distance ‖c_i − c_j‖₂. (The second exchange repeats what the server could work out from the
-sums of the first; it is part of the published protocol.)
+The value is the largest distance ‖c_i − c_j‖₂. (The server could derive the centroids from the sums of the first
+exchange; the second one is part of the published protocol.) Choices and deviations:
 
-Choices and deviations:
-
-- A client centres its cross-products on its own mean before it sends them: S_k = X_kᵀX_k − n_k m_k m_kᵀ. With the sums
-  that is the same information, and the squares of the features are on its diagonal. The server adds the parts by
+- A client centres its cross-products on its own mean before it sends them: S_k = X_kᵀX_k − n_k m_k m_kᵀ. Together with
+  the sums this is the same information, with the squares of the features on the diagonal. The server combines them by
   Σ X_kᵀX_k − N μμᵀ = Σ_k [S_k + n_k (m_k − μ)(m_k − μ)ᵀ] (Chan, Golub, LeVeque. Updating formulae and a pairwise
-  algorithm for computing sample variances. 1979). Unlike the literal formula it does not cancel when means are large
-  against deviations. All sums are float64.
-- The published threshold is lost. A distance grows with the number of features, so ours is relative to the square
-  root of the total variance trace(C), which is √d for d standardised features: the federation has feature skew if the
-  distance exceeds 0.25 √trace(C), a shift of a quarter of a standard deviation in every feature at once. Published
-  rows for 254 features over √254: IID 0.036, one corrupted client 0.466, feature skew 0.945. The same scenarios on 244
-  standardised vibration features, four clients, federation seeds 0 to 3: IID 0.09 to 0.13, label skew 0.62 to 0.68,
-  corrupted client 0.91, feature skew 0.94 to 1.00. The sampling error of the distance is roughly up to 4 / √n_k on this
-  scale when few directions carry most of the variance, so clients of fewer than some 200 rows can exceed it by chance.
+  algorithm for computing sample variances. 1979). Unlike the literal formula this avoids cancellation if means are
+  large relative to deviations. All sums are float64.
+- The published threshold is lost. Distances grow with the number of features, so the threshold here is relative to the
+  square root of the total variance trace(C), which is √d for d standardised features: the federation has feature skew
+  if the distance exceeds 0.25 √trace(C), a shift of a quarter of a standard deviation in every feature at once.
+  Published rows for 254 features over √254: IID 0.036, one corrupted client 0.466, feature skew 0.945. The same
+  scenarios on 244 standardised vibration features, four clients, federation seeds 0 to 3: IID 0.09 to 0.13, label skew
+  0.62 to 0.68, corrupted client 0.91, feature skew 0.94 to 1.00. The sampling error of the distance is roughly up to
+  4 / √n_k on this scale if few directions carry most of the variance, so clients of fewer than about 200 rows can
+  exceed it by chance.
 - Labels shift features: a federation with label skew alone usually has feature skew by this definition, too.
-- Flagged clients were not published either. If the federation has skew, those are flagged whose centroid is farther
-  than the threshold from the coordinate-wise median of all centroids, and the farthest one in any case (two groups of
-  equal size have their median between them). The median keeps one deviating client from drawing the others along.
-- Features are flattened as they are stored. For images and text they should be embeddings.
+- The flagging rule was not published either. If the federation has skew, clients are flagged whose centroid is farther
+  than the threshold from the coordinate-wise median of all centroids, and the farthest one in any case (the median of
+  two groups of equal size lies between them). The median keeps one deviating client from biasing the reference.
+- Features are flattened as stored. For images and text they should be embeddings.
 
-Histograms of each feature on bins that all clients share: what feature distances are computed from.
+**Histograms.** The 1-Wasserstein and Hellinger distances between two clients' values of a feature need their
+distributions. Quantile sketches would reveal single rows (an extreme quantile is one), so clients count their values
+in equal bins that the server derives from the mean and standard deviation of the first exchange: `bins` bins over
+mean ± `reach` standard deviations, values beyond in the outermost. Bins chosen by the server could isolate a single
+value, and slightly shifted bins reveal it by subtraction. So a client sorts the values of a feature, forms groups of
+`min_release` or a few more, and counts each value as the mean of its group (microaggregation: J. Domingo-Ferrer and
+J. M. Mateo-Sanz. Practical data-oriented microaggregation for statistical disclosure control. IEEE Transactions on
+Knowledge and Data Engineering 14(1), 2002). A bin then holds whole groups, and all possible bins together reveal only
+the group means. These vary slightly less than values, by the variance within groups of neighbouring values.
 
-The 1-Wasserstein and Hellinger distances between two clients' values of a feature need their distributions. Quantile
-sketches would hand out single rows (an extreme quantile is one), so clients count their values in equal bins instead,
-placed by the server from the mean and standard deviation of the first exchange of the feature-skew detector: `bins`
-bins over mean ± `reach` standard deviations, values beyond in the outermost.
+Distances are in global standard deviations of the feature, so that they can be averaged over features. Values within
+a bin count as its centre, which changes a distance by at most one bin width, 2 reach / bins (0.25 standard deviations
+for 32 bins over ±4); values beyond the bins count as if they lay in the outermost.
 
-Bins that somebody else places can close in on a single value, and bins that are shifted a little give it away by
-subtraction. So a client does not count its values but those that it would tell in any case: it puts the values of a
-feature in order, groups them, `min_release` or a few more to a group, and takes each as the mean of its group
-(microaggregation: J. Domingo-Ferrer and J. M. Mateo-Sanz. Practical data-oriented microaggregation for statistical
-disclosure control. IEEE Transactions on Knowledge and Data Engineering 14(1), 2002). A bin then holds whole groups, and
-all bins that can be asked for tell the means of these groups and no more. Means of groups are spread a little less than
-values: by the variance within groups, which are of neighbouring values.
-
-Deviations: distances are in global standard deviations of the feature, so that an average over features has a meaning.
-Values within a bin count as its middle, which changes a distance by at most one bin width, 2 reach / bins (0.25
-standard deviations for 32 bins over ±4); what lies beyond the bins counts as if it lay in the outermost.
-
-Divergence of raw feature histograms: the rejected measure of feature skew, reported for comparison.
-
-What label skew is judged by, asked of features: with P_kj the histogram of client k's values of feature j, on the bins
-of `fedscout.detectors.feature_skew`, and G_j that of all these clients' rows together,
+**Divergence of raw histograms**, a rejected measure of feature skew, reported for comparison. With P_kj the histogram
+of client k's values of feature j and G_j that of all clients' rows,
 
     value = max over clients k of the mean over features j of JS(P_kj ‖ G_j), in bits, in `[0, 1]`,
 
 with the divergence of J. Lin (Divergence measures based on the Shannon entropy. IEEE Transactions on Information
-Theory 37(1), 1991). Constant features do not count. No rule decides by it: every feature counts as much as any other,
-so columns that say nothing dilute those that differ; and clients of few rows fill few bins, which alone makes them
-differ.
+Theory 37(1), 1991). Constant features are ignored. No rule uses it: all features have equal weight, so uninformative
+ones dilute those that differ; and clients with few rows fill few bins, which alone makes them differ.
 
-How far the sums over groups of rows scatter: design effects of features, for rows that belong together.
-
-As for labels (`fedscout.detectors.statistics`): with y_i a row less everyone's mean of its class, in
-standard deviations within classes, and y_g the sum over the rows of group g, any two rows of a group have in feature j
-the correlation ρ_j, estimated over the groups of all clients by
+**Design effects of features**, for rows that belong to groups, as for labels (`fedscout.detectors.statistics`): with
+y_i a row less the pooled mean of its class, in standard deviations within classes, and y_g the sum over the rows of
+group g, any two rows of a group have in feature j the correlation ρ_j, estimated over the groups of all clients by
 
     Σ_g y_gj² · M / (M − 1) = N + ρ_j (Σ n_g² − N)
 
-and kept in [0, 1]. The mean of a client's n rows then has the variance δ_j / n, δ_j = 1 + ρ_j (Σ n_g² / n − 1), and its
-groups take the place of rows where the spread of a mean's squared length depends on how many there are and how unlike
-(`fedscout.detectors.feature_skew`). The correlation between features is taken to be that of rows.
+and clipped to [0, 1]. The mean of a client's n rows then has the variance δ_j / n, δ_j = 1 + ρ_j (Σ n_g² / n − 1). In
+the variance of a mean's squared length, groups replace rows. The correlation between features is assumed to be that of
+rows.
 
-Per-class sums of the features: what clients say of P(x | y), class by class.
+**Per-class sums.** Label skew also moves the mean of a client's features. To separate the two, rows are compared class
+by class. A client computes for each class the sum of its rows and the sum of squares about their own mean.
+`fedscout.engine.data.client` decides what is released: nothing of classes with fewer than `min_release` rows, nor
+anything that would reveal these by subtraction from the moments over all rows.
 
-Label skew moves the mean of a client's features, too. To tell the two apart, rows must be compared class by class. A
-client computes for each class the sum of its rows and, centred on their own mean, the sum of their squares. What leaves
-it of that, `fedscout.engine.data.client` decides: nothing of classes of which it holds fewer than `min_release` rows,
-and so that these can't be told by subtraction from the moments of the feature-skew detector, which are over all rows.
-
-How unlike rows are in length is told, too, since besides covariances the spread of a mean's squared length depends on
-it. The mean of n independent rows y of mean 0, covariance R and dimension d has n |mean|² with the mean d and the
-variance
+**Row lengths.** Besides covariances, the variance of a mean's squared length depends on the variation of row lengths.
+The mean of n independent rows y of mean 0, covariance R and dimension d has n |mean|² with the mean d and the variance
 
     2 tr R² (1 − 1/n) + (E|y|⁴ − d²) / n,
 
-of which the second part is small for normal rows and large where few rows lie far out, as in sparse features. Clients
-tell of |y|² and |y|⁴ over all rows of the classes that they tell of, y being a row less the client's mean of its class,
-in standard deviations within classes.
+where the second term is small for normal rows and large for heavy tails, as of sparse features. Clients release the
+sums of |y|² and |y|⁴ over all rows of the released classes, y being a row less the client's mean of its class, in
+standard deviations within classes.
 
-The covariance that a client's own mix of classes gives its rows, from the sums that all clients have told.
-
-Classes may differ in how features are correlated, so that one covariance within classes, pooled over all clients, is
-not that of a client whose classes are mixed otherwise. A client tells the scatter of all its rows and the sums of each
-class, not the scatter of each class. Let W_k be its scatter about its own class means; the rows of the classes that it
-does not tell of count as one more class. With f_kc = n_kc − 1 degrees of freedom of class c,
+**Covariance of a client's class mix.** Classes may differ in how features are correlated, so the pooled covariance
+within classes is not that of a client with another class distribution. A client releases the scatter of all its rows
+and the sums of each class, not the scatter of each class. Let W_k be its scatter about its own class means, with the
+rows of withheld classes as one more class. With f_kc = n_kc − 1 degrees of freedom of class c,
 
     E W_k = Σ_c f_kc Σ_c,
 
-which is a regression on the covariances Σ_c of the classes. By weighted least squares, the variance of W_k being
+which is a regression on the covariances Σ_c of the classes. By weighted least squares, with the variance of W_k
 proportional to its rows n_k,
 
     G = Σ_k f_k f_kᵀ / n_k,    B_c = Σ_k f_kc W_k / n_k,    Σ_c w_c Σ̂_c = Σ_c (G⁺ w)_c B_c.
 
-That has the variance of a covariance out of N_w = (Σ_c w_c)² / wᵀ G⁺ w rows: of nearly all rows where the clients have
-one mix of classes, and of fewer the more they differ.
-
-From the correlation matrix R of d features in it come the moments that the feature test needs. Chance adds
-d (d − 1) / N_w to tr R², and about 3 d tr R² / N_w to tr R³, which are taken off. As it is uncertain out of few rows,
-each trace is drawn towards that of all clients' covariance by d / (d + N_w), as in regularised discriminants.
+Its variance is that of a covariance of N_w = (Σ_c w_c)² / wᵀ G⁺ w rows: nearly all rows if the clients have the same
+class mix, and fewer the more they differ. The feature test uses the moments of its correlation matrix R of d features.
+The bias of d (d − 1) / N_w in tr R² and of about 3 d tr R² / N_w in tr R³ is subtracted. As few rows give uncertain
+estimates, each trace is shrunk towards that of the pooled covariance by d / (d + N_w), as in regularised discriminant
+analysis.
 """
 
 from __future__ import annotations
@@ -161,7 +143,7 @@ FeatureScale = Literal["standardised", "raw"]
 def feature_moments(inputs: QueryInputs) -> Answer:
     """First exchange. Return `sum`, shape `(d,)`, and `scatter`, the upper triangle of S_k, shape `(d(d+1)/2,)`.
 
-    Reads `max_features` from the message; with more features than that, `scatter` is left out.
+    Reads `max_features` from the message; with more features `scatter` is omitted.
     """
     total: Values = np.zeros(())
     flat: Values = np.zeros((0, 0))
@@ -198,7 +180,7 @@ def feature_centroid(inputs: QueryInputs) -> Answer:
 
 @dataclass(frozen=True)
 class PooledMoments:
-    """What the pooled rows would give: `num_rows` N, `mean` μ (d,), `covariance` C (d, d)."""
+    """Moments of the pooled rows: `num_rows` N, `mean` μ (d,), `covariance` C (d, d)."""
 
     num_rows: int
     mean: Values
@@ -215,12 +197,12 @@ class PooledMoments:
 
 @lru_cache(maxsize=1)
 def upper_triangle(num_features: int) -> npt.NDArray[np.bool_]:
-    """Return the mask of the upper triangle with its diagonal, read row by row. To be read only."""
+    """Return the mask of the upper triangle with its diagonal, in row-major order. Shared: do not modify."""
     return np.triu(np.ones((num_features, num_features), dtype=bool))
 
 
 class ClientTotals(NamedTuple):
-    """Of one client: its rows, their sum and their sum of squares about its own mean, shapes `(d,)`."""
+    """One client's row count, sum and sum of squares about its own mean, shapes `(d,)`."""
 
     num_rows: int
     total: Values
@@ -228,10 +210,10 @@ class ClientTotals(NamedTuple):
 
 
 class MomentSums:
-    """Adds clients' moments, one after the other in a fixed order. No client's triangle is kept.
+    """Accumulator of clients' moments, added in a fixed order. No client's triangle is retained.
 
     Attributes:
-        totals: Of each client.
+        totals: Totals of each client.
     """
 
     def __init__(self) -> None:
@@ -247,11 +229,11 @@ class MomentSums:
         self._within += scatter
 
     def pooled(self) -> PooledMoments | None:
-        """Return the moments of all rows; None without any."""
+        """Return the moments of all rows; None if no client was added."""
         if not self.totals:
             return None
-        counts = [own.num_rows for own in self.totals.values()]
-        sizes, totals = np.array(counts, dtype=np.float64), np.stack([own.total for own in self.totals.values()])
+        counts = [client.num_rows for client in self.totals.values()]
+        sizes, totals = np.array(counts, dtype=np.float64), np.stack([client.total for client in self.totals.values()])
         mean = totals.sum(axis=0) / sizes.sum()
         offsets = (totals / sizes[:, None] - mean) * np.sqrt(sizes)[:, None]
         upper = np.zeros((len(mean), len(mean)))
@@ -265,8 +247,8 @@ class PrincipalAxes:
     """The axes on which clients are compared.
 
     Attributes:
-        axes: What a centred row is multiplied with, shape `(d, 2)`: eigenvectors, over the features' standard
-            deviations if standardised. A missing second axis is 0.
+        axes: Projection of a centred row, shape `(d, 2)`: eigenvectors, divided by the features' standard deviations if
+            standardised. A missing second axis is 0.
         total_variance: Trace of the matrix whose eigenvectors they are; if standardised, the number of features that
             vary.
     """
@@ -316,14 +298,14 @@ def decide_feature_skew(
     scale: FeatureScale,
     names: Names = UNNAMED,
 ) -> Finding:
-    """Compare the centroids of the second exchange.
+    """Decide on feature skew by the centroids of the second exchange.
 
     Args:
-        centroids: Of each client that answered, shape `(2,)`.
+        centroids: Centroid of each client that answered, shape `(2,)`.
         total_variance: See `PrincipalAxes`.
         relative_threshold: Distance over √total_variance above which the federation has feature skew.
-        scale: For the sentence.
-        names: Of clients, likewise.
+        scale: Feature scale, for the sentence.
+        names: Display names of clients.
     """
     threshold = relative_threshold * float(np.sqrt(total_variance))
     if len(centroids) < 2:
@@ -357,7 +339,7 @@ def decide_feature_skew(
 
 
 def _farthest_pair(points: Values) -> tuple[float, int, int]:
-    """Return the largest distance and its first pair; linear memory, since there may be thousands of clients."""
+    """Return the largest distance and its first pair, in linear memory for thousands of clients."""
     best = (-1.0, 0, 0)
     for index in range(len(points) - 1):
         distances = distances_to(points[index + 1 :], points[index])
@@ -374,7 +356,7 @@ BLOCK_NUMBERS = 2**22
 
 
 def feature_histogram(inputs: QueryInputs) -> Answer:
-    """Client half: count each feature's values, each as the mean of its group, in equal bins.
+    """Client half: count the values of each feature, each replaced by the mean of its group, in equal bins.
 
     Reads `start` and `width`, the lower edge and bin width of each feature, shapes `(d,)`, and the scalar `bins`.
     Returns `counts`, shape `(d, bins)`; a feature of width 0 is constant and counts all its rows in bin 0.
@@ -390,20 +372,20 @@ def feature_histogram(inputs: QueryInputs) -> Answer:
     counts: IntArray = np.zeros(len(start) * bins, dtype=np.int64)
     first_bin = np.arange(len(start)) * bins
     per_width = np.divide(1.0, width, out=np.zeros(len(width)), where=width > 0)
-    for some, values, sizes in _values(inputs):
-        positions = np.subtract(values, start[some], out=values)  # a fresh array, in whose place all is computed
-        positions *= per_width[some]
+    for block, values, sizes in _grouped_values(inputs):
+        positions = np.subtract(values, start[block], out=values)  # a fresh array, in whose place all is computed
+        positions *= per_width[block]
         cells = np.clip(positions, 0, bins - 1, out=positions).astype(np.int64)  # not negative, so this rounds down
-        cells += first_bin[some]
+        cells += first_bin[block]
         counts += np.bincount(cells.reshape(-1), np.repeat(sizes, cells.shape[1]), len(counts)).astype(np.int64)
     table = counts.reshape(len(start), bins).astype(np.int32)
     return {"counts": RowAggregate(table, table)}
 
 
-def _values(inputs: QueryInputs) -> Iterator[tuple[slice, Values, IntArray]]:
-    """Yield some features, the means of their groups of values, `(groups, features)`, and the sizes of the groups.
+def _grouped_values(inputs: QueryInputs) -> Iterator[tuple[slice, Values, IntArray]]:
+    """Yield blocks of features: a slice, the means of their value groups, `(groups, features)`, and the group sizes.
 
-    The arrays may be overwritten by whoever reads them.
+    The caller may overwrite the arrays.
     """
     if inputs.min_release <= 1:
         for features, _ in inputs.data.chunks():
@@ -417,19 +399,19 @@ def _values(inputs: QueryInputs) -> Iterator[tuple[slice, Values, IntArray]]:
     sizes = np.diff(bounds)
     step = max(1, BLOCK_NUMBERS // len(rows))
     for first in range(0, source.shape[1], step):
-        some = slice(first, first + step)
-        ordered = np.sort(source[rows, some].T)
+        block = slice(first, first + step)
+        ordered = np.sort(source[rows, block].T)
         check_finite(ordered[:, [0, -1]])  # where the order puts what is not
-        yield some, (np.add.reduceat(ordered, bounds[:-1], axis=1, dtype=np.float64) / sizes).T, sizes
+        yield block, (np.add.reduceat(ordered, bounds[:-1], axis=1, dtype=np.float64) / sizes).T, sizes
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Where the server asks clients to count.
+    """Histogram bins that the server requests.
 
     Attributes:
         start: Lower edge of the first bin of each feature, shape `(d,)`.
-        width: Of one bin of each feature, 0 if it is constant, shape `(d,)`.
+        width: Bin width of each feature, 0 if it is constant, shape `(d,)`.
         bins: Number of bins.
         reach: Standard deviations covered on either side of the mean.
     """
@@ -441,14 +423,14 @@ class Bins:
 
     @classmethod
     def around(cls, mean: Values, variance: Values, bins: int, reach: float) -> Bins:
-        """Place equal bins over mean ± reach standard deviations of each feature; arguments of shape `(d,)`."""
+        """Return equal bins over mean ± reach standard deviations of each feature; arguments of shape `(d,)`."""
         deviation = np.sqrt(variance)
         return cls(start=mean - reach * deviation, width=2 * reach * deviation / bins, bins=bins, reach=reach)
 
 
 @dataclass(frozen=True)
 class FeatureDistances:
-    """Means over all pairs of clients and all features that vary.
+    """Mean distances over all pairs of clients and all features that vary.
 
     Attributes:
         wasserstein: In standard deviations of the feature.
@@ -463,8 +445,8 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
     """Server half: average the distances; None with fewer than two clients or no feature that varies.
 
     Args:
-        counts: Of each client, shape `(d, bins)`.
-        bins: Where they were counted.
+        counts: Counts of each client, shape `(d, bins)`.
+        bins: Bins of the counts.
     """
     per_client = list(counts)
     varying = np.flatnonzero(bins.width > 0)
@@ -477,20 +459,20 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
 
 
 def feature_divergence(counts: Sequence[npt.NDArray[np.integer]], bins: Bins) -> float | None:
-    """Server half: return the value; None with fewer than two clients or no feature that varies.
+    """Server half: return the divergence of raw histograms; None with fewer than two clients or no feature that varies.
 
     Args:
-        counts: Of each client, shape `(d, bins)`.
-        bins: Where they were counted.
+        counts: Counts of each client, shape `(d, bins)`.
+        bins: Bins of the counts.
     """
     varying = np.flatnonzero(bins.width > 0)
     if len(counts) < 2 or len(varying) == 0:
         return None
-    everyone = np.zeros(counts[0].shape, np.int64)
-    for own in counts:
-        everyone += own
-    shares = distribution(everyone[varying])
-    return max(float(js_divergence(distribution(own[varying]), shares).mean()) for own in counts)
+    pooled = np.zeros(counts[0].shape, np.int64)
+    for table in counts:
+        pooled += table
+    shares = distribution(pooled[varying])
+    return max(float(js_divergence(distribution(table[varying]), shares).mean()) for table in counts)
 
 
 GROUP_NORMS: Final = "group_norms"
@@ -499,13 +481,13 @@ GROUP_NORMS: Final = "group_norms"
 def group_norms(inputs: QueryInputs) -> Answer:
     """Client half: return `squares` Σ y_gj², shape `(d,)`, and `norms`, shape `(5,)`.
 
-    `norms` are the rows, the groups, Σ n_g², Σ |y_g|² and Σ |y_g|⁴, over the rows of the classes that the client tells
-    of. Reads `per_deviation`, shape `(d,)`, `means`, shape `(num_classes, d)`, or `(1, d)` where `by_class` is false.
+    `norms` holds the rows, the groups, Σ n_g², Σ |y_g|² and Σ |y_g|⁴, over the rows of the released classes. Reads
+    `per_deviation`, shape `(d,)`, and `means`, shape `(num_classes, d)`, or `(1, d)` if `by_class` is false.
     """
     scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
     means = inputs.by_class("means", inputs.num_classes if by_class else 1)
-    told = told_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
+    released = told_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
     groups = np.arange(len(inputs.data)) if inputs.groups is None else inputs.groups
     _, members = np.unique(groups, return_inverse=True)
     sums = np.zeros((members.max() + 1, len(scale)))
@@ -513,10 +495,10 @@ def group_norms(inputs: QueryInputs) -> Answer:
     start = 0
     for features, labels in inputs.data.chunks():
         classes = labels if by_class else np.zeros_like(labels)
-        kept = told[classes]
-        own = members[start : start + len(labels)][kept]
-        np.add.at(sums, own, (flat_features(features)[kept] - means[classes[kept]]) * scale)
-        sizes += np.bincount(own, minlength=len(sizes))
+        selected = released[classes]
+        members_selected = members[start : start + len(labels)][selected]
+        np.add.at(sums, members_selected, (flat_features(features)[selected] - means[classes[selected]]) * scale)
+        sizes += np.bincount(members_selected, minlength=len(sizes))
         start += len(labels)
     lengths = (sums**2).sum(axis=1)
     norms = [sizes.sum(), (sizes > 0).sum(), (sizes**2).sum(), lengths.sum(), (lengths**2).sum()]
@@ -529,11 +511,11 @@ def group_norms(inputs: QueryInputs) -> Answer:
 
 @dataclass(frozen=True)
 class FeatureGroups:
-    """What is known of groups; of a client that told nothing, the largest effects and the fewest groups of the others.
+    """Design effects and group counts; clients without an answer get the largest effects and the fewest groups.
 
     Attributes:
         effects: δ of each client, shape `(d,)`.
-        num_groups: Groups of each client, at least 1.
+        num_groups: Number of groups of each client, at least 1.
         excess: Squared coefficient of variation of |y_g|², at least 0.
     """
 
@@ -543,28 +525,28 @@ class FeatureGroups:
 
     @classmethod
     def read(cls, answers: Mapping[int, Arrays]) -> FeatureGroups | None:
-        """Return it from the clients' answers; None without any, or where none has a row to tell of."""
+        """Return the estimates from the clients' answers; None if no client released any row."""
         norms = {client: np.asarray(answer["norms"], np.float64) for client, answer in answers.items()}
         rows, groups, size_squares, second, fourth = np.sum([np.zeros(5), *norms.values()], axis=0)
         if rows == 0:
             return None
         squares = np.sum([np.asarray(answer["squares"], np.float64) for answer in answers.values()], axis=0)
         surplus = squares * groups / max(groups - 1, 1) / rows - 1
-        together = size_squares / rows - 1
-        correlations = np.clip(surplus / together, 0.0, 1.0) if together > 0 else np.zeros_like(squares)
+        size_surplus = size_squares / rows - 1
+        correlations = np.clip(surplus / size_surplus, 0.0, 1.0) if size_surplus > 0 else np.zeros_like(squares)
         return cls(
-            {client: 1 + correlations * max(own[2] / max(own[0], 1) - 1, 0) for client, own in norms.items()},
-            {client: max(float(own[1]), 1.0) for client, own in norms.items()},
+            {client: 1 + correlations * max(sums[2] / max(sums[0], 1) - 1, 0) for client, sums in norms.items()},
+            {client: max(float(sums[1]), 1.0) for client, sums in norms.items()},
             float(max(0.0, fourth * groups / second**2 - 1)) if second > 0 else 0.0,
         )
 
     def of(self, clients: Sequence[int], features: Sequence[int] | np.ndarray) -> Values:
-        """Return δ of some clients and features, shape `(clients, features)`."""
+        """Return δ of the given clients and features, shape `(clients, features)`."""
         largest = np.max(list(self.effects.values()), axis=0)
         return np.stack([self.effects.get(client, largest)[features] for client in clients])
 
     def groups_of(self, clients: Sequence[int]) -> Values:
-        """Return how many groups some clients have, shape `(clients,)`."""
+        """Return the number of groups of the given clients, shape `(clients,)`."""
         fewest = min(self.num_groups.values())
         return np.array([self.num_groups.get(client, fewest) for client in clients])
 
@@ -578,8 +560,8 @@ KEPT_BYTES = 2**28
 def class_sums(inputs: QueryInputs) -> Answer:
     """Client half. Return `counts`, `sums` and `squares`.
 
-    Shapes `(num_classes,)`, `(num_classes, d)` and `(num_classes, d)`. `squares` are about the client's own mean of the
-    class. Reads `max_features` from the message; with more features than that only `counts` is returned.
+    Shapes `(num_classes,)`, `(num_classes, d)` and `(num_classes, d)`. `squares` are about the client's own class
+    means. Reads `max_features` from the message; with more features only `counts` is returned.
     """
     counts = own_counts(inputs)
     sums: Values | None = None
@@ -602,7 +584,7 @@ def class_sums(inputs: QueryInputs) -> Answer:
 
 
 def _sums_by_class(rows: Values, labels: IntArray, num_classes: int) -> Values:
-    """Return the sum of the rows of each class, shape `(num_classes, d)`; present classes only are touched."""
+    """Return the sum of the rows of each class, shape `(num_classes, d)`; only present classes are written."""
     sums = np.zeros((num_classes, rows.shape[1]))
     order = np.argsort(labels, kind="stable")
     present, starts = np.unique(labels[order], return_index=True)
@@ -612,10 +594,10 @@ def _sums_by_class(rows: Values, labels: IntArray, num_classes: int) -> Values:
 
 @dataclass
 class ClassMoments:
-    """What all clients' released rows have in common, and what each client adds up to.
+    """Per-class moments of all clients' released rows, and totals of each client.
 
-    Clients are added one after the other in a fixed order, sums of squares about different means by the updating
-    formula that the feature-skew detector uses.
+    Clients are added in a fixed order; sums of squares about different means are combined by the updating formula of
+    Chan, Golub and LeVeque.
 
     Attributes:
         pooled_counts: N_c, rows of each class, shape `(num_classes,)`.
@@ -623,8 +605,8 @@ class ClassMoments:
         squares: Sum of squares about the pooled mean of each class, shape `(num_classes, d)`.
         counts: Released rows of each client and class.
         totals: Sum of each client's released rows, shape `(d,)`.
-        spreads: Sum of squares of these about the client's own mean of their class, shape `(d,)`.
-        own: Each client's sums by class, shape `(num_classes, d)`; None where they would take more than `KEPT_BYTES`.
+        spreads: Sum of squares of these about the client's own class means, shape `(d,)`.
+        own: Each client's sums by class, shape `(num_classes, d)`; None if they would exceed `KEPT_BYTES`.
     """
 
     pooled_counts: IntArray
@@ -637,7 +619,7 @@ class ClassMoments:
 
     @classmethod
     def of_nobody(cls, num_classes: int, num_features: int) -> ClassMoments:
-        """Return moments to which no client was added yet."""
+        """Return empty moments."""
         shape = (num_classes, num_features)
         return cls(np.zeros(num_classes, dtype=np.int64), np.zeros(shape), np.zeros(shape))
 
@@ -650,59 +632,61 @@ class ClassMoments:
             self.own[client] = sums
             if len(self.own) * sums.nbytes > KEPT_BYTES:
                 self.own = None
-        known = self.pooled_counts
-        both = (known > 0) & (counts > 0)
-        apart = sums[both] / counts[both, None] - self.sums[both] / known[both, None]
+        pooled = self.pooled_counts
+        shared = (pooled > 0) & (counts > 0)
+        differences = sums[shared] / counts[shared, None] - self.sums[shared] / pooled[shared, None]
         self.squares += squares
-        self.squares[both] += apart**2 * (known[both] * counts[both] / (known[both] + counts[both]))[:, None]
+        self.squares[shared] += (
+            differences**2 * (pooled[shared] * counts[shared] / (pooled[shared] + counts[shared]))[:, None]
+        )
         self.sums += sums
         self.pooled_counts += counts
 
     @property
     def means(self) -> Values:
-        """M_c, 0 for a class that nobody told of, shape `(num_classes, d)`."""
+        """M_c, 0 for a class that no client releases, shape `(num_classes, d)`."""
         return np.asarray(self.sums / np.maximum(self.pooled_counts, 1)[:, None])
 
     @property
     def variances(self) -> Values:
-        """Variance of each feature within each class, shape `(num_classes, d)`; of a class with one row it is 0."""
+        """Variance of each feature within each class, shape `(num_classes, d)`; 0 for a class with one row."""
         return np.asarray(self.squares / np.maximum(self.pooled_counts - 1, 1)[:, None])
 
     def widening(self, client: int) -> Values:
-        """Return by how much a client's variance within classes is larger than everyone's, at least 1, shape `(d,)`."""
+        """Return the ratio of a client's variance within classes to the pooled one, at least 1, shape `(d,)`."""
         freedom = np.maximum(self.counts[client] - 1, 0)
-        usual = freedom @ self.variances
-        own = self.spreads.get(client, usual)
-        return np.maximum(np.divide(own, usual, out=np.ones_like(usual), where=usual > 0), 1.0)
+        expected = freedom @ self.variances
+        spread = self.spreads.get(client, expected)
+        return np.maximum(np.divide(spread, expected, out=np.ones_like(expected), where=expected > 0), 1.0)
 
     def without(self, clients: Collection[int]) -> tuple[IntArray, Values] | None:
-        """Return counts and sums of each class over all other clients; None where clients' own sums were not kept."""
+        """Return counts and sums of each class over all other clients; None if clients' own sums were not retained."""
         if self.own is None:
             return None
-        left = [client for client in self.counts if client not in clients]
-        counts = np.stack([self.counts[client] for client in left]).sum(axis=0)
-        return np.asarray(counts), np.asarray(np.sum([self.own[client] for client in left], axis=0))
+        remaining = [client for client in self.counts if client not in clients]
+        counts = np.stack([self.counts[client] for client in remaining]).sum(axis=0)
+        return np.asarray(counts), np.asarray(np.sum([self.own[client] for client in remaining], axis=0))
 
 
 def row_norms(inputs: QueryInputs) -> Answer:
     """Client half: return `norms`, the sums of |y|⁰, |y|² and |y|⁴, shape `(3,)`.
 
-    Reads `per_deviation`, one over each feature's standard deviation or 0, shape `(d,)`, and `by_class`, whether the
-    client's class means are taken off, or the mean of all its rows.
+    Reads `per_deviation`, the inverse of each feature's standard deviation or 0, shape `(d,)`, and `by_class`, whether
+    to subtract the client's class means or the mean of all its rows.
     """
     scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
     counts = own_counts(inputs) if by_class else np.array([len(inputs.data)])
-    told = told_cells(counts, inputs.min_release)
+    released = told_cells(counts, inputs.min_release)
     sums: Values = np.zeros((len(counts), len(scale)))
     for features, labels in inputs.data.chunks():
         np.add.at(sums, labels if by_class else np.zeros_like(labels), flat_features(features))
     means = sums / np.maximum(counts, 1)[:, None]
     norms = np.zeros(3)
     for features, labels in inputs.data.chunks():
-        groups = labels if by_class else np.zeros_like(labels)
-        kept = told[groups]
-        lengths = (((flat_features(features)[kept] - means[groups[kept]]) * scale) ** 2).sum(axis=1)
+        classes = labels if by_class else np.zeros_like(labels)
+        selected = released[classes]
+        lengths = (((flat_features(features)[selected] - means[classes[selected]]) * scale) ** 2).sum(axis=1)
         norms += [len(lengths), lengths.sum(), (lengths**2).sum()]
     return {"norms": RowAggregate(norms, int(norms[0]))}
 
@@ -724,7 +708,7 @@ SMALLEST_SHARE: Final = 1e-9
 
 
 class ClassCovariances:
-    """Adds clients' answers one after the other; no client's triangle is kept. It is asked after the last one."""
+    """Accumulator for covariances by class mix; no client's triangle is retained. Use it only after the last `add`."""
 
     def __init__(self, num_classes: int, num_features: int) -> None:
         self._triangle = upper_triangle(num_features)
@@ -733,23 +717,23 @@ class ClassCovariances:
 
     @staticmethod
     def fit(num_classes: int, num_features: int) -> bool:
-        """Return whether the triangles of so many classes are few enough numbers."""
+        """Return whether the triangles of all classes have at most `MOST_NUMBERS` entries."""
         return (num_classes + 1) * num_features * (num_features + 1) // 2 <= MOST_NUMBERS
 
     def add(self, num_rows: int, total: Values, scatter: Values, counts: IntArray, sums: Values) -> None:
         """Add one client's answer.
 
         Args:
-            num_rows: All its rows.
-            total: Their sum, shape `(d,)`.
-            scatter: The upper triangle of their scatter about their mean.
-            counts: Rows of each class that it tells of, shape `(num_classes,)`.
-            sums: Their sums, shape `(num_classes, d)`.
+            num_rows: Number of all its rows.
+            total: Sum of all its rows, shape `(d,)`.
+            scatter: Upper triangle of their scatter about their mean.
+            counts: Released rows of each class, shape `(num_classes,)`.
+            sums: Sums of the released rows of each class, shape `(num_classes, d)`.
         """
         rows = np.append(counts, num_rows - counts.sum()).astype(np.float64)
         by_class = np.vstack([sums, total - sums.sum(axis=0)])
-        apart = (by_class / np.maximum(rows, 1)[:, None] - total / num_rows) * np.sqrt(rows)[:, None]
-        within = scatter - (apart.T @ apart)[self._triangle]
+        deviations = (by_class / np.maximum(rows, 1)[:, None] - total / num_rows) * np.sqrt(rows)[:, None]
+        within = scatter - (deviations.T @ deviations)[self._triangle]
         freedom = np.maximum(rows - 1, 0.0)
         self._freedom += np.outer(freedom, freedom) / num_rows
         present = freedom > 0
@@ -761,16 +745,16 @@ class ClassCovariances:
         return np.asarray(np.linalg.pinv(self._freedom, rcond=SMALLEST_SHARE, hermitian=True))
 
     def correlation(self, weights: Values, features: IntArray) -> tuple[Values, float] | None:
-        """Return the correlation matrix of some features in a mix of classes, and N_w; None where it is not known.
+        """Return the correlation matrix of features in a class mix, and N_w; None if it cannot be estimated.
 
         Args:
-            weights: w, of each class, shape `(num_classes,)`.
+            weights: w of each class, shape `(num_classes,)`.
             features: Positions of the features.
         """
-        wanted = np.append(weights, 0.0)
-        solved = self._solver @ wanted
-        spread = float(wanted @ solved)
-        if spread <= 0 or not np.allclose(self._freedom @ solved, wanted, rtol=1e-6, atol=1e-6 * wanted.max()):
+        padded = np.append(weights, 0.0)
+        solved = self._solver @ padded
+        spread = float(padded @ solved)
+        if spread <= 0 or not np.allclose(self._freedom @ solved, padded, rtol=1e-6, atol=1e-6 * padded.max()):
             return None
         covariance = np.zeros(self._triangle.shape)
         covariance[self._triangle] = solved @ self._sums
@@ -779,18 +763,18 @@ class ClassCovariances:
         if (diagonal <= 0).any():
             return None
         scale = np.sqrt(diagonal)
-        return covariance / np.outer(scale, scale), float(wanted.sum()) ** 2 / spread
+        return covariance / np.outer(scale, scale), float(padded.sum()) ** 2 / spread
 
     def traces(self, weights: Values, features: IntArray, pooled: tuple[float, float]) -> tuple[float, float]:
-        """Return tr R² and tr R³ of a mix of classes; those of all clients' covariance, `pooled`, where unknown."""
-        found = self.correlation(weights, features)
-        if found is None:
+        """Return tr R² and tr R³ for a class mix; `pooled`, those of the pooled covariance, if not estimable."""
+        estimate = self.correlation(weights, features)
+        if estimate is None:
             return pooled
-        correlation, rows = found
+        correlation, rows = estimate
         num_features = len(features)
         squared = correlation @ correlation
         second = max(float(np.trace(squared)) - num_features * (num_features - 1) / rows, float(num_features))
         third = float((squared * correlation).sum()) - 3 * num_features * second / rows
         third = max(third, second**2 / num_features)
-        own = rows / (rows + num_features)
-        return own * second + (1 - own) * pooled[0], own * third + (1 - own) * pooled[1]
+        weight = rows / (rows + num_features)
+        return weight * second + (1 - weight) * pooled[0], weight * third + (1 - weight) * pooled[1]

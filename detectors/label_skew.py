@@ -1,67 +1,63 @@
-"""Label skew: how far a client's label distribution is from everyone's.
+"""Label skew: how far a client's label distribution is from the pooled one, by the published and the calibrated rule.
 
-Client k sends its label counts. With P_k its normalised counts and G those of all clients together, client k is
-flagged if JS(P_k‖G) > 0.1 (Jensen-Shannon divergence in bits, in `[0, 1]`; J. Lin, IEEE Transactions on Information
+**Published rule.** Client k sends its label counts. With P_k its normalised counts and G those of all clients, client k
+is flagged if JS(P_k‖G) > 0.1 (Jensen-Shannon divergence in bits, in `[0, 1]`; J. Lin, IEEE Transactions on Information
 Theory 37(1), 1991). The federation's value is the largest divergence.
 
-What clients withhold: a client tells 0 of a class of which it holds fewer than `min_release` rows, and of one more
-class fewer rows than it holds if the rows left out would be too few to hide among each other
-(`fedscout.engine.data.client`). How many rows it withholds altogether is known, as it tells how many it holds.
-
-Hiding must create no evidence, so withheld rows are completed so that clients are most alike: of all tables x that
-agree with what was told, that of least mutual information between client and class is taken,
+**Withheld counts.** A client reports 0 for a class of which it holds fewer than `min_release` rows, and for one more
+class fewer rows than it holds if the withheld rows would otherwise be too few (`fedscout.engine.data.client`). The
+total number of withheld rows is known, as clients report their number of rows. Withholding must not create evidence, so
+withheld rows are completed so that clients are most similar: of all tables x consistent with the released counts, the
+one of least mutual information between client and class is taken,
 
     min_x Σ_k Σ_c x_kc log(x_kc / (n_k q_c)),   q_c = Σ_k x_kc / Σ_k n_k,   low_kc ≤ x_kc ≤ high_kc,   Σ_c x_kc = n_k,
 
 by alternating minimisation over q and x (I. Csiszár and G. Tusnády. Information geometry and alternating minimization
-procedures. Statistics & Decisions, Supplement 1, 1984). The problem is convex; x is of real numbers. The least and the
-most rows of a class follow from the release: as told; 0 to `min_release` − 1 where nothing is told; more for the class
-that may have joined the others. A client is compared with the others in the table of these two alone, completed
-likewise, so that its divergence is a lower bound; metrics of all clients are those of the table of all. Where nobody
-tells of any class label skew is not measured.
+procedures. Statistics & Decisions, Supplement 1, 1984). The problem is convex; x is real-valued. The bounds of a class
+follow from the release rule: the released count; 0 to `min_release` − 1 if none is released; more for the class that
+may have been withheld with the others. To compare a client with the others, the table of these two alone is completed
+in the same way, so that its divergence is a lower bound; metrics over all clients use the table of all. If no client
+releases any class, label skew is not measured.
 
-Calibrated label skew: is a client's label distribution another than everyone else's, beyond chance?
-
-Rows whose labels do not depend on the client fill the table of clients × classes at random, its margins given. Client k
-is compared with all the others by Pearson's statistic of the 2 × C table, with O its counts, G those of all clients, n
-its rows and N those of all:
+**Calibrated rule.** Does a client's label distribution differ from that of all others beyond chance? If labels do not
+depend on the client, rows fill the table of clients × classes at random, given its margins. Client k is compared with
+all the others by Pearson's statistic of the 2 × C table, with O its counts, G those of all clients, n its rows and N
+those of all:
 
     X²_k = N / (N − n) · Σ_c (O_c − n G_c / N)² / (n G_c / N)
 
-- Where every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's
-  method corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the
-  leading term of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`.
-  (A limit of 5, by W. G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for
-  one test at 5 %.)
-- Where some are smaller, the largest X² of all clients is compared with those of tables that are drawn with the same
-  margins (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and
-  corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through; they end
-  where so many have reached the largest X² observed that no further draw could make its p-value suffice (J. Besag and
-  P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991: h draws of l reach it, p = h / l, as valid).
-- Where clients withhold rows, X²_k is that of the table in which client k and all others together are most alike;
-  margins of drawn tables and effects are those of the table in which all clients are most alike
-  (`fedscout.detectors.label_skew`). Both are found anew where a client is taken out: hiding creates no evidence.
-- Where clients add noise to their counts (`fedscout.detectors.privacy`), drawn tables are given noise of the
-  same kind. Margins are then those of the noisy table, so the test is nearly exact.
-- Tables too large to be drawn often are compared class by class: the count of a class at a client is hypergeometric,
-  and the least two-sided p-value is corrected over classes by Bonferroni's method, over clients by Holm's.
+- If every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's method
+  corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the leading term
+  of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`. (A limit of 5, by W.
+  G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for one test at 5 %.)
+- If some are smaller, the largest X² of all clients is compared with those of simulated tables with the same margins
+  (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and its
+  maximum statistic corrects over clients. `DRAWS_PER_ALARM` tables are drawn for each one that the rate admits;
+  sampling stops early if so many have reached the largest observed X² that its p-value cannot become significant (J.
+  Besag and P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991: if h draws of l reach it, p = h / l is
+  valid).
+- If clients withhold rows, X²_k is that of the table in which client k and all others together are most similar;
+  margins of simulated tables and effects are those of the table in which all clients are most similar. Both are
+  recomputed whenever a client is removed.
+- If clients add noise to their counts (`fedscout.detectors.privacy`), simulated tables get the same kind of noise.
+  Margins are then those of the noisy table, so the test is nearly exact.
+- Tables too large to simulate often are compared class by class: the count of a class at a client is hypergeometric,
+  and the smallest two-sided p-value is corrected over classes by Bonferroni's method, over clients by Holm's.
+- If rows are grouped, X² is compared with its distribution under the clients' design effects
+  (`fedscout.detectors.statistics`): by its first three moments if the expected counts, divided by the design effect,
+  are large enough; else X² over its mean per degree of freedom is compared with simulated tables of effective counts,
+  the clients' rows over their design effect. If all rows of a group have one label and groups are equally large, this
+  permutes whole groups; if every group is one row, both equal the tests above.
 
-- Where rows belong together, X² is compared with its distribution under the clients' design effects
-  (`fedscout.detectors.statistics`): by its first three moments where the expected counts, divided by
-  the design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts,
-  which are the clients' rows over their design effect. Where all rows of a group are alike and groups are equally
-  large, these are tables of groups, so whole groups are permuted; where every group is one row, both are the tests
-  above.
+**Step-down removal.** One deviating client of few makes the others differ from the rest as well. So the most deviating
+of the significant clients is removed, or the top share `TAKEN_OUT` of them if there are many, and the others are
+compared again, until none is significant. If half of all clients would have to be removed, most of them differ from
+each other, and the first comparison counts.
 
-One deviating client of few makes the others differ from the rest as well. So the farthest of the clients that differ
-is taken out, or the farthest `TAKEN_OUT` of them where there are many, and the others are compared once more, until
-none of them differs. If by then half of all clients would be out, most of them differ from each other: the first
-comparison counts.
-
-The effect is the total variation distance ½ Σ|P_c − R_c| in `[0, 1]`: the part of the client's rows that would have to
-change class. From its square that of the mean distance under chance is taken. R is the median of all clients' shares of
-a class, scaled to add up to 1, so that one deviating client does not make the others look deviating, too; where clients
-have so few classes in common that the medians add up to less than a half, it is the share among all rows.
+**Effect.** The total variation distance ½ Σ|P_c − R_c| in `[0, 1]`: the share of the client's rows that would have to
+change class. The square of the mean distance under chance is subtracted from its square. R is the median of all
+clients' shares of a class, scaled to add up to 1, so that one deviating client does not make the others look deviating;
+if the medians add up to less than a half, because clients have few classes in common, R is the share among all rows.
 """
 
 from __future__ import annotations
@@ -120,13 +116,13 @@ def label_counts(inputs: QueryInputs) -> Answer:
 
 @dataclass(frozen=True)
 class ReleasedCounts:
-    """What clients tell of their classes.
+    """Label counts that clients release.
 
     Attributes:
-        clients: Their indices.
-        told: Rows of each class as far as they are told, shape `(clients, classes)`.
+        clients: Client indices.
+        told: Released rows of each class, shape `(clients, classes)`.
         num_rows: Rows of each client, shape `(clients,)`.
-        min_release: Fewest rows of a class of which each client tells, likewise.
+        min_release: Fewest rows of a class that each client releases, shape `(clients,)`.
     """
 
     clients: tuple[int, ...]
@@ -142,57 +138,61 @@ class ReleasedCounts:
         return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
 
     def of(self, positions: IntArray) -> ReleasedCounts:
-        """Return the counts of the clients at some positions, shape `(clients,)`."""
+        """Return the counts of the clients at the given positions, shape `(clients,)`."""
         clients = tuple(self.clients[position] for position in positions)
         return ReleasedCounts(clients, self.told[positions], self.num_rows[positions], self.min_release[positions])
 
     def limits(self) -> tuple[IntArray, IntArray]:
-        """Return the least and the most rows of each class that agree with what is told, `(clients, classes)` each.
+        """Return the bounds on the rows of each class that follow from the release, `(clients, classes)` each.
 
-        A class that joined others is the first one of at least `min_release` rows. With it exactly `min_release` rows
-        are withheld; or, where too few of it would remain to be told, more than that and fewer than twice as many.
+        The class withheld in addition is the first one of at least `min_release` rows. With it exactly `min_release`
+        rows are withheld; or, if too few of it would remain to be released, more than that and fewer than twice as
+        many.
         """
-        least, withheld = self.min_release[:, None], np.maximum(self.num_rows - self.told.sum(axis=1), 0)[:, None]
-        untold = self.told == 0
-        first = np.where(untold.all(axis=1), untold.shape[1], (~untold).argmax(axis=1))[:, None]
-        places = np.arange(untold.shape[1])
-        may_join = untold & (places < first) & (least < withheld) & (withheld < 2 * least)
-        more = np.where(untold, np.where(may_join, withheld - 1, least - 1), 0)
-        more = np.where((places == first) & (withheld == least), least - 1, more)
-        impossible = more.sum(axis=1, keepdims=True) < withheld  # of a client that does not keep to the release
-        more = np.where(impossible, np.where(untold | ~untold.any(axis=1, keepdims=True), withheld, 0), more)
-        return self.told, self.told + np.minimum(more, withheld)
+        min_release, withheld = self.min_release[:, None], np.maximum(self.num_rows - self.told.sum(axis=1), 0)[:, None]
+        unreleased = self.told == 0
+        first = np.where(unreleased.all(axis=1), unreleased.shape[1], (~unreleased).argmax(axis=1))[:, None]
+        positions = np.arange(unreleased.shape[1])
+        may_join = unreleased & (positions < first) & (min_release < withheld) & (withheld < 2 * min_release)
+        extra = np.where(unreleased, np.where(may_join, withheld - 1, min_release - 1), 0)
+        extra = np.where((positions == first) & (withheld == min_release), min_release - 1, extra)
+        impossible = extra.sum(axis=1, keepdims=True) < withheld  # of a client that does not keep to the release
+        extra = np.where(impossible, np.where(unreleased | ~unreleased.any(axis=1, keepdims=True), withheld, 0), extra)
+        return self.told, self.told + np.minimum(extra, withheld)
 
     def completed(self, start: Values | None = None) -> Values:
-        """Return the rows of each class that make clients most alike, shape `(clients, classes)`; see the module.
+        """Return the rows of each class that make clients most similar, shape `(clients, classes)`; see the module.
 
         Args:
-            start: Expected rows of each class, positive, shape `(classes,)`: they divide what no client's counts can.
+            start: Expected rows of each class, positive, shape `(classes,)`, used for rows that no client's counts
+                determine.
         """
-        return _most_alike(*self.limits(), self.num_rows, self.told.sum(axis=0) + 1.0 if start is None else start)
+        return _most_similar_tables(
+            *self.limits(), self.num_rows, self.told.sum(axis=0) + 1.0 if start is None else start
+        )
 
     def against_others(self) -> Values:
-        """Return the rows of each client beside those of all others, completed so that these two are most alike.
+        """Return each client's rows and those of all others, completed so that these two are most similar.
 
-        The limits of the others' rows are the sums of theirs. Shape `(clients, 2, classes)`.
+        The bounds of the others' rows are the sums of theirs. Shape `(clients, 2, classes)`.
         """
         low, high = (np.stack([limit, limit.sum(axis=0) - limit], axis=1) for limit in self.limits())
         num_rows = np.stack([self.num_rows, self.num_rows.sum() - self.num_rows], axis=1)
-        return _most_alike(low, high, num_rows, self.told.sum(axis=0) + 1.0)
+        return _most_similar_tables(low, high, num_rows, self.told.sum(axis=0) + 1.0)
 
     @property
     def share_told(self) -> float:
-        """Share of all rows whose class is told, in `[0, 1]`."""
+        """Share of all rows whose class is released, in `[0, 1]`."""
         return float(self.told.sum() / self.num_rows.sum())
 
 
-def _most_alike(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:
-    """Return the tables within limits in which clients are most alike, `(..., clients, classes)`; see the module.
+def _most_similar_tables(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:
+    """Return the tables within bounds in which clients are most similar, `(..., clients, classes)`; see the module.
 
     Args:
-        low: Least rows of each class, shape as the tables'.
-        high: Most rows, likewise.
-        num_rows: Rows of each client, to which its classes add up, shape `(..., clients)`.
+        low: Smallest rows of each class, shape of the tables.
+        high: Largest rows of each class, shape of the tables.
+        num_rows: Rows of each client, the sum over its classes, shape `(..., clients)`.
         start: Expected rows of each class, positive, shape `(classes,)`.
     """
     table, rows = low.astype(np.float64), np.asarray(start)
@@ -200,28 +200,28 @@ def _most_alike(low: IntArray, high: IntArray, num_rows: IntArray, start: Values
         return table
     for _ in range(MAX_STEPS):
         shares = np.broadcast_to((rows / rows.sum(axis=-1, keepdims=True))[..., None, :], low.shape)
-        before, table = table, _nearest(shares, low, high, num_rows)
-        if np.abs(table - before).max() < TOLERANCE:
+        previous, table = table, _project_shares(shares, low, high, num_rows)
+        if np.abs(table - previous).max() < TOLERANCE:
             break
         rows = np.maximum(table.sum(axis=-2), FEWEST_ROWS)
     return table
 
 
-def _nearest(shares: Values, low: IntArray, high: IntArray, num_rows: IntArray) -> Values:
-    """Return the rows within limits of least divergence from shares: clip(λ_k q_c, low, high), adding up to `num_rows`.
+def _project_shares(shares: Values, low: IntArray, high: IntArray, num_rows: IntArray) -> Values:
+    """Return the rows within bounds of least divergence from shares: clip(λ_k q_c, low, high), adding up to `num_rows`.
 
-    The sum rises with λ_k along a line between the places where a class reaches a limit.
+    The sum is piecewise linear and increasing in λ_k, with breakpoints where a class reaches a bound.
     """
-    places = np.concatenate([low / shares, high / shares], axis=-1)
-    order = places.argsort(axis=-1, kind="stable")
-    places = np.take_along_axis(places, order, axis=-1)
-    rising = np.take_along_axis(np.concatenate([shares, -shares], axis=-1), order, axis=-1).cumsum(axis=-1)[..., :-1]
-    sums = low.sum(axis=-1, keepdims=True) + (rising * np.diff(places, axis=-1)).cumsum(axis=-1)
-    last = np.minimum((sums < num_rows[..., None]).sum(axis=-1), rising.shape[-1] - 1)[..., None]
-    rest = num_rows[..., None] - np.take_along_axis(sums, last, axis=-1)
-    begin, end = (np.take_along_axis(places, position, axis=-1) for position in (last, last + 1))
-    slope = np.take_along_axis(rising, last, axis=-1)
-    factors = np.clip(end + np.divide(rest, slope, out=np.zeros_like(rest), where=slope > 0), begin, end)
+    breakpoints = np.concatenate([low / shares, high / shares], axis=-1)
+    order = breakpoints.argsort(axis=-1, kind="stable")
+    breakpoints = np.take_along_axis(breakpoints, order, axis=-1)
+    slopes = np.take_along_axis(np.concatenate([shares, -shares], axis=-1), order, axis=-1).cumsum(axis=-1)[..., :-1]
+    sums = low.sum(axis=-1, keepdims=True) + (slopes * np.diff(breakpoints, axis=-1)).cumsum(axis=-1)
+    last = np.minimum((sums < num_rows[..., None]).sum(axis=-1), slopes.shape[-1] - 1)[..., None]
+    remaining = num_rows[..., None] - np.take_along_axis(sums, last, axis=-1)
+    begin, end = (np.take_along_axis(breakpoints, position, axis=-1) for position in (last, last + 1))
+    slope = np.take_along_axis(slopes, last, axis=-1)
+    factors = np.clip(end + np.divide(remaining, slope, out=np.zeros_like(remaining), where=slope > 0), begin, end)
     return np.asarray(np.clip(factors * shares, low, high))
 
 
@@ -229,9 +229,9 @@ def decide_label_skew(released: ReleasedCounts, threshold: float, names: Names =
     """Server half: compare each client with the sum of all.
 
     Args:
-        released: What the clients that answered tell of their label counts.
+        released: Label counts of the clients that answered.
         threshold: Divergence in bits above which a client is flagged.
-        names: Of clients, for the sentence.
+        names: Display names of clients.
     """
     clients = released.clients
     if len(clients) < 2:
@@ -280,7 +280,7 @@ def pearson(tables: IntArray | Values) -> Values:
     """Return X² of each client against the others.
 
     Args:
-        tables: Counts, shape `(..., clients >= 2, classes)`; no client without rows, a class without any adds nothing.
+        tables: Counts, shape `(..., clients >= 2, classes)`; every client has rows, empty classes contribute nothing.
     """
     sizes = tables.sum(axis=-1, keepdims=True)
     total = tables.sum(axis=(-1, -2), keepdims=True)
@@ -298,15 +298,15 @@ def label_p_values(
     groups: GroupSums | None = None,
     against_others: Values | None = None,
 ) -> tuple[Values, str]:
-    """Return each client's p-value, corrected over clients, and the name of the test.
+    """Return each client's p-value, corrected over clients, and a description of the test.
 
     Args:
         counts: Shape `(clients, classes)`.
-        rate: That the p-values must be able to reach.
-        generator: Of drawn tables.
-        noise_scale: Of integer Laplace noise on each count.
-        groups: What clients tell of rows that belong together; None where rows are independent.
-        against_others: Each client's counts and all others', where rows are withheld; shape `(clients, 2, classes)`.
+        rate: Significance level that the p-values must be able to reach.
+        generator: Generator of simulated tables.
+        noise_scale: Scale of the integer Laplace noise on each count.
+        groups: Group statistics of the clients; None if rows are independent.
+        against_others: Each client's counts and all others', if rows are withheld; shape `(clients, 2, classes)`.
     """
     if against_others is None:
         against_others = np.stack([counts, counts.sum(axis=0) - counts], axis=1)
@@ -331,20 +331,20 @@ def label_p_values(
 
 
 def least_expected(num_clients: int, rate: float) -> float:
-    """Return the expected count from which on a χ² tail is near enough to the rate of one of several clients."""
+    """Return the smallest expected count for which the χ² tail is accurate at the rate of one of several clients."""
     from scipy.stats import chi2
 
     return float(chi2.isf(rate / num_clients, 1) ** 3 / (72 * TAIL_ERROR))
 
 
 def _margins(table: IntArray | Values) -> tuple[IntArray, IntArray]:
-    """Return whole sums of rows and of columns; those of a completed table are real."""
+    """Return integer row and column sums; those of a completed table are real."""
     rows = np.rint(table.sum(axis=1)).astype(np.int64)
     return rows, plausible_counts(table.sum(axis=0), rows.sum())
 
 
 def _class_p_values(against_others: Values) -> Values:
-    """Return each client's least p-value over classes, corrected over these; counts are rounded towards expected."""
+    """Return each client's smallest p-value, corrected over classes; counts are rounded towards the expected ones."""
     from scipy.stats import hypergeom
 
     own, columns = against_others[:, 0], np.rint(against_others.sum(axis=1))
@@ -387,7 +387,7 @@ def _smallest_expected(table: IntArray | Values) -> float:
 
 
 def number_of_draws(rate: float) -> int:
-    """Return how many tables are drawn where p-values must be able to reach a rate."""
+    """Return the number of simulated tables needed for p-values to reach a rate."""
     return min(MAX_DRAWS, max(MIN_DRAWS, int(np.ceil(DRAWS_PER_ALARM / rate)) - 1))
 
 
@@ -400,9 +400,9 @@ def _drawn_p_values(
     generator: np.random.Generator,
     noise_scale: float = 0.0,
 ) -> Values:
-    """Return how often the largest X² of tables with given margins reaches the observed ones, shape `(clients,)`.
+    """Return p-values by the maximum X² of simulated tables with given margins, shape `(clients,)`.
 
-    Of at most so many draws; with fewer no p-value is below the rate.
+    Uses at most `draws` tables; if sampling stops earlier, no p-value is below the rate.
     """
     from scipy.stats import random_table
 
@@ -410,29 +410,29 @@ def _drawn_p_values(
     margins = random_table(np.sort(rows), np.sort(columns))  # the same draws for any order
     enough = max(DRAWS_PER_ALARM, int(np.ceil(rate * (draws + 1))))
     reached = np.zeros(len(rows), np.int64)
-    done, block = 0, max(1, BLOCK_CELLS // (shape[0] * shape[1]))
-    while done < draws:
-        size = (min(block, max(2 * enough, done), draws - done), *shape)
+    num_drawn, block = 0, max(1, BLOCK_CELLS // (shape[0] * shape[1]))
+    while num_drawn < draws:
+        size = (min(block, max(2 * enough, num_drawn), draws - num_drawn), *shape)
         drawn = margins.rvs(size=size[0], random_state=generator).reshape(size).astype(np.int64)
         if noise_scale > 0:
             noise = integer_laplace(noise_scale, drawn.shape, generator)
             drawn = plausible_counts(drawn + noise, drawn.sum(axis=-1))
-        most = pearson(drawn).max(axis=1)
-        counts = reached + (most[:, None] >= observed[None, :] * (1 - ROUNDING)).cumsum(axis=0)
+        maxima = pearson(drawn).max(axis=1)
+        counts = reached + (maxima[:, None] >= observed[None, :] * (1 - ROUNDING)).cumsum(axis=0)
         last = int(np.searchsorted(counts.min(axis=1), enough))
         if last < len(drawn):
-            return np.asarray(counts[last] / (done + last + 1))
+            return np.asarray(counts[last] / (num_drawn + last + 1))
         reached = counts[-1]
-        done += len(drawn)
+        num_drawn += len(drawn)
     return np.asarray((1 + reached) / (1 + draws))
 
 
 def reference_shares(shares: Values, pooled: Values) -> Values:
-    """Return the label distribution that most clients share; see the module.
+    """Return the reference label distribution R; see the module.
 
     Args:
-        shares: Of each client, shape `(clients, classes)`.
-        pooled: Of all rows, shape `(classes,)`.
+        shares: Shares of each client, shape `(clients, classes)`.
+        pooled: Shares of all rows, shape `(classes,)`.
     """
     medians = np.median(shares, axis=0)
     return np.asarray(medians / medians.sum()) if medians.sum() >= 0.5 else pooled
@@ -450,13 +450,13 @@ def decide_label_skew_calibrated(
     """Test each client's labels against the others'.
 
     Args:
-        released: What clients tell of their label counts.
+        released: Label counts that clients release.
         rate: Probability of any flag in a federation whose labels do not depend on the client.
-        min_effect: Total variation distance that a flagged client has at least.
-        seed: Of drawn tables.
-        noise_scale: Of the integer Laplace noise that clients added to each count.
-        groups: What each of them tells of rows that belong together; None where rows are independent.
-        names: Of clients and classes, for the sentence.
+        min_effect: Smallest total variation distance that flags.
+        seed: Seed of simulated tables.
+        noise_scale: Scale of the integer Laplace noise that clients added to each count.
+        groups: Group statistics of each client; None if rows are independent.
+        names: Display names of clients and classes.
     """
     released = released.of(np.flatnonzero(released.num_rows).astype(np.int64))
     clients = released.clients
@@ -478,46 +478,46 @@ def decide_label_skew_calibrated(
         return p_values, pearson(pairs)[:, 0], method
 
     generator = stream(seed, "label-tables")
-    p_values, method = _search(len(clients), effects >= min_effect, rate, test)
+    p_values, method = _step_down(len(clients), effects >= min_effect, rate, test)
     classes = {
-        client: largest(own, float(own.max()) / CLASSES_NAMED, CLASSES_NAMED)
-        for client, own in zip(clients, differences, strict=True)
+        client: largest(client_differences, float(client_differences.max()) / CLASSES_NAMED, CLASSES_NAMED)
+        for client, client_differences in zip(clients, differences, strict=True)
     }
-    of_clients = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
-    return decide(NAME, [(of_clients, min_effect)], rate, _describe, names=names)
+    client_test = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
+    return decide(NAME, [(client_test, min_effect)], rate, _describe, names=names)
 
 
 def _group_sums(released: ReleasedCounts, table: Values, groups: Mapping[int, Arrays] | None) -> GroupSums | None:
     return None if groups is None else GroupSums.read([groups[client] for client in released.clients], table)
 
 
-def _search(
+def _step_down(
     num_clients: int,
     relevant: npt.NDArray[np.bool_],
     rate: float,
     test: Callable[[IntArray], tuple[Values, Values, str]],
 ) -> tuple[Values, str]:
-    """Return p-values and the name of the test, clients that differ taken out one after the other.
+    """Return p-values and a description of the test, with significant clients removed step by step.
 
     Args:
-        num_clients: Clients, at least two.
-        relevant: Which clients' effects suffice; who is taken out has a p-value that suffices, too. `(clients,)`.
-        rate: Largest p-value that suffices.
-        test: Returns p-values, X² and the name of the test of the clients at some positions.
+        num_clients: Number of clients, at least two.
+        relevant: Whether each client's effect suffices; only such clients are removed. `(clients,)`.
+        rate: Largest p-value that is significant.
+        test: Returns p-values, X² and a description of the test for the clients at the given positions.
     """
-    left = np.arange(num_clients)
-    first, statistics, method = test(left)
+    remaining = np.arange(num_clients)
+    first, statistics, method = test(remaining)
     flagged = relevant & (first <= rate)
-    most = (num_clients - 1) // 2
-    if num_clients > SEARCHED_ALWAYS and flagged.sum() > most:
+    max_removed = (num_clients - 1) // 2
+    if num_clients > SEARCHED_ALWAYS and flagged.sum() > max_removed:
         return first, method
     p_values, suspects = first.copy(), flagged
-    while suspects.any() and num_clients - len(left) < most:
+    while suspects.any() and num_clients - len(remaining) < max_removed:
         farthest = np.where(suspects, statistics, -np.inf).argsort(kind="stable")[::-1]
-        out = min(max(1, int(TAKEN_OUT * suspects.sum())), most - (num_clients - len(left)))
-        left = np.delete(left, farthest[:out])
-        p_values[left], statistics, _ = test(left)
-        suspects = relevant[left] & (p_values[left] <= rate)
+        num_removed = min(max(1, int(TAKEN_OUT * suspects.sum())), max_removed - (num_clients - len(remaining)))
+        remaining = np.delete(remaining, farthest[:num_removed])
+        p_values[remaining], statistics, _ = test(remaining)
+        suspects = relevant[remaining] & (p_values[remaining] <= rate)
     if suspects.any():
         return first, method
     return p_values, method
@@ -526,14 +526,14 @@ def _search(
 def beyond_chance(
     differences: Values, reference: Values, sizes: IntArray, noise_scale: float = 0.0, design: Values | float = 1.0
 ) -> Values:
-    """Return the total variation distance of each client, less what chance makes of it.
+    """Return the total variation distance of each client, corrected for sampling error.
 
     Args:
         differences: |P − R|, shape `(clients, classes)`.
         reference: R, shape `(classes,)`.
-        sizes: Rows, shape `(clients,)`.
-        noise_scale: Of Laplace noise on each count, whose variance is twice its square.
-        design: Design effects, shape `(clients, classes)`, or 1 where rows are independent.
+        sizes: Number of rows, shape `(clients,)`.
+        noise_scale: Scale of Laplace noise on each count, whose variance is twice its square.
+        design: Design effects, shape `(clients, classes)`, or 1 if rows are independent.
     """
     rows = sizes[:, None]
     deviations = np.sqrt(design * reference * (1 - reference) / rows + 2 * (noise_scale / rows) ** 2)

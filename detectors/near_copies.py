@@ -1,35 +1,34 @@
-"""Near copies: rows whose nearest neighbours are much closer than independent rows could be.
+"""Near copies: rows whose nearest neighbours are much closer than expected for independent rows.
 
-Rows of one subject, or neighbours in a series, lie together in little heaps. Let r_1 ≤ r_2 ≤ … be the distances of a
-row to the others, and q a number below 1. A row **has near copies** if r_1 = 0, or if its distances leap: some r_k with
-k ≤ K is less than q r_(k+1), so that its k nearest rows lie by themselves. The next one, r_(k+1), is what is typical
-around this row; no scale, no density and no number of clients enters.
+Rows of one subject, or neighbours in a time series, form small clusters. Let r_1 ≤ r_2 ≤ … be the distances of a row
+to the others, and q a number below 1. A row **has near copies** if r_1 = 0, or if its distances have a gap: some r_k
+with k ≤ K is less than q r_(k+1), so that its k nearest rows form a cluster. The next distance, r_(k+1), is the local
+scale around this row; no global scale, density or number of clients enters.
 
-Independent rows leap by chance, too, and the more often the fewer dimensions they fill: where the density of rows is
-locally even in m dimensions, (r_k / r_(k+1))^m has the distribution of the largest of k uniform numbers, so that r_k is
-below q r_(k+1) with the probability q^(km), independently for all k. Hence of independent rows the share
+Independent rows have gaps by chance, more often in fewer dimensions: if the density of rows is locally uniform in m
+dimensions, (r_k / r_(k+1))^m is distributed as the maximum of k uniform numbers, so r_k is below q r_(k+1) with
+probability q^(km), independently for all k. Hence the expected share of independent rows with a gap is
 
-    1 − Π_(k=1…K) (1 − q^(km))
+    1 − Π_(k=1…K) (1 − q^(km)).
 
-leaps. The dimension is estimated farther out, where heaps of up to K rows have ended, from E ln(r_2K / r_K) =
+The dimension is estimated from more distant neighbours, beyond clusters of up to K rows, by E ln(r_2K / r_K) =
 (1/K + … + 1/(2K−1)) / m (E. Levina and P. J. Bickel. Maximum likelihood estimation of intrinsic dimension. NIPS 17,
-2004, with the inverses averaged). K is 16, or a quarter of the rows to which distances are taken if that is less. A
-small q tells heaps in few dimensions, a large one in many, so several are tried and the largest surplus counts; the
-limit on it, `SURPLUS`, is many times what data sets of independent rows reach.
+2004, with the inverses averaged). K is 16, or a quarter of the rows to which distances are computed if that is less. A
+small q detects clusters in few dimensions, a large one in many, so several are tried and the largest excess counts;
+its threshold, `SURPLUS`, is many times what data sets of independent rows reach.
 
-Rows of few categories, or of whole numbers, coincide and leap though they are independent. So the same is counted once
-more after each column was shuffled among the rows by itself, which leaves every column as it is and takes rows apart:
-independent rows are expected to have near copies at least as often as shuffled ones. Columns of two values that exclude
-each other, as those of one category, are shuffled together. Categories that depend on each other coincide more often
-than that; where no column has a value of its own in half of the rows that differ, the two halves of the columns are
-also shuffled, each as a whole, and the larger count is expected. Rows of one column are the same rows afterwards, and
-have no near copies that could be told.
+Rows of few categories, or of integers, coincide and have gaps although they are independent. So the count is repeated
+after each column is shuffled among the rows, which keeps the marginal distributions: independent rows are expected to
+have near copies at least as often as shuffled ones. Mutually exclusive binary columns, such as a one-hot encoding, are
+shuffled together. Dependent categories coincide more often than that; if in every column the distinct values are fewer
+than half of the distinct rows, the two halves of the columns are also shuffled, each as a whole, and the larger count
+is expected. Shuffling a single column changes nothing, so near copies cannot be detected in rows of one column.
 
-Clients count near copies among their own rows, of up to `LOOKED_AT` of them, drawn by what they hold, so that the order
-of rows is not told; only the sums of `NearCopies` leave them.
+Clients count near copies among their own rows, for up to `LOOKED_AT` of them, selected by a hash of their content so
+that the order of rows is not revealed; only the sums of `NearCopies` are released.
 
-What this can't see: groups of more than K rows whose rows are not equal, and groups whose rows are little closer than
-others are, and copies in tables of few categories.
+Limitations: not detected are groups of more than K rows that are not equal, groups whose rows are hardly closer than
+others, and copies in tables of few categories.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ Blocks = Callable[[], Iterable[Values]]
 
 @dataclass(frozen=True)
 class NearCopies:
-    """What was counted; adds up over clients.
+    """Near-copy counts, additive over clients.
 
     Attributes:
-        num_rows: Rows that were looked at.
-        log_ratios: Σ ln(r_2K / r_K) over the rows where r_K > 0.
+        num_rows: Number of examined rows.
+        log_ratios: Σ ln(r_2K / r_K) over the rows with r_K > 0.
         harmonics: Σ (1/K + … + 1/(2K−1)) over the same rows.
-        num_with_copies: How many have near copies, for each of `LEAPS`, shape `(leaps,)`.
-        num_shuffled: How many would after columns were shuffled, likewise.
+        num_with_copies: Rows with near copies, for each of `LEAPS`, shape `(leaps,)`.
+        num_shuffled: Rows with near copies after columns are shuffled, for each of `LEAPS`, shape `(leaps,)`.
     """
 
     num_rows: float
@@ -84,51 +83,51 @@ class NearCopies:
 
     @classmethod
     def read(cls, sums: Values) -> NearCopies:
-        """Return it from its numbers in their order, shape `(3 + 2 leaps,)`."""
+        """Return the counts from an array as given by `sums`, shape `(3 + 2 leaps,)`."""
         num_rows, log_ratios, harmonics = sums[:3].tolist()
         return cls(num_rows, log_ratios, harmonics, *np.split(sums[3:], 2))
 
     @property
     def sums(self) -> Values:
-        """The numbers that `read` takes."""
+        """The counts as one array, shape `(3 + 2 leaps,)`; see `read`."""
         numbers = [self.num_rows, self.log_ratios, self.harmonics]
         return np.concatenate([numbers, self.num_with_copies, self.num_shuffled])
 
     @classmethod
     def pooled(cls, answers: Iterable[Arrays]) -> NearCopies:
-        """Return what clients have counted together."""
-        told = [answer["sums"].astype(np.float64) for answer in answers]
-        return cls.read(np.sum([np.zeros(3 + 2 * len(LEAPS)), *told], axis=0))
+        """Return the sum of the clients' counts."""
+        sums_by_client = [answer["sums"].astype(np.float64) for answer in answers]
+        return cls.read(np.sum([np.zeros(3 + 2 * len(LEAPS)), *sums_by_client], axis=0))
 
     @property
     def shares(self) -> Values:
-        """Shares of the rows that have near copies, in `[0, 1]`; 0 without rows."""
+        """Shares of the rows with near copies, in `[0, 1]`; 0 without rows."""
         return self.num_with_copies / max(self.num_rows, 1.0)
 
     @property
     def expected(self) -> Values:
-        """Shares of independent rows that would, in `[0, 1]`: by their dimension, or of shuffled rows if that is more.
+        """Expected shares under independence, in `[0, 1]`: by the dimension, or of shuffled rows if that is more.
 
-        It is 1 where the dimension is not known.
+        1 if the dimension cannot be estimated.
         """
         if self.log_ratios <= 0:
             return np.ones(len(LEAPS))
         powers = self.harmonics / self.log_ratios * np.arange(1, MOST_COPIES + 1)
-        even = 1 - (1 - LEAPS[:, None] ** powers).prod(axis=1)
-        return np.asarray(np.maximum(even, self.num_shuffled / max(self.num_rows, 1.0)))
+        uniform = 1 - (1 - LEAPS[:, None] ** powers).prod(axis=1)
+        return np.asarray(np.maximum(uniform, self.num_shuffled / max(self.num_rows, 1.0)))
 
     @property
     def clearest(self) -> int:
-        """Position of the leap with the largest surplus."""
+        """Position of the leap with the largest excess."""
         return int(np.argmax(self.shares - self.expected))
 
     @property
     def too_many(self) -> bool:
-        """Whether many more rows have near copies than independent rows could."""
+        """Whether the share of rows with near copies exceeds the expected one by at least `SURPLUS`."""
         return bool((self.shares - self.expected).max() >= SURPLUS)
 
     def text(self) -> str:
-        """Say how many, and how many it would be of independent rows."""
+        """Return a description of the observed and the expected share."""
         share, expected = float(self.shares[self.clearest]), float(self.expected[self.clearest])
         return (
             f"{share:.0%} of {self.num_rows:.0f} (nearest rows at less than {LEAPS[self.clearest]:g} of the next one's "
@@ -137,74 +136,76 @@ class NearCopies:
 
 
 def near_copies(inputs: QueryInputs) -> Answer:
-    """Client half: return `sums`, those of `NearCopies` over the client's own rows, shape `(3 + 2 leaps,)`."""
+    """Client half: return `sums` of `NearCopies` over the client's own rows, shape `(3 + 2 leaps,)`."""
     data = inputs.data
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for part, _ in data.chunks() for row in part]
     order = np.array(sorted(range(len(data)), key=digests.__getitem__), dtype=np.int64)
 
     def blocks() -> Iterable[Values]:
-        return (flat_features(data.take(part)[0]) for part in _parts(order))
+        return (flat_features(data.take(part)[0]) for part in _split_blocks(order))
 
-    counted = _compared(flat_features(data.take(order[:LOOKED_AT])[0]), blocks, len(data), among=True)
-    return {"sums": RowAggregate(counted.sums, int(counted.num_rows))}
+    counts = _count(flat_features(data.take(order[:LOOKED_AT])[0]), blocks, len(data), among=True)
+    return {"sums": RowAggregate(counts.sums, int(counts.num_rows))}
 
 
 def count_near_copies(rows: Values, others: Values, among: bool = False) -> NearCopies:
-    """Look for near copies of some rows among others.
+    """Count the rows that have near copies among other rows.
 
     Args:
         rows: Shape `(num_rows, d)`.
         others: Shape `(num_others, d)`.
-        among: Whether the rows are the first of the others, up to `BLOCK_ROWS`, as a row is no copy of itself.
+        among: Whether `rows` are the first of `others`, at most `BLOCK_ROWS`, so that each row is not its own copy.
     """
 
     def blocks() -> Iterable[Values]:
-        return _parts(others)
+        return _split_blocks(others)
 
-    return _compared(rows, blocks, len(others), among)
+    return _count(rows, blocks, len(others), among)
 
 
-def _parts(values: npt.NDArray[Number]) -> Iterator[npt.NDArray[Number]]:
+def _split_blocks(values: npt.NDArray[Number]) -> Iterator[npt.NDArray[Number]]:
     return (values[start : start + BLOCK_ROWS] for start in range(0, len(values), BLOCK_ROWS))
 
 
-def _compared(rows: Values, blocks: Blocks, num_others: int, among: bool) -> NearCopies:
-    """Count near copies of rows as they are, and of rows whose columns were shuffled."""
+def _count(rows: Values, blocks: Blocks, num_others: int, among: bool) -> NearCopies:
+    """Count near copies of the original rows and of rows with shuffled columns."""
     num_others -= among
     if len(rows) == 0 or num_others < FEWEST_ROWS or rows.shape[1] == 0:
         return NearCopies.read(np.zeros(3 + 2 * len(LEAPS)))
-    most = min(MOST_COPIES, num_others // 4)
-    near = _nearest(rows, blocks(), among, 2 * most)
-    apart = near[:, most - 1] > 0
-    ratios = np.log(near[apart, 2 * most - 1] / near[apart, most - 1])
-    harmonic = float((1 / np.arange(most, 2 * most)).sum())
-    together = columns_together(rows)
-    halves = 2 * together // (together[-1] + 1)
+    max_neighbours = min(MOST_COPIES, num_others // 4)
+    near = _nearest(rows, blocks(), among, 2 * max_neighbours)
+    separate = near[:, max_neighbours - 1] > 0
+    ratios = np.log(near[separate, 2 * max_neighbours - 1] / near[separate, max_neighbours - 1])
+    harmonic = float((1 / np.arange(max_neighbours, 2 * max_neighbours)).sum())
+    column_sets = columns_together(rows)
+    halves = 2 * column_sets // (column_sets[-1] + 1)
     shuffled = np.zeros(len(LEAPS))
-    for sets in (together, halves) if all_categories(rows) else (together,):
-        mixed = next(_shuffled(blocks() if among else [rows], sets))[: len(rows)]
-        found = _num_with_copies(_nearest(mixed, _shuffled(blocks(), sets), among, most + 1), most)
-        shuffled = np.maximum(shuffled, found)
-    sums = [float(len(rows)), float(ratios.sum()), harmonic * int(apart.sum())]
-    return NearCopies.read(np.concatenate([sums, _num_with_copies(near, most), shuffled]))
+    for sets in (column_sets, halves) if all_categories(rows) else (column_sets,):
+        shuffled_rows = next(_shuffled(blocks() if among else [rows], sets))[: len(rows)]
+        num_with_copies = _num_with_copies(
+            _nearest(shuffled_rows, _shuffled(blocks(), sets), among, max_neighbours + 1), max_neighbours
+        )
+        shuffled = np.maximum(shuffled, num_with_copies)
+    sums = [float(len(rows)), float(ratios.sum()), harmonic * int(separate.sum())]
+    return NearCopies.read(np.concatenate([sums, _num_with_copies(near, max_neighbours), shuffled]))
 
 
 def all_categories(rows: Values) -> bool:
-    """Return whether no column has a value of its own in at least half of the rows that differ."""
-    apart = np.unique(rows, axis=0)
-    return all(2 * len(np.unique(column)) < len(apart) for column in apart.T)
+    """Return whether in every column the distinct values are fewer than half of the distinct rows."""
+    distinct = np.unique(rows, axis=0)
+    return all(2 * len(np.unique(column)) < len(distinct) for column in distinct.T)
 
 
 def _num_with_copies(near: Values, most: int) -> Values:
-    """Return how many rows have near copies, for each of `LEAPS`, by their distances, `(rows, more than most)`."""
+    """Return how many rows have near copies, for each of `LEAPS`, from their distances, `(rows, more than most)`."""
     leaps = (near[:, :most, None] < LEAPS * near[:, 1 : most + 1, None]).any(axis=1)
     return np.asarray((leaps | (near[:, :1] == 0)).sum(axis=0), np.float64)
 
 
 def columns_together(rows: Values) -> IntArray:
-    """Return to which set each column belongs, shape `(d,)`.
+    """Return the set of each column, shape `(d,)`.
 
-    Neighbours of at most two values of which no row is at the higher one in more than one are one set.
+    Adjacent binary columns are one set if each row has the higher value in at most one of them.
     """
     low, high = rows.min(axis=0), rows.max(axis=0)
     is_high = (rows == high) & (high > low)
@@ -218,7 +219,7 @@ def columns_together(rows: Values) -> IntArray:
 
 
 def _shuffled(blocks: Iterable[Values], sets: IntArray) -> Iterator[Values]:
-    """Yield blocks whose sets of columns are shuffled among the block's rows, by the same draws each time."""
+    """Yield blocks whose column sets are shuffled among the block's rows, with a fixed seed."""
     generator = np.random.default_rng(0)
     for block in blocks:
         places = generator.permuted(np.tile(np.arange(len(block)), (int(sets[-1]) + 1, 1)), axis=1)

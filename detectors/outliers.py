@@ -1,69 +1,56 @@
-"""Outlier clients: whose locally trained model is far from the others'.
+"""Outlier clients: whose locally trained model, or whose labels, deviate from the others'.
 
-Per repetition FedAvg runs for two rounds from a fresh random initial model, and the clients' parameters w_k after
-local training of round 2 are compared: round 1 is dominated by the initialisation, later rounds are homogenised.
+**Published rule.** In each repetition FedAvg runs for two rounds from a new random initial model, and the clients'
+parameters w_k after local training of round 2 are compared: round 1 is dominated by the initialisation, later rounds
+homogenise the models.
 
     D_k = mean over j ≠ k of ‖w_k − w_j‖₂
 
-In a repetition client k is flagged if D_k is at least the 90th percentile of all D (linear interpolation). Client k is
-an outlier if at least 4 of 5 repetitions flag it.
+A repetition flags client k if D_k is at least the 90th percentile of all D (linear interpolation). Client k is an
+outlier if at least 4 of 5 repetitions flag it. Choices and deviations:
 
-Choices and deviations:
-
-- Three clients are needed; of two neither can be told to be the deviating one.
-- If all D_k are equal nothing stands out and nobody is flagged, although all are "at least the percentile".
-- Parameters that are not finite after round 2 flag their client and count as no distance to the others. If the
-  average of round 1 is not finite the repetition says nothing about anyone and is counted as void. Clients that a
-  repetition could not compare are not flagged in it.
+- At least three clients are needed; of two neither can be identified as the deviating one.
+- If all D_k are equal no client is flagged, although all are "at least the percentile".
+- Non-finite parameters after round 2 flag their client and are excluded from the others' distances. If the average of
+  round 1 is not finite the repetition is void. Clients that a repetition could not compare are not flagged in it.
 - Beyond a given number of clients parameters are first projected to fewer dimensions by a seeded count sketch
   (Weinberger et al. Feature hashing for large scale multitask learning. ICML 2009): squared distances stay unbiased,
   with a relative standard deviation of about √(2 / dimensions).
-- The percentile flags one client of 3 to 10 in every repetition even if nobody deviates, so the rule raises false
-  alarms by construction: 6.25 % of federations of four equal clients if ranks were independent, more as they are not.
+- The percentile flags one client of 3 to 10 in every repetition even if none deviates, so the rule raises false alarms
+  by construction: 6.25 % of federations of four identical clients if ranks were independent, more as they are not.
 
-A rejected alternative is reported beside it for comparison: the distance of each client from the aggregated model.
+A rejected alternative is reported for comparison: the distance of each client from the aggregated model.
 
-Whose models are far from the others', tested by exchanging models between clients.
+**Calibrated rule.** Two tests of labels and one of models share the false-alarm rate. The label tests are those of
+`fedscout.detectors.label_agreement`: whose labels agree less with the other clients', or are less informative about its
+rows. Outliers are defined only relative to a majority: if clients' labels depend on different features and no two
+thirds of the clients agree, or if the labels of more than a third of the clients are contradicted, the decision is "not
+measured", models included, and groups of clients that agree are reported. Clients with different labels or features
+train different models although nothing is wrong, so the model test decides only if both skews were tested and neither
+was detected.
 
-How far a client's model D_k (`detectors.outliers`) is from the others' has no known distribution: even among clients
-that are alike its logarithm is skewed to the right, the more so the fewer rows they hold. Nor does training again
-tell, as the rows are the same, and a client with unusual ones is far off each time. So each client's rows are dealt at
-random to `MAX_PARTS` disjoint parts of one size for all clients, fewer where rows are few, and the detector's rounds
-are run once more on each part. If all rows are independent draws of one distribution, the models of a part could have
-been anybody's, and whose they are in one part has nothing to do with whose they are in another. With D_kr of part r:
+**Model test.** A permutation test of model distances. D_k has no known null distribution: even among identically
+distributed clients its logarithm is right-skewed, more so with fewer rows. Retraining does not help, as the rows are
+the same, and a client with unusual rows deviates each time. So each client's rows are randomly partitioned into up to
+`MAX_PARTS` disjoint parts of one size for all clients, and the detector's rounds are run again on each part. If all
+rows are independent draws of one distribution, the models of a part are exchangeable between clients, independently for
+each part. With D_kr of part r,
 
-    x_k = mean over r of log(D_kr / median of D_·r),
+    x_k = mean over r of log(D_kr / median of D_·r)
 
-is compared with the largest x of all clients after the clients of each part are permuted, independently of part to part
-(R. A. Fisher. The Design of Experiments, 1935; the largest of all corrects over clients: P. H. Westfall and
-S. S. Young. Resampling-Based Multiple Testing, 1993). The test is exact for any number of clients, distribution of rows
-and model. Of K clients and R parts no p-value is smaller than about K^(1−R): three clients need six parts. Whoever is
-beyond chance is taken out and the others are compared once more, until nobody is (J. J. Goeman and A. Solari. The
-sequential rejection principle of familywise error control. Annals of Statistics 38(6), 2010): of several attackers one
-does not hide the next.
+is compared with the largest x of all clients after the clients of each part are permuted independently (R. A. Fisher.
+The Design of Experiments, 1935; the maximum statistic corrects over clients: P. H. Westfall and S. S. Young.
+Resampling-Based Multiple Testing, 1993). The test is exact for any number of clients, distribution of rows and model.
+With K clients and R parts the smallest p-value is about K^(1−R): three clients need six parts. Significant clients are
+removed and the others are tested again, until none is significant (J. J. Goeman and A. Solari. The sequential rejection
+principle of familywise error control. Annals of Statistics 38(6), 2010), so that one of several attackers does not mask
+the next. The effect is exp(median-free mean of log D_k) − 1 over the published detector's repetitions, with all rows:
+how much farther a model is than the median one.
 
-The effect is exp(median-free mean of log D_k) − 1 over the published detector's repetitions, with all rows: how much
-farther a model is than the median one.
-
-- A client that holds fewer than `LEAST_SHARE` of the median client's rows is left out of the parts, as their size is
-  that of the smallest client; its p-value is 1.
-- Where clients play episodes there are no rows, and repetitions are independent by themselves: they are the parts.
-- A model that is not finite is `FARTHEST`. Who misses a part counts as the median client there.
-
-Calibrated outliers: whose labels, or whose models, are not like the others' beyond chance?
-
-Two tests of labels and one of models share the false-alarm rate.
-
-**Labels.** Whose labels agree less with the other clients', or say less about its rows
-(`fedscout.detectors.label_agreement`).
-
-Nobody is an outlier where there is no majority: where clients' labels rest on different features and no two thirds of
-the clients agree (`fedscout.detectors.label_agreement`), or where the labels of more than a third of the clients are
-contradicted. The decision is then "not measured", models included, and clients that agree are named.
-
-**Models.** Whose models are farther off than exchanged ones would be (`fedscout.detectors.outliers`).
-Clients of unlike labels or features train unlike models although nothing is wrong with them, so this test decides only
-where both skews were tested for and neither was found.
+- A client with fewer than `LEAST_SHARE` of the median client's rows is excluded from the parts, as their size is that
+  of the smallest client; its p-value is 1.
+- Reinforcement-learning clients have no rows, and repetitions are independent: they serve as the parts.
+- A non-finite model counts as `FARTHEST`, a client without a model in a part as the median client.
 """
 
 from __future__ import annotations
@@ -107,7 +94,7 @@ Compare = Callable[[TrainAnswers, np.random.Generator, DetectionConfig], "Compar
 
 @dataclass(frozen=True)
 class Comparison:
-    """The clients' models of one repetition, compared.
+    """Comparison of the clients' models of one repetition.
 
     Attributes:
         distances: D_k of each client with finite parameters.
@@ -138,13 +125,13 @@ def about_average(
 ) -> tuple[Values, Values]:
     """Return the weighted average of the rows, shape `(params,)`, and each row's distance from it, `(clients,)`.
 
-    Works on some parameters at a time, so that no float64 copy of all vectors is made.
+    Processes blocks of parameters, so that no float64 copy of all vectors is made.
 
     Args:
         vectors: Shape `(clients, params)`.
-        weights: Of the average, adding up to 1, shape `(clients,)`.
-        gram: Is added the products of the rows less the average, shape `(clients, clients)`. Without that,
-            ‖a‖² + ‖b‖² − 2 aᵀb would cancel where vectors are long against their differences.
+        weights: Weights of the average, adding up to 1, shape `(clients,)`.
+        gram: Updated in place with the Gram matrix of the centred rows, shape `(clients, clients)`. Uncentred,
+            ‖a‖² + ‖b‖² − 2 aᵀb would cancel if vectors are long relative to their differences.
     """
     average = np.empty(vectors.shape[1])
     squares = np.zeros(len(vectors))
@@ -175,12 +162,12 @@ def sketch(vectors: FloatArray, size: int, generator: np.random.Generator) -> Va
 def compare_models(
     answers: TrainAnswers, generator: np.random.Generator, settings: DetectionConfig
 ) -> Comparison | None:
-    """Return how far the models of one repetition are apart; None if fewer than three can be compared.
+    """Return the distances between the models of one repetition; None if fewer than three can be compared.
 
     Args:
         answers: Parameters after local training, and training rows, the weights of the average.
-        generator: Of the projection.
-        settings: For the size from which models are projected.
+        generator: Generator of the projection.
+        settings: Sizes from which models are projected.
     """
     clients, vectors, num_examples = answers.clients, answers.vectors, answers.num_examples
     finite = np.asarray(np.isfinite(vectors).all(axis=1))
@@ -220,9 +207,9 @@ def decide_outliers(
     """Return the decision over all repetitions.
 
     Args:
-        comparisons: One a repetition; None where the models could not be compared.
+        comparisons: One per repetition; None if the models could not be compared.
         settings: Percentile and the number of flags that makes an outlier.
-        names: Of clients, for the sentence.
+        names: Display names of clients.
     """
     needed = settings.outlier_min_flags
     usable = [comparison for comparison in comparisons if comparison is not None]
@@ -268,19 +255,19 @@ def train_and_compare(
     parts: Sequence[RowPart] = (),
     compare: Compare = compare_models,
 ) -> Conversation[list[Comparison | None]]:
-    """Train and compare, all repetitions in lockstep; those on parts of the clients' rows come after the others.
+    """Train and compare models, with all repetitions in lockstep; those on parts of the clients' rows come last.
 
-    The models of the last round come one by one, and are compared in as large groups of repetitions as `GROUP_BYTES`
-    allows.
+    The models of the last round are returned individually, and compared in groups of repetitions as large as
+    `GROUP_BYTES` allows.
 
     Args:
-        clients: Who takes part.
-        initial_vectors: Gives the random initial models of seeds.
+        clients: Participating clients.
+        initial_vectors: Returns the random initial model of each seed.
         training: Local training of each round.
         settings: Repetitions and rounds.
-        seed: Each repetition derives its own from it.
-        parts: Rows on which further repetitions train, one a repetition.
-        compare: What is made of the models of a repetition.
+        seed: Seed from which each repetition derives its own.
+        parts: Parts of the rows for additional repetitions, one each.
+        compare: Compares the models of one repetition.
     """
     seeds = [integer(seed, "outlier-repetition", repetition) for repetition in range(settings.outlier_repetitions)]
     seeds += [integer(seed, "outlier-part", part.index) for part in parts]
@@ -292,13 +279,17 @@ def train_and_compare(
             for r, vector in models.items()
         ]
         _, answers = yield [], trainings
-        averages = {repetition: _average(own) for repetition, own in zip(models, answers, strict=True)}
+        averages = {
+            repetition: _average(train_answers) for repetition, train_answers in zip(models, answers, strict=True)
+        }
         models = {repetition: average for repetition, average in averages.items() if average is not None}
     comparisons: dict[int, Comparison | None] = dict.fromkeys(range(len(seeds)))
     for group in _groups(models, len(clients)):
-        last = settings.outlier_rounds
+        last_round = settings.outlier_rounds
         trainings = [
-            Training(models[r], {**train_config(training, seeds[r], last, reply="individual"), **rows[r]}, clients)
+            Training(
+                models[r], {**train_config(training, seeds[r], last_round, reply="individual"), **rows[r]}, clients
+            )
             for r in group
         ]
         _, answers = yield [], trainings
@@ -310,7 +301,7 @@ def train_and_compare(
 
 
 def _average(answers: TrainAnswers) -> FloatArray | None:
-    """Return the average model of one round of FedAvg, or None if nobody answered or it is not finite."""
+    """Return the average model of one round of FedAvg, or None without answers or if it is not finite."""
     if len(answers.vectors) == 0 or not np.isfinite(answers.vectors).all():
         return None
     weights = answers.num_examples / answers.num_examples.sum()
@@ -318,7 +309,7 @@ def _average(answers: TrainAnswers) -> FloatArray | None:
 
 
 def _groups(models: Mapping[int, FloatArray], num_clients: int) -> Iterator[list[int]]:
-    """Deal repetitions into groups of one, or of more if all their clients' models take at most `GROUP_BYTES`."""
+    """Split repetitions into groups of one, or of more if all their clients' models take at most `GROUP_BYTES`."""
     repetitions = list(models)
     if repetitions:
         size = max(1, GROUP_BYTES // max(1, num_clients * models[repetitions[0]].nbytes))
@@ -342,56 +333,56 @@ ROUNDING: Final = 1e-9
 
 
 def row_parts(sizes: Sequence[int], seed: int) -> tuple[RowPart, ...]:
-    """Return the parts that clients of these sizes can be asked to train on; none where rows are too few."""
+    """Return the parts of rows on which clients of these sizes train; empty if rows are too few."""
     if len(sizes) < MIN_CLIENTS:
         return ()
     smallest = min(size for size in sizes if size >= LEAST_SHARE * float(np.median(sizes)))
     num_parts = min(MAX_PARTS, smallest // MIN_PART_ROWS)
     if num_parts < MIN_PARTS:
         return ()
-    dealt_by = integer(seed, "outlier-parts")
-    return tuple(RowPart(index, smallest // num_parts, dealt_by) for index in range(num_parts))
+    partition_seed = integer(seed, "outlier-parts")
+    return tuple(RowPart(index, smallest // num_parts, partition_seed) for index in range(num_parts))
 
 
 def model_test(repetitions: Sequence[Comparison], parts: Sequence[Comparison], rate: float) -> ClientTest | None:
-    """Compare each client's model distances with the median client's; None if too few clients or parts were compared.
+    """Test whether each client's model distances exceed the median client's; None with too few clients or parts.
 
     Args:
-        repetitions: On all rows, for the effect. A client whose parameters were not finite in half of them counts as
-            infinitely far.
-        parts: On disjoint parts of the rows, or independent for another reason.
-        rate: p-values up to this count as beyond chance.
+        repetitions: Comparisons on all rows, for the effect. A client whose parameters were not finite in half of them
+            counts as infinitely far.
+        parts: Independent comparisons, such as on disjoint parts of the rows.
+        rate: Significance level.
     """
     clients = sorted({client for c in repetitions for client in (*c.distances, *c.diverged)})
     exchanged = sorted({client for c in parts for client in (*c.distances, *c.diverged)})
     if len(parts) < MIN_PARTS or not repetitions or len(exchanged) < MIN_CLIENTS:
         return None
     p_values = dict.fromkeys(clients, 1.0) | dict(
-        zip(exchanged, exchange_p_values(_logarithms(parts, exchanged), rate).tolist(), strict=True)
+        zip(exchanged, exchange_p_values(_log_ratios(parts, exchanged), rate).tolist(), strict=True)
     )
     words = f"distances of models, {len(parts)} parts of the rows exchanged between clients"
     return ClientTest(p_values, _effects(repetitions, clients), {}, "models", words)
 
 
 def exchange_p_values(values: Values, rate: float) -> Values:
-    """Return each client's p-value, corrected over clients.
+    """Return each client's p-value by the permutation test, corrected over clients.
 
     Args:
-        values: Of each part and client, shape `(parts, clients)`.
-        rate: Whose p-value reaches it is taken out before the others are compared once more.
+        values: Logarithm for each part and client, shape `(parts, clients)`.
+        rate: Significance level; significant clients are removed before the others are tested again.
     """
     num_clients = values.shape[1]
-    p_values, left = np.ones(num_clients), np.arange(num_clients)
-    while len(left) >= MIN_CLIENTS and 2 * len(left) > num_clients:
-        p_values[left] = _against_largest(values[:, left])
-        found = left[p_values[left] <= rate]
-        if len(found) == 0:
+    p_values, remaining = np.ones(num_clients), np.arange(num_clients)
+    while len(remaining) >= MIN_CLIENTS and 2 * len(remaining) > num_clients:
+        p_values[remaining] = _max_statistic_p_values(values[:, remaining])
+        significant = remaining[p_values[remaining] <= rate]
+        if len(significant) == 0:
             break
-        left = np.setdiff1d(left, found)
+        remaining = np.setdiff1d(remaining, significant)
     return p_values
 
 
-def _against_largest(values: Values) -> Values:
+def _max_statistic_p_values(values: Values) -> Values:
     """Return how often the largest mean of permuted clients reaches each client's, shape `(clients,)`."""
     num_parts, num_clients = values.shape
     draws = int(np.clip(DRAWN_CELLS // values.size, FEWEST_DRAWS, MOST_DRAWS))
@@ -400,15 +391,15 @@ def _against_largest(values: Values) -> Values:
     largest = []
     for start in range(0, draws, block):
         total = np.zeros((min(block, draws - start), num_clients))
-        for own in values:
-            total += generator.permuted(np.broadcast_to(own, total.shape), axis=1)
+        for part_values in values:
+            total += generator.permuted(np.broadcast_to(part_values, total.shape), axis=1)
         largest.append(total.max(axis=1))
     ascending = np.sort(np.concatenate(largest))
     reached = draws - np.searchsorted(ascending, values.sum(axis=0) - ROUNDING, side="left")
     return np.asarray((1 + reached) / (1 + draws))
 
 
-def _logarithms(comparisons: Sequence[Comparison], clients: Sequence[int]) -> Values:
+def _log_ratios(comparisons: Sequence[Comparison], clients: Sequence[int]) -> Values:
     """Return log(D / median) of each comparison and client, shape `(comparisons, clients)`."""
     values = np.zeros((len(comparisons), len(clients)))
     for row, comparison in zip(values, comparisons, strict=True):
@@ -422,14 +413,14 @@ def _logarithms(comparisons: Sequence[Comparison], clients: Sequence[int]) -> Va
 
 
 def _effects(repetitions: Sequence[Comparison], clients: Sequence[int]) -> Mapping[int, float]:
-    logarithms = _logarithms(repetitions, clients)
+    logarithms = _log_ratios(repetitions, clients)
     compared = np.array([[client in {*c.distances, *c.diverged} for client in clients] for c in repetitions])
-    lost = np.array([[client in c.diverged for client in clients] for c in repetitions])
-    finite = compared & ~lost
+    diverged = np.array([[client in c.diverged for client in clients] for c in repetitions])
+    finite = compared & ~diverged
     means = np.where(finite, logarithms, 0.0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
-    means = np.where(2 * lost.sum(axis=0) >= len(repetitions), FARTHEST, means)
-    farther = np.expm1(np.minimum(means - np.median(means), FARTHEST))
-    return dict(zip(clients, farther.tolist(), strict=True))
+    means = np.where(2 * diverged.sum(axis=0) >= len(repetitions), FARTHEST, means)
+    effects = np.expm1(np.minimum(means - np.median(means), FARTHEST))
+    return dict(zip(clients, effects.tolist(), strict=True))
 
 
 MOST_TESTS: Final = 3
@@ -440,7 +431,7 @@ MOST_OUT_OF_IT: Final = 1 / 3
 
 
 def why_models_differ(skews: Sequence[CalibratedFinding]) -> str | None:
-    """Return why honest clients would train unlike models, or None, by the calibrated findings on both skews."""
+    """Return why honest clients may train different models, by the calibrated findings on skew; None if no reason."""
     for skew in skews:
         if not skew.measured:
             return f"{skew.name.replace('_', ' ')} was not measured and may be the reason"
@@ -460,15 +451,15 @@ def decide_outliers_calibrated(
     concepts: Concepts | None = None,
     names: Names = UNNAMED,
 ) -> CalibratedFinding:
-    """Join the tests.
+    """Combine the tests.
 
     Args:
-        labels: Tests of labels; none where they could not be measured.
-        models: The test of model distances; None likewise.
-        explained: Why models differ without anything being wrong; they then do not decide.
-        settings: The rate of false alarms, and the smallest effects that flag.
-        concepts: Whether clients' labels rest on the same features; None where that is not known.
-        names: Of clients and classes, for the sentence.
+        labels: Tests of labels; empty if not measured.
+        models: Test of model distances; None if not measured.
+        explained: Benign reason for different models; if given, the model test is ignored.
+        settings: False-alarm rate and smallest effects that flag.
+        concepts: Whether clients' labels depend on the same features; None if unknown.
+        names: Display names of clients and classes.
     """
     if concepts is not None and not concepts.has_majority:
         finding = CalibratedFinding.unmeasured(NAME, settings.detector_rate, concepts.text(names))
@@ -485,7 +476,7 @@ def decide_outliers_calibrated(
         )
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
     finding = decide(NAME, tests, settings.detector_rate, _describe, remark, names)
-    contradicted = [own.flagged and own.source == "labels" for own in finding.clients.values()]
+    contradicted = [evidence.flagged and evidence.source == "labels" for evidence in finding.clients.values()]
     if sum(contradicted) > MOST_OUT_OF_IT * len(contradicted):
         reason = (
             f"the labels of {sum(contradicted)} of {len(contradicted)} clients are contradicted: there is no majority"

@@ -1,23 +1,23 @@
-"""Differential privacy for what clients count and sum: noise that the client adds before anything leaves it.
+"""Differential privacy of clients' counts and sums: local noise added before anything leaves the client.
 
 With `epsilon` a client releases its label counts and the sums of its clipped features by mechanisms that are
-(ε, δ)-differentially private for one row exchanged for another (C. Dwork and A. Roth. The algorithmic foundations of
-differential privacy. Foundations and Trends in Theoretical Computer Science 9, 2014), half of ε for each:
+(ε, δ)-differentially private under the exchange of one row (C. Dwork and A. Roth. The algorithmic foundations of
+differential privacy. Foundations and Trends in Theoretical Computer Science 9, 2014), with half of ε for each:
 
-- Label counts: exchanging a row changes two counts by one, so the L1 sensitivity is 2; integer Laplace noise of the
-  scale 4/ε.
+- Label counts: exchanging a row changes two counts by one, so the L1 sensitivity is 2; integer Laplace noise of scale
+  4/ε.
 - Sums: each feature x is clipped to [−B, B]. Σx/(2B) and Σx²/B² of a feature change by at most 1 each, so over d
   features the L2 sensitivity is √(2d); Gaussian noise.
 
 The number of rows is not protected (it is part of every reply), nor are the models that the outlier detector compares.
-Nothing else is asked: no cross-products, per-class sums, histograms, outputs or agreement.
+No other aggregates are queried: no cross-products, per-class sums, histograms, outputs or agreement.
 
-Scales come from OpenDP (M. Gaboardi, M. Hay, S. Vadhan. A programming framework for OpenDP. 2020), which proves them
-for the arithmetic of computers. There are two sources of noise:
+Noise scales come from OpenDP (M. Gaboardi, M. Hay, S. Vadhan. A programming framework for OpenDP. 2020), which proves
+them for floating-point arithmetic. There are two sources of noise:
 
-- `secure` draws it with OpenDP from the operating system. Nobody can repeat it, so two detections differ.
-- `seeded` draws noise of the same scale and kind from the study's seed and the client's rows, so that a simulation can
-  be repeated. Who knows the seed could take it off again: it shows the effect of privacy and gives none.
+- `secure` draws it with OpenDP from the operating system. It is not reproducible, so two detections differ.
+- `seeded` draws noise of the same distribution from the study's seed and the client's rows, so that a simulation is
+  reproducible. Anyone who has the seed can remove the noise: it shows the effect of privacy and provides none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COUNTS_SENSITIVITY: Final = 2
 
 
 def noise_terms(settings: DetectionConfig, seed: int) -> dict[str, int | float | str | bool]:
-    """Return what a message says of the noise that clients add; there is an epsilon."""
+    """Return the message configuration of the noise that clients add; requires an epsilon."""
     assert settings.epsilon is not None
     return {
         "epsilon": settings.epsilon,
@@ -54,7 +54,7 @@ def noise_terms(settings: DetectionConfig, seed: int) -> dict[str, int | float |
 
 
 def check_library() -> None:
-    """Check that OpenDP is there.
+    """Check that OpenDP is installed.
 
     Raises:
         ConfigurationError: If not.
@@ -93,13 +93,13 @@ def _gaussian(deviation: float) -> Any:
 
 @lru_cache(maxsize=16)
 def counts_scale(epsilon: float) -> float:
-    """Return the scale of the integer Laplace noise on a label count, which has half of ε."""
+    """Return the scale of the integer Laplace noise on label counts, for half of ε."""
     return float(_opendp().binary_search_param(_laplace, d_in=COUNTS_SENSITIVITY, d_out=epsilon / 2))
 
 
 @lru_cache(maxsize=16)
 def sums_deviation(epsilon: float, delta: float, num_features: int) -> float:
-    """Return the standard deviation of the Gaussian noise on Σx/(2B) and Σx²/B², which have half of ε."""
+    """Return the standard deviation of the Gaussian noise on Σx/(2B) and Σx²/B², for half of ε."""
     dp = _opendp()
 
     def mechanism(deviation: float) -> Any:
@@ -112,7 +112,7 @@ def sums_deviation(epsilon: float, delta: float, num_features: int) -> float:
 def private_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, noisy label counts of shape `(num_classes,)`; they may be negative."""
     counts = own_counts(inputs)
-    privacy = _asked(inputs, delta=0.0)
+    privacy = _requested_privacy(inputs, delta=0.0)
     scale = counts_scale(privacy.epsilon)
     if privacy.secure:
         noisy = np.array(_laplace(scale)(counts.tolist()), dtype=np.int64)
@@ -136,7 +136,7 @@ def private_sums(inputs: QueryInputs) -> Answer:
         part = np.stack([clipped.sum(axis=0) / (2 * clip), (clipped**2).sum(axis=0) / clip**2])
         totals = part if totals is None else totals + part
     assert totals is not None, "a client that answers holds rows"
-    privacy = _asked(inputs, delta=float(inputs.config["delta"]))
+    privacy = _requested_privacy(inputs, delta=float(inputs.config["delta"]))
     deviation = sums_deviation(privacy.epsilon, privacy.delta, totals.shape[1])
     if privacy.secure:
         noisy = np.array(_gaussian(deviation)(totals.reshape(-1).tolist())).reshape(totals.shape)
@@ -145,22 +145,22 @@ def private_sums(inputs: QueryInputs) -> Answer:
     return {"sum": NoisyAggregate(noisy[0] * 2 * clip, privacy), "squares": NoisyAggregate(noisy[1] * clip**2, privacy)}
 
 
-def _asked(inputs: QueryInputs, delta: float) -> Privacy:
-    """Return what a message asks noise for.
+def _requested_privacy(inputs: QueryInputs, delta: float) -> Privacy:
+    """Return the privacy parameters of a message.
 
     Raises:
-        ValueError: If there is no such privacy; a search for its noise would take seconds to find none.
+        ValueError: If they are invalid; the search for the noise scale would take seconds to fail.
     """
-    asked = Privacy(float(inputs.config["epsilon"]), delta, inputs.config["noise"] == "secure")
-    if not (asked.epsilon > 0 and 0 <= asked.delta < 1):
-        raise ValueError(f"epsilon must be > 0 and delta in [0, 1), got {asked.epsilon} and {asked.delta}")
-    return asked
+    privacy = Privacy(float(inputs.config["epsilon"]), delta, inputs.config["noise"] == "secure")
+    if not (privacy.epsilon > 0 and 0 <= privacy.delta < 1):
+        raise ValueError(f"epsilon must be > 0 and delta in [0, 1), got {privacy.epsilon} and {privacy.delta}")
+    return privacy
 
 
 def _generator(inputs: QueryInputs, purpose: str) -> np.random.Generator:
-    """Return a stream of the message's seed and of the client's rows, as a query does not know whose rows they are.
+    """Return a random stream derived from the message's seed and the client's rows, as a query has no client index.
 
-    Rows enter by the sum of their values' bits, which does not depend on their order.
+    The rows enter as the sum of their values' bits, which does not depend on their order.
     """
     bits = 0
     for features, labels in inputs.data.chunks():
@@ -172,10 +172,10 @@ def _generator(inputs: QueryInputs, purpose: str) -> np.random.Generator:
 def plausible_counts(
     noisy: npt.NDArray[np.integer] | npt.NDArray[np.floating], num_rows: npt.NDArray[np.integer]
 ) -> IntArray:
-    """Return whole, non-negative counts that add up to the numbers of rows, nearest in proportion.
+    """Return non-negative integer counts that add up to the numbers of rows, in the nearest proportions.
 
     Args:
-        noisy: Counts, or proportions that they should have, shape `(..., classes)`.
+        noisy: Noisy counts or target proportions, shape `(..., classes)`.
         num_rows: Shape `(...)`.
     """
     positive = np.maximum(noisy, 0).astype(np.float64)

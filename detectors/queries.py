@@ -1,10 +1,8 @@
-"""The fixed table of what a client answers. Each entry is a pure function of its data that returns aggregates only.
+"""The registry of client queries; each entry is a pure function of a client's data that returns aggregates only.
 
-Output divergence: how differently one model answers on the clients' data.
-
-The model is the average of the clients' models after the outlier detector's last round. Each client returns its mean
-softmax output over all its rows; the value is the mean Jensen-Shannon divergence in bits over pairs of clients. It
-needs no labels, and is reported beside the detectors without a threshold.
+The query defined here is the mean softmax output of a model over all rows of a client. The model is the average of the
+clients' models after the outlier detector's last round; the output divergence is the mean Jensen-Shannon divergence in
+bits between these outputs over pairs of clients. It needs no labels, and is reported without a threshold.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ MEAN_OUTPUT = "mean_output"
 
 
 def mean_output(inputs: QueryInputs) -> Answer:
-    """Client half: return `mean`, the mean softmax output of the model `model`, shape `(num_classes,)`."""
+    """Client half: return `mean`, the mean softmax output of the message's `model`, shape `(num_classes,)`."""
     model: FloatArray = np.asarray(inputs.arrays["model"], dtype=np.float32)
     total = np.zeros(inputs.num_classes)
     for outputs in inputs.outputs(model):

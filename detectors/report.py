@@ -1,16 +1,13 @@
-"""The heterogeneity report: a value that says what was measured, against which threshold, and who stands out.
+"""The configuration of the detectors, the heterogeneity report, and its verdicts.
 
-It is JSON-able and complete: `HeterogeneityReport.model_validate_json(report.model_dump_json())` equals `report`.
-Numbers are finite; what could not be measured is None and its sentence says why.
+A report is JSON-serialisable and complete: `HeterogeneityReport.model_validate_json(report.model_dump_json())` equals
+`report`. Numbers are finite; a value that could not be measured is None and its sentence gives the reason.
 
-One verdict a property: the calibrated answer decides, the published rule stands beside it, with why they disagree.
-
-Where a calibrated test could not be made, the property is not measured, whatever the published rule says: it ignores
-classes, so that it finds feature skew under label skew alone, and it names honest clients as outliers there; label skew
-is why these tests most often can't be made (`docs/detection.md`). Clients that play episodes are not tested for skew;
-the published rules do not measure it there, either.
-
-The parameters of detection, as a configuration file or the command line sets them.
+Each property has one verdict: the calibrated finding decides, and the published rule is reported for comparison, with
+the reason if they disagree. If a calibrated test is not possible, the property is not measured, whatever the published
+rule says: that rule ignores classes, so that it detects feature skew under label skew alone and flags honest clients as
+outliers, and label skew is the most frequent obstacle to these tests (`docs/detection.md`). Skew is measured by neither
+rule for reinforcement-learning clients.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ NUM_DETECTORS: Final = 3
 
 
 class DetectionConfig(BaseModel):
-    """Thresholds and sizes of the detectors; each detector's module says what they mean."""
+    """Thresholds and sizes of the detectors, as described in each detector's module."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -82,17 +79,17 @@ class DetectionConfig(BaseModel):
 
     @property
     def privacy(self) -> Privacy | None:
-        """What clients are promised for the queries; None without an epsilon."""
+        """The differential-privacy parameters of the queries; None without an epsilon."""
         return None if self.epsilon is None else Privacy(self.epsilon, self.delta, self.noise == "secure")
 
     @property
     def detector_rate(self) -> float:
-        """One detector's share of the federation's false-alarm rate, divided equally among them (Bonferroni)."""
+        """False-alarm rate of one detector: the federation's, divided equally among detectors (Bonferroni)."""
         return self.false_alarm_rate / NUM_DETECTORS
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds of training the comparison of models takes, over all its repetitions."""
+        """Number of training rounds for the comparison of models, over all repetitions."""
         return self.outlier_rounds * self.outlier_repetitions
 
     @model_validator(mode="after")
@@ -128,17 +125,17 @@ class _ReportPart(BaseModel):
 
 
 class Finding(_ReportPart):
-    """What one detector found by its published rule.
+    """Result of one detector by its published rule.
 
     Attributes:
         name: The detector.
         rule: How the decision was made.
         value: The federation's value; None if it could not be measured.
-        threshold: What the value is compared with, in the value's unit.
+        threshold: Threshold of the value, in the value's unit.
         detected: Whether the rule finds heterogeneity of this kind.
         flagged_clients: Ascending.
-        client_values: The value of each client that was measured.
-        sentence: The finding for people.
+        client_values: The value of each measured client.
+        sentence: Description for users.
     """
 
     name: DetectorName
@@ -152,21 +149,21 @@ class Finding(_ReportPart):
 
     @property
     def measured(self) -> bool:
-        """Whether there is a value; if not, `detected` is False and means nothing."""
+        """Whether there is a value; if not, `detected` is False without meaning."""
         return self.value is not None
 
     @classmethod
     def unmeasured(cls, name: DetectorName, threshold: float, reason: str) -> Finding:
-        """Return the finding of a detector that could not measure."""
+        """Return a finding without a value, with the reason."""
         sentence = f"{TITLES[name]}: not measured; {reason}."
         return cls(name=name, value=None, threshold=threshold, detected=False, sentence=sentence)
 
 
 class FeatureShift(_ReportPart):
-    """How far a client's values of one feature are from the others', rows of the same class compared.
+    """Shift of a client's values of one feature relative to the others' rows of the same class.
 
     Attributes:
-        feature: Its position among the features.
+        feature: Index of the feature.
         shift: In standard deviations of the feature within a class.
     """
 
@@ -175,17 +172,16 @@ class FeatureShift(_ReportPart):
 
 
 class ClientEvidence(_ReportPart):
-    """What a calibrated decision has on one client.
+    """Evidence of a calibrated test on one client.
 
     Attributes:
-        source: What was compared: the client's labels, its features class by class, all or the one of largest shift,
+        source: What was compared: the client's labels, all its features class by class, the feature of largest shift,
             or its models.
-        p_value: Probability of as much if clients are alike, corrected over clients, in `[0, 1]`.
-        effect: How much the client differs, in the unit that the detector's module gives for the source; 0 or less is
-            no more than chance has it.
+        p_value: Under the hypothesis of identically distributed clients, corrected over clients, in `[0, 1]`.
+        effect: Effect size in the unit of the detector's module for the source; 0 or less is no more than chance.
         flagged: Whether both suffice.
-        classes: Classes by which a flagged client differs most, the largest difference first.
-        features: Features by which it differs most, likewise.
+        classes: Classes in which a flagged client differs most, the largest difference first.
+        features: Features in which it differs most, the largest difference first.
     """
 
     source: EvidenceSource
@@ -197,20 +193,20 @@ class ClientEvidence(_ReportPart):
 
 
 class CalibratedFinding(_ReportPart):
-    """What one detector found by a test of known false-alarm rate.
+    """Result of one detector by a test of known false-alarm rate.
 
     Attributes:
         name: The detector.
         rule: How the decision was made.
-        rate: Probability that the detector flags anyone in a federation of like clients.
-        method: The tests; empty if there was none.
-        p_value: Of the client that stands out most; None if it could not be measured.
-        effect: Of the same client.
-        detected: Whether anyone is flagged.
+        rate: Probability that the detector flags any client in a federation of identically distributed clients.
+        method: Description of the tests; empty if there was none.
+        p_value: p-value of the most deviating client; None if it could not be measured.
+        effect: Effect size of the same client.
+        detected: Whether any client is flagged.
         flagged_clients: Ascending.
-        clients: Evidence on each client that was measured.
-        groups: Of outliers: clients whose labels agree among themselves, where no majority does.
-        sentence: The finding for people.
+        clients: Evidence on each measured client.
+        groups: For outliers without a majority: groups of clients whose labels agree.
+        sentence: Description for users.
     """
 
     name: DetectorName
@@ -227,26 +223,25 @@ class CalibratedFinding(_ReportPart):
 
     @property
     def measured(self) -> bool:
-        """Whether there is a p-value; if not, `detected` is False and means nothing."""
+        """Whether there is a p-value; if not, `detected` is False without meaning."""
         return self.p_value is not None
 
     @classmethod
     def unmeasured(cls, name: DetectorName, rate: float, reason: str) -> CalibratedFinding:
-        """Return the finding of a detector that could not measure."""
+        """Return a finding without a p-value, with the reason."""
         return cls(name=name, rate=rate, sentence=f"{TITLES[name]}, calibrated: not measured; {reason}.")
 
 
 class ClientFacts(_ReportPart):
-    """What is known of one client that answered.
+    """Facts about one client that answered.
 
     Attributes:
-        client: Its index.
-        num_rows: Rows it holds.
-        label_counts: Rows of each class, as far as the client tells them: 0 where they are too few, so that these may
-            add up to fewer than `num_rows`.
-        min_release: Fewest rows of a class of which the client tells.
-        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; where rows are withheld,
-            the smallest that agrees with what is told: they are of as many classes as they can be.
+        client: Client index.
+        num_rows: Number of rows.
+        label_counts: Released rows of each class: 0 if they are too few, so that the sum may be less than `num_rows`.
+        min_release: Fewest rows of a class that the client releases.
+        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; the smallest value
+            consistent with the released counts, with withheld rows in as many classes as possible.
     """
 
     client: int
@@ -257,16 +252,16 @@ class ClientFacts(_ReportPart):
 
 
 class ClientFeatures(_ReportPart):
-    """How one client's rows lie in feature space, rows of the same class compared where enough was told of classes.
+    """Summary of one client's rows in feature space, compared class by class if enough rows are released.
 
-    It follows from sums that the client has told; `fedscout.detectors.calibrated_feature_skew` says how.
+    See `fedscout.detectors.calibrated_feature_skew` for its derivation from the released sums.
 
     Attributes:
-        client: Its index.
-        shift: Where its rows lie against the median client's, on axes that all clients of the report share. Its length
-            is the root mean square over features in standard deviations within a class.
-        spread: How far its rows scatter about their class's mean, over everyone's; None where one row a class is told.
-        gain: How far apart its class means lie, over everyone's; None where it tells of fewer than two classes.
+        client: Client index.
+        shift: Offset from the median client on axes shared by all clients of the report. Its length is the root mean
+            square over features in standard deviations within a class.
+        spread: Scatter about the class means relative to the pooled scatter; None with one released row per class.
+        gain: Distance between class means relative to the pooled means; None with fewer than two released classes.
     """
 
     client: int
@@ -276,14 +271,14 @@ class ClientFeatures(_ReportPart):
 
 
 class FeatureDensity(_ReportPart):
-    """How each client's values of one feature are spread: that of largest variance.
+    """Histogram of each client's values of the feature of largest variance.
 
-    It is out of the histograms that clients have told for the mean distances: of groups of `min_release` rows at least.
+    It is taken from the histograms for the mean distances, whose values are means of at least `min_release` rows.
 
     Attributes:
-        feature: Its position among the features.
+        feature: Index of the feature.
         start: Lower edge of the first bin.
-        width: Of each bin.
+        width: Bin width.
         counts: Rows in each bin, by client.
     """
 
@@ -294,7 +289,7 @@ class FeatureDensity(_ReportPart):
 
 
 class ReportedMetrics(_ReportPart):
-    """Metrics reported beside the detectors; None where they could not be measured.
+    """Metrics reported in addition to the detectors' findings; None if they could not be measured.
 
     Attributes:
         quantity_ratio: Largest over smallest number of rows.
@@ -303,15 +298,16 @@ class ReportedMetrics(_ReportPart):
         entropy_spread: Largest minus smallest label entropy in bits: a rejected measure, for comparison.
         entropy_spread_normalised: The same over log2 of the number of classes.
         label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
-        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes;
-            None of classes with names that are no numbers, whose order means nothing.
+        label_wasserstein: Mean 1-Wasserstein distance of label distributions in class numbers; None for classes with
+            non-numeric names, whose order has no meaning.
         feature_hellinger: Mean Hellinger distance of feature histograms over pairs, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
-        feature_divergence: Largest mean Jensen-Shannon divergence of a client's raw feature histograms from everyone's,
-            in bits: a rejected measure, for comparison.
+        feature_divergence: Largest mean Jensen-Shannon divergence of a client's raw feature histograms from the pooled
+            ones, in bits: a rejected measure, for comparison.
         output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
-        distances_from_average: Distance from the aggregated model, likewise: a rejected measure, for comparison.
+        distances_from_average: Distance from the aggregated model, averaged likewise: a rejected measure, for
+            comparison.
     """
 
     quantity_ratio: float | None = None
@@ -330,14 +326,14 @@ class ReportedMetrics(_ReportPart):
 
 
 class SpeedSkew(_ReportPart):
-    """How unlike clients are in speed; see `fedscout.detectors.statistics`.
+    """Differences in speed between clients; see `fedscout.detectors.statistics`.
 
     Attributes:
-        slowest: The client that takes longest.
+        slowest: The slowest client.
         slowest_seconds: Its expected seconds of a round.
         median_seconds: The median client's.
-        ratio: The first over the second; None where the median takes none.
-        sentence: The finding for people.
+        ratio: The first over the second; None if the median is 0.
+        sentence: Description for users.
     """
 
     slowest: int
@@ -348,22 +344,22 @@ class SpeedSkew(_ReportPart):
 
     @classmethod
     def of(cls, slowest: int, slowest_seconds: float, median_seconds: float, names: Names = UNNAMED) -> SpeedSkew:
-        """Return the finding, in words."""
+        """Return the speed skew with its sentence."""
         ratio = slowest_seconds / median_seconds if median_seconds > 0 else None
         times = "" if ratio is None else f", {ratio:.3g} times as long as the median client"
-        where = f"{names.one_client(slowest)} takes {slowest_seconds:.3g} simulated seconds a round{times}"
-        rest = "; half of the clients take none" if ratio is None else ""
+        text = f"{names.one_client(slowest)} takes {slowest_seconds:.3g} simulated seconds a round{times}"
+        suffix = "; half of the clients take none" if ratio is None else ""
         return cls(
             slowest=slowest,
             slowest_seconds=slowest_seconds,
             median_seconds=median_seconds,
             ratio=ratio,
-            sentence=f"Speed: {where}{rest}.",
+            sentence=f"Speed: {text}{suffix}.",
         )
 
     @property
     def is_worth_telling(self) -> bool:
-        """Whether the slowest takes longer than the median client by more than rounding."""
+        """Whether the slowest client takes longer than the median client beyond rounding."""
         return self.ratio is None or round(self.ratio, 1) > 1
 
 
@@ -371,24 +367,24 @@ class HeterogeneityReport(_ReportPart):
     """How the data of a federation's clients differ.
 
     Attributes:
-        seed: Of the models and of samples.
+        seed: Seed of models and samples.
         settings: Thresholds and sizes.
-        num_clients: Clients of the federation, those without an answer included.
-        num_classes: Classes.
-        num_features: Features a row, or None if nobody answered.
-        clients: Who answered, ascending.
-        withheld: Reason of each client that gave no label counts; it takes no part in anything else.
+        num_clients: Clients of the federation, including those without an answer.
+        num_classes: Number of classes.
+        num_features: Features per row, or None without answers.
+        clients: Clients that answered, ascending.
+        withheld: Reason of each client that released no label counts; it is excluded from all other measurements.
         label_skew: Finding on labels.
         feature_skew: Finding on features.
         outliers: Finding on models.
-        calibrated: The same three questions answered at a known false-alarm rate, as far as they were asked.
-        metrics: Reported beside.
-        features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
+        calibrated: Calibrated findings on the same three properties, as far as tests were made.
+        metrics: Further metrics.
+        features: Feature summary of each client; empty if clients could not be compared or add noise.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
-        density: How values of the feature of largest variance are spread; None where that was not measured.
-        speed_skew: How unlike clients are in speed; None where none takes any time.
-        notes: What a reader must know of how it was measured: samples, projections, missing answers.
-        names: Of clients, classes and features, as far as the server knows them; sentences use them.
+        density: Histograms of the feature of largest variance; None if not measured.
+        speed_skew: Differences in speed; None if no client takes any time.
+        notes: Caveats on the measurement: samples, projections, missing answers.
+        names: Names of clients, classes and features, as far as known to the server; used in sentences.
         timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
             from run to run.
     """
@@ -415,30 +411,30 @@ class HeterogeneityReport(_ReportPart):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings, in the order in which they are told."""
+        """All published findings, in the order of presentation."""
         return (self.label_skew, self.feature_skew, self.outliers)
 
     @property
     def rows_belong_together(self) -> bool:
-        """Whether rows seem to be alike beyond chance at the same client, so that no difference can be told from it."""
+        """Whether too many rows have near copies at the same client, so that differences can't be tested."""
         return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property
     def withheld_rows(self) -> dict[int, int]:
-        """Rows whose class a client withholds, by client, of the clients that answered and withhold any."""
-        withheld = {own.client: own.num_rows - sum(own.label_counts) for own in self.clients}
+        """Number of rows whose class is withheld, by client, for the clients that answered and withhold any."""
+        withheld = {facts.client: facts.num_rows - sum(facts.label_counts) for facts in self.clients}
         return {client: rows for client, rows in withheld.items() if rows}
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """What is told beside the findings, a sentence each."""
+        """Sentences on further properties than the findings."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
         return () if speeds is None else (speeds.sentence,)
 
     @property
     def withholding(self) -> str:
-        """How many rows' class is not told, and by how many clients, in a sentence; empty where all is told."""
-        rows, all_rows = sum(self.withheld_rows.values()), sum(own.num_rows for own in self.clients)
+        """A sentence on how many rows' class is withheld, and by how many clients; empty if none is."""
+        rows, all_rows = sum(self.withheld_rows.values()), sum(facts.num_rows for facts in self.clients)
         parts = []
         if rows:
             clients = f"{len(self.withheld_rows)} of {self.num_clients} clients"
@@ -454,10 +450,10 @@ class HeterogeneityReport(_ReportPart):
     def _repr_html_(self) -> str:
         rows = []
         for published in self.findings:
-            found = self.calibrated_finding(published.name) or published
-            verdict = ("yes" if found.detected else "no") if found.measured else "not measured"
-            clients = ", ".join(map(self.names.client, found.flagged_clients))
-            rows.append((TITLES[published.name], verdict, clients, found.sentence))
+            finding = self.calibrated_finding(published.name) or published
+            verdict = ("yes" if finding.detected else "no") if finding.measured else "not measured"
+            clients = ", ".join(map(self.names.client, finding.flagged_clients))
+            rows.append((TITLES[published.name], verdict, clients, finding.sentence))
         return table(("", "found", "clients", ""), rows) + "".join(
             map(paragraph, (*self.beside, *filter(None, [self.withholding]), *self.notes))
         )
@@ -468,19 +464,19 @@ class HeterogeneityReport(_ReportPart):
 
 
 def yes_no(detected: bool) -> str:
-    """Return the word for a decision."""
+    """Return `yes` or `no`."""
     return "yes" if detected else "no"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of one property of a federation.
+    """Verdict on one property of a federation.
 
     Attributes:
         decided_by: The finding that decides.
-        sentence: What it says, for people.
-        beside: The published rule's answer in a line, and why it is another; empty where nothing was measured, or the
-            calibrated test was not asked.
+        sentence: Its description for users.
+        beside: The published rule's answer in one line, and why it disagrees; empty if nothing was measured, or there
+            is no calibrated finding.
     """
 
     decided_by: Finding | CalibratedFinding
@@ -499,17 +495,17 @@ class Verdict:
 
     @property
     def measured(self) -> bool:
-        """Whether anything could be said."""
+        """Whether the property was measured."""
         return self.decided_by.measured
 
 
 def deciding(report: HeterogeneityReport, published: Finding) -> Finding | CalibratedFinding:
-    """Return the finding that decides on the property of a published one: the calibrated one, wherever it was asked."""
+    """Return the finding that decides on the property of a published one: the calibrated one, if there is one."""
     return report.calibrated_finding(published.name) or published
 
 
 def verdicts(report: HeterogeneityReport) -> tuple[Verdict, ...]:
-    """Return the verdicts of a report, in the order in which they are told."""
+    """Return the verdicts of a report, in the order of presentation."""
     return tuple(_verdict(report, published) for published in report.findings)
 
 
@@ -517,12 +513,12 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
     calibrated = report.calibrated_finding(published.name)
     if calibrated is None:
         return Verdict(published, published.sentence)
-    tested = calibrated.sentence.replace(", calibrated:", ":", 1)
+    sentence = calibrated.sentence.replace(", calibrated:", ":", 1)
     beside = _published_line(published, report.names) if published.measured or calibrated.measured else ""
     if published.measured and calibrated.measured and published.detected != calibrated.detected:
         reason = _why_published_only(report, calibrated) if published.detected else _why_tested_only(calibrated)
         beside += f" The two rules disagree: {reason}."
-    return Verdict(calibrated, tested, beside)
+    return Verdict(calibrated, sentence, beside)
 
 
 def _published_line(finding: Finding, names: Names) -> str:
@@ -533,9 +529,11 @@ def _published_line(finding: Finding, names: Names) -> str:
 
 
 def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFinding) -> str:
-    """Return why a published rule finds what the test does not."""
-    skews = [found for name in ("label_skew", "feature_skew") if (found := report.calibrated_finding(name)) is not None]
-    named = " and ".join(found.name.replace("_", " ") for found in skews if found.detected)
+    """Return why the published rule detects what the test does not."""
+    skews = [
+        finding for name in ("label_skew", "feature_skew") if (finding := report.calibrated_finding(name)) is not None
+    ]
+    named = " and ".join(finding.name.replace("_", " ") for finding in skews if finding.detected)
     if calibrated.name == "outliers":
         if named:
             return f"under {named} honest clients train unlike models"
@@ -548,7 +546,7 @@ def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFindi
 
 
 def _why_tested_only(calibrated: CalibratedFinding) -> str:
-    """Return why a test finds what the published rule does not."""
+    """Return why the test detects what the published rule does not."""
     if calibrated.name == "outliers":
         sources = {calibrated.clients[client].source for client in calibrated.flagged_clients}
         if sources == {"labels"}:

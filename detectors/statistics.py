@@ -1,59 +1,49 @@
-"""Statistics that detectors share: corrected p-values, design effects, heterogeneity metrics, skew of speeds.
+"""Statistics shared by the detectors: calibrated decisions, design effects, heterogeneity metrics and speed skew.
 
-What the calibrated decisions share: p-values corrected over clients, and how they are put into words.
-
-The published rules compare a value with a fixed threshold, so how often they raise a false alarm depends on the number
-of clients, their sizes and the data. A calibrated decision asks how likely it is that clients whose data are alike
-differ as much as these: its false-alarm rate is chosen and holds for the whole federation. A client is flagged if that
-probability is at most the rate *and* its effect, how much it differs in a unit of its own, reaches a minimum: with
-many rows a difference may be certain and yet too small to matter.
-
-The rate of a federation is divided equally among the detectors (Bonferroni), so that a federation of like clients is
-called anything at all with at most this probability. Within a detector p-values are corrected over clients by
+**Calibrated decisions.** The published rules compare a value with a fixed threshold, so their false-alarm rate depends
+on the number of clients, their sizes and the data. A calibrated decision tests how likely clients with identical
+distributions differ as much as observed: its false-alarm rate is chosen and holds for the whole federation. A client
+is flagged if its p-value is at most the rate *and* its effect size reaches a minimum: with many rows a difference may
+be significant and yet too small to matter. The rate of a federation is divided equally among the detectors
+(Bonferroni), so that it bounds the probability of any false detection. Within a detector p-values are corrected over
+clients by
 
     S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6(2), 1979,
 
-or by the distribution of the largest statistic of all clients.
+or by the distribution of the maximum statistic over clients.
 
-What client halves read of their rows: features as flat vectors, all of them finite, and the rows of each class.
-
-Design effects: by how much rows that belong together widen what chance does to a client's counts.
-
-Rows of one subject tend to have one label, so a client of 20 subjects × 5 rows knows of labels about as much as 20
-rows, and tests that take it for 100 rows give false alarms. If any two rows of a group are both of class c with the
-correlation ρ_c, and rows of different groups are independent, then the count of class c among n rows in groups of
-n_g rows has the variance
+**Design effects.** Rows of one group, such as one subject, tend to have the same label, so a client with 20 subjects
+of 5 rows each carries about as much information on labels as 20 rows; tests that assume 100 independent rows give
+false alarms. If any two rows of a group are both of class c with correlation ρ_c, and rows of different groups are
+independent, then the count of class c among n rows in groups of n_g rows has the variance
 
     n p_c (1 − p_c) δ_c,    δ_c = 1 + ρ_c (Σ n_g² / n − 1),
 
-L. Kish. Survey Sampling. Wiley, 1965. With x_gc the rows of class c in group g and p the shares among all rows, ρ_c is
-estimated by moments over the groups of all clients,
+L. Kish. Survey Sampling. Wiley, 1965. With x_gc the rows of class c in group g and p the class shares among all rows,
+ρ_c is estimated by the method of moments over the groups of all clients,
 
     Σ_g (x_gc − n_g p_c)² · M / (M − 1) = p_c (1 − p_c) (N + ρ_c (Σ n_g² − N)),
 
-M being the number of groups, and kept in [0, 1]. So a client tells of each class Σ x_gc² and Σ n_g x_gc, and of its
-rows Σ n_g² and how many groups there are; not one group can be told from these. Of a class that it does not tell of,
-all rows of a group are taken to be alike, which errs towards no alarm.
+where M is the number of groups, and clipped to [0, 1]. Each client therefore releases Σ x_gc² and Σ n_g x_gc per class,
+and Σ n_g² and the number of groups; no single group can be derived from these. For a class that a client withholds,
+all rows of a group are assumed to have the same label, which is conservative.
 
 Pearson's statistic of correlated counts is a sum of χ² terms weighted by generalised design effects (J. N. K. Rao and
 A. J. Scott. The analysis of categorical data from complex sample surveys: chi-squared tests for goodness of fit and
-independence in two-way tables. JASA 76(374), 1981). These are taken to be the eigenvalues of D^½ (I − √p √pᵀ) D^½ with
-D = diag(δ_c): covariances between classes are not told, and these are they where all classes have the same ρ. Groups
-that several clients share count as a group of each.
+independence in two-way tables. JASA 76(374), 1981). These are approximated by the eigenvalues of
+D^½ (I − √p √pᵀ) D^½ with D = diag(δ_c): covariances between classes are not released, and the approximation is exact
+if all classes have the same ρ. A group shared by several clients counts as one group of each.
 
-Divergences, spreads and distances between clients: pure functions over histograms and sizes.
-
-Entropy and divergences are in bits (logarithm to base 2), so the Jensen-Shannon divergence lies in `[0, 1]`. It is the
-divergence of
+**Metrics.** Divergences, spreads and distances are pure functions of histograms and sizes. Entropy and divergences are
+in bits (logarithm to base 2), so the Jensen-Shannon divergence lies in `[0, 1]`. It is the divergence of
 
     J. Lin. Divergence measures based on the Shannon entropy. IEEE Transactions on Information Theory 37(1), 1991,
 
 not its square root, which `scipy.spatial.distance.jensenshannon` returns. Histograms of bin counts or probabilities
-are read over their last axis; the other axes broadcast.
+are reduced over their last axis; the other axes broadcast.
 
-How unlike clients are in speed: the expected seconds of a round of the slowest, against the median client's.
-
-Who waits for all waits for the slowest, so that ratio is how much longer a round takes than the half of the clients do.
+**Speed skew.** The expected duration of a round of the slowest client relative to the median client. A synchronous
+round waits for the slowest client, so the ratio is how much longer it takes than half of the clients need.
 """
 
 from __future__ import annotations
@@ -88,7 +78,7 @@ FEW_CLIENTS = 20
 
 
 def distribution(counts: npt.ArrayLike) -> Values:
-    """Return counts divided by their total over the last axis; a total of 0 is an error of the caller."""
+    """Return counts divided by their total over the last axis; totals must be positive."""
     values = np.asarray(counts, dtype=np.float64)
     totals = values.sum(axis=-1, keepdims=True)
     assert np.all(totals > 0), "a distribution needs at least one count"
@@ -105,7 +95,7 @@ def entropy(probabilities: npt.ArrayLike) -> Values:
 def entropy_spread(probabilities: npt.ArrayLike, normalised: bool = False) -> float:
     """Return the largest minus the smallest entropy of the clients.
 
-    Kept for comparison only: it orders some federations wrongly, since mirror images have equal entropy.
+    Reported for comparison only: it ranks some federations wrongly, since mirrored distributions have equal entropy.
 
     Args:
         probabilities: Shape `(clients, bins)`.
@@ -141,26 +131,26 @@ def hellinger(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
 def wasserstein(p: npt.ArrayLike, q: npt.ArrayLike, bin_width: float) -> Values:
     """Return the 1-Wasserstein distance of two histograms on the same equal bins.
 
-    It is the area between the cumulative distributions, mass taken at the middle of its bin.
+    It is the area between the cumulative distributions, with all mass at bin centres.
 
     Args:
         p: Probabilities, shape `(..., bins)`.
-        q: Likewise.
-        bin_width: In the unit that the result shall have.
+        q: Probabilities, shape `(..., bins)`.
+        bin_width: Bin width in the unit of the result.
     """
     difference = np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64)
     return np.asarray(bin_width * np.abs(np.cumsum(difference, axis=-1)[..., :-1]).sum(axis=-1))
 
 
 def mean_pairwise_hellinger(probabilities: npt.ArrayLike) -> Values:
-    """Return the mean over all pairs of clients; `probabilities` has shape `(..., clients >= 2, bins)`."""
+    """Return the mean Hellinger distance over all pairs of clients, for shape `(..., clients >= 2, bins)`."""
     roots = np.sqrt(np.asarray(probabilities, dtype=np.float64))
     mean_distances = _few_pairs if roots.shape[-2] <= FEW_CLIENTS else _many_pairs
     return np.asarray(np.minimum(mean_distances(roots) / np.sqrt(2), 1.0))
 
 
 def _few_pairs(points: Values) -> Values:
-    """Return the mean Euclidean distance over all pairs of rows, for all leading axes at once."""
+    """Return the mean Euclidean distance over all pairs of rows, vectorised over the leading axes."""
     num_points = points.shape[-2]
     total = np.zeros(points.shape[:-2])
     for index in range(num_points - 1):
@@ -170,7 +160,7 @@ def _few_pairs(points: Values) -> Values:
 
 
 def _many_pairs(points: Values) -> Values:
-    """The same, in little memory, but with a fixed cost for each entry of the leading axes."""
+    """Return the same with less memory but a fixed cost for each entry of the leading axes."""
     from scipy.spatial.distance import pdist
 
     means = [pdist(rows).mean() for rows in points.reshape(-1, *points.shape[-2:])]
@@ -178,14 +168,14 @@ def _many_pairs(points: Values) -> Values:
 
 
 def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> Values:
-    """Return the mean over all pairs of clients; see `wasserstein` for the arguments.
+    """Return the mean 1-Wasserstein distance over all pairs of clients.
 
-    Of K cumulative shares of one bin, sorted, the gap behind the r-th lies between the two of r (K − r) pairs. So the
-    sum over all pairs takes a sort instead of K² differences, and adds nothing but what is not negative.
+    For K sorted cumulative shares of one bin, the gap after the r-th is covered by r (K − r) pairs. The sum over all
+    pairs thus takes a sort instead of K² differences, and all its terms are non-negative.
 
     Args:
         probabilities: Shape `(..., clients >= 2, bins)`.
-        bin_width: In the unit that the result shall have.
+        bin_width: Bin width in the unit of the result.
     """
     cumulative = np.cumsum(np.asarray(probabilities, dtype=np.float64), axis=-1)[..., :-1]
     num_clients = cumulative.shape[-2]
@@ -207,19 +197,19 @@ def output_divergence(mean_outputs: npt.ArrayLike) -> float:
 
 
 def quantity_ratio(sizes: npt.ArrayLike) -> float:
-    """Return the largest over the smallest size, >= 1; sizes are positive."""
+    """Return the ratio of the largest to the smallest size, >= 1; sizes are positive."""
     values = np.asarray(sizes, dtype=np.float64)
     return float(values.max() / values.min())
 
 
 def coefficient_of_variation(sizes: npt.ArrayLike) -> float:
-    """Return the population standard deviation over the mean; 0 for equal sizes."""
+    """Return the population standard deviation divided by the mean; 0 for equal sizes."""
     values = np.asarray(sizes, dtype=np.float64)
     return float(values.std() / values.mean())
 
 
 def gini(sizes: npt.ArrayLike) -> float:
-    """Return Σ_i Σ_j |x_i − x_j| / (2 K² mean): 0 for equal sizes, (K−1)/K if one client has everything."""
+    """Return Σ_i Σ_j |x_i − x_j| / (2 K² mean): 0 for equal sizes, (K−1)/K if one client holds all rows."""
     values = np.sort(np.asarray(sizes, dtype=np.float64))
     ranks = np.arange(1, len(values) + 1)
     return float(np.sum((2 * ranks - len(values) - 1) * values) / (len(values) * values.sum()))
@@ -229,25 +219,25 @@ def heterogeneity_index(num_present: int, num_classes: int) -> float:
     """Return 1 − (c − 1)/(c_max − 1), in `[0, 1]`: 0 if a client holds every class, 1 if it holds one.
 
     Args:
-        num_present: Classes of which the client holds a sample, c, in `[1, num_classes]`.
-        num_classes: Classes of the federation, c_max; with one class nothing can differ and the index is 0.
+        num_present: Number of classes c that the client holds, in `[1, num_classes]`.
+        num_classes: Number of classes c_max of the federation; with one class the index is 0.
     """
     return 0.0 if num_classes == 1 else 1.0 - (num_present - 1) / (num_classes - 1)
 
 
 def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike, ordered: bool = True) -> dict[str, Any]:
-    """Return what is reported of label counts alone, under the names of `ReportedMetrics`; nothing without a client.
+    """Return the metrics of label counts by the names of `ReportedMetrics`; empty without clients.
 
     Args:
         counts: Rows of each class of all clients, shape `(clients, classes)`; no client is empty.
-        paired: Those of the clients over whose pairs distances are averaged.
-        ordered: Whether class numbers are places on a line; without, there is no Wasserstein distance.
+        paired: Counts of the clients over whose pairs distances are averaged.
+        ordered: Whether class numbers are ordinal; if not, there is no Wasserstein distance.
     """
     table, pairs = np.asarray(counts), np.asarray(paired)
     if len(table) == 0:
         return {}
     sizes = table.sum(axis=1)
-    found = {
+    values = {
         "quantity_ratio": quantity_ratio(sizes),
         "quantity_variation": coefficient_of_variation(sizes),
         "quantity_gini": gini(sizes),
@@ -256,19 +246,19 @@ def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike, ordered: bool = 
     }
     if len(pairs) > 1:
         shares = distribution(pairs)
-        found["label_hellinger"] = float(mean_pairwise_hellinger(shares))
+        values["label_hellinger"] = float(mean_pairwise_hellinger(shares))
         if ordered:
-            found["label_wasserstein"] = float(mean_pairwise_wasserstein(shares, bin_width=1.0))
-    return found
+            values["label_wasserstein"] = float(mean_pairwise_wasserstein(shares, bin_width=1.0))
+    return values
 
 
 def distances_to(points: npt.ArrayLike, centre: npt.ArrayLike) -> Values:
-    """Return the Euclidean distance of each row of `points` to `centre`, shape `(clients,)`."""
+    """Return the Euclidean distance of each row of `points` from `centre`, shape `(clients,)`."""
     return np.asarray(np.linalg.norm(np.asarray(points) - np.asarray(centre), axis=-1))
 
 
 def paired_clients(clients: Sequence[int], limit: int, seed: int) -> tuple[int, ...]:
-    """Return those over whose pairs distances are averaged: all, or `limit` of them drawn by seed, ascending."""
+    """Return the clients for pairwise distances, ascending: all, or a seeded sample of `limit`."""
     if len(clients) <= limit:
         return tuple(clients)
     drawn = stream(seed, "pair-sample").choice(len(clients), size=limit, replace=False)
@@ -276,7 +266,7 @@ def paired_clients(clients: Sequence[int], limit: int, seed: int) -> tuple[int, 
 
 
 def holm(p_values: Values) -> Values:
-    """Return p-values corrected by Holm's method, in the order given."""
+    """Return p-values corrected by Holm's method, in the given order."""
     order = np.argsort(p_values, kind="stable")
     count = len(p_values)
     stepped = np.maximum.accumulate(p_values[order] * np.arange(count, 0, -1))
@@ -286,13 +276,13 @@ def holm(p_values: Values) -> Values:
 
 
 def moment_matched_tail(values: Values, mean: float, variance: float, third: float) -> Values:
-    """Return P(Q >= value) of a positive sum of squares Q by a shifted, scaled χ² of the same three moments.
+    """Return P(Q >= value) of a positive quadratic form Q by a shifted, scaled χ² with the same three moments.
 
     The approximation of E. S. Pearson. Note on an approximation to the distribution of non-central χ². Biometrika
-    46(3/4), 1959, for quadratic forms: a + c χ²_f, c = κ₃/(4 κ₂), f = κ₂/(2 c²), a = κ₁ − c f.
+    46(3/4), 1959, applied to quadratic forms: a + c χ²_f, c = κ₃/(4 κ₂), f = κ₂/(2 c²), a = κ₁ − c f.
 
     Args:
-        values: Of Q.
+        values: Values of Q.
         mean: κ₁.
         variance: κ₂, > 0.
         third: κ₃, the third central moment, > 0.
@@ -306,16 +296,16 @@ def moment_matched_tail(values: Values, mean: float, variance: float, third: flo
 
 @dataclass(frozen=True)
 class ClientTest:
-    """What one test says of each client.
+    """Result of one test for each client.
 
     Attributes:
         p_values: Corrected over clients.
-        effects: In the test's own unit.
-        classes: In which classes a client differs most, where that is known.
+        effects: Effect sizes in the unit of the test.
+        classes: Classes in which a client differs most, if known.
         source: What the test compares.
-        words: The same for people.
-        features: In which features a client differs most, likewise.
-        share: Of the detector's rate, in `(0, 1]`; None where all its tests have equal parts.
+        words: Description of the test for users.
+        features: Features in which a client differs most, if known.
+        share: Share of the detector's rate, in `(0, 1]`; None if all its tests have equal shares.
     """
 
     p_values: Mapping[int, float]
@@ -327,22 +317,22 @@ class ClientTest:
     share: float | None = None
 
     def evidence(self, client: int, num_tests: int, rate: float, min_effect: float) -> ClientEvidence:
-        """Return what it has on a client as one of several tests, each of which gets its share of the rate."""
+        """Return the evidence on a client as one of several tests, each with its share of the rate."""
         tests = num_tests if self.share is None else 1 / self.share
         p_value, effect = min(1.0, tests * self.p_values[client]), self.effects[client]
-        found = p_value <= rate and effect >= min_effect
+        flagged = p_value <= rate and effect >= min_effect
         return ClientEvidence(
             source=self.source,
             p_value=p_value,
             effect=effect,
-            flagged=found,
-            classes=self.classes.get(client, ()) if found else (),
-            features=self.features.get(client, ()) if found else (),
+            flagged=flagged,
+            classes=self.classes.get(client, ()) if flagged else (),
+            features=self.features.get(client, ()) if flagged else (),
         )
 
 
 def by_client(clients: Iterable[int], values: Values) -> dict[int, float]:
-    """Return each client's value."""
+    """Return the values as a mapping by client."""
     return dict(zip(clients, values.tolist(), strict=True))
 
 
@@ -354,21 +344,23 @@ def decide(
     remark: str = "",
     names: Names = UNNAMED,
 ) -> CalibratedFinding:
-    """Return the finding that follows from tests; of several on a client the one that says most counts.
+    """Return the finding that follows from tests; for each client the strongest evidence counts.
 
     Args:
         name: The detector.
-        tests: At least one, which knows at least one client, each with the smallest effect that flags.
+        tests: At least one test of at least one client, each with the smallest effect that flags.
         rate: False-alarm rate of this detector.
-        describe: Says how a client differs.
+        describe: Returns a sentence on how a client differs.
         remark: Further sentences.
-        names: Of clients, classes and features, for the sentence.
+        names: Display names of clients, classes and features.
     """
     evidence: dict[int, ClientEvidence] = {}
     for client in sorted({client for test, _ in tests for client in test.effects}):
-        known = [test.evidence(client, len(tests), rate, least) for test, least in tests if client in test.effects]
-        evidence[client] = min(known, key=standing)
-    flagged = tuple(client for client, own in evidence.items() if own.flagged)
+        candidates = [
+            test.evidence(client, len(tests), rate, min_effect) for test, min_effect in tests if client in test.effects
+        ]
+        evidence[client] = min(candidates, key=standing)
+    flagged = tuple(client for client, entry in evidence.items() if entry.flagged)
     leader = min(evidence, key=lambda client: standing(evidence[client]))
     leading = evidence[leader]
     sentence = (
@@ -391,23 +383,23 @@ def decide(
 
 
 def standing(evidence: ClientEvidence) -> tuple[bool, float, float]:
-    """Return by what clients are ordered: flagged ones first, then by p-value, then by effect."""
+    """Return the sort key of evidence: flagged clients first, then by p-value, then by effect."""
     return not evidence.flagged, evidence.p_value, -evidence.effect
 
 
 def p_text(p_value: float) -> str:
-    """Return `p = 0.012`, or a bound where digits say nothing more."""
+    """Return `p = 0.012`, or `p < 0.0001` for smaller values."""
     return "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.2g}"
 
 
 def largest(values: Values, limit: float, count: int) -> tuple[int, ...]:
-    """Return the positions of up to `count` largest values above `limit`, the largest first."""
+    """Return the positions of up to `count` largest values above `limit`, in descending order of value."""
     order = np.argsort(-values, kind="stable")[:count]
     return tuple(int(position) for position in order if values[position] > limit)
 
 
 class NotFiniteError(DataError, WithheldError):
-    """A client's features are not all finite. Its text tells that alone, so it may leave the client."""
+    """A client's features are not all finite. The message reveals nothing else, so it may leave the client."""
 
 
 def flat_features(features: npt.NDArray[np.floating]) -> Values:
@@ -422,12 +414,12 @@ def flat_features(features: npt.NDArray[np.floating]) -> Values:
 
 
 def own_counts(inputs: QueryInputs) -> IntArray:
-    """Return the client's rows of each class, shape `(num_classes,)`; nothing is left out of them yet."""
+    """Return the client's rows of each class, shape `(num_classes,)`, before any are withheld."""
     return np.bincount(inputs.data.labels[inputs.data.rows], minlength=inputs.num_classes).astype(np.int64)
 
 
 def check_finite(values: npt.NDArray[np.floating]) -> None:
-    """Return if all values are finite.
+    """Check that all values are finite.
 
     Raises:
         NotFiniteError: If not.
@@ -442,7 +434,7 @@ GROUP_LABELS: Final = "group_labels"
 def group_labels(inputs: QueryInputs) -> Answer:
     """Client half: return `squares` Σ x_gc² and `with_sizes` Σ n_g x_gc, `(num_classes,)`, and `groups`, `(2,)`.
 
-    `groups` are Σ n_g² and the number of groups. Where rows are independent each is a group of its own.
+    `groups` holds Σ n_g² and the number of groups. If rows are independent, each row is its own group.
     """
     data = inputs.data
     groups = np.arange(len(data)) if inputs.groups is None else inputs.groups
@@ -462,13 +454,13 @@ def group_labels(inputs: QueryInputs) -> Answer:
 
 @dataclass(frozen=True)
 class GroupSums:
-    """What some clients tell of their groups.
+    """Group statistics that clients release.
 
     Attributes:
         squares: Σ x_gc², shape `(clients, classes)`.
-        with_sizes: Σ n_g x_gc, likewise.
+        with_sizes: Σ n_g x_gc, shape `(clients, classes)`.
         size_squares: Σ n_g², shape `(clients,)`.
-        num_groups: Groups, shape `(clients,)`.
+        num_groups: Number of groups, shape `(clients,)`.
     """
 
     squares: Values
@@ -478,36 +470,41 @@ class GroupSums:
 
     @classmethod
     def read(cls, answers: list[Arrays], counts: IntArray | Values) -> GroupSums:
-        """Return the sums of clients, completed where they tell nothing of a class.
+        """Return the sums of clients, completed for the classes that they withhold.
 
         Args:
-            answers: Of each client.
-            counts: Rows of each class, those included that are not told, shape `(clients, classes)`.
+            answers: The answer of each client.
+            counts: Rows of each class, including withheld ones, shape `(clients, classes)`.
         """
         squares, with_sizes, groups = (
             np.stack([np.asarray(answer[name], np.float64) for answer in answers])
             for name in ("squares", "with_sizes", "groups")
         )
-        alike = counts * (groups[:, :1] / np.maximum(counts.sum(axis=1, keepdims=True), 1))
-        untold = squares == 0
-        return cls(np.where(untold, alike, squares), np.where(untold, alike, with_sizes), groups[:, 0], groups[:, 1])
+        if_same_label = counts * (groups[:, :1] / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+        withheld = squares == 0
+        return cls(
+            np.where(withheld, if_same_label, squares),
+            np.where(withheld, if_same_label, with_sizes),
+            groups[:, 0],
+            groups[:, 1],
+        )
 
 
 def correlations(counts: IntArray | Values, sums: GroupSums) -> Values:
-    """Return ρ_c in `[0, 1]`, shape `(classes,)`; 0 where every group is one row, or all rows are of one class.
+    """Return ρ_c in `[0, 1]`, shape `(classes,)`; 0 if every group is one row, or all rows are of one class.
 
     Args:
         counts: Shape `(clients, classes)`.
-        sums: Of the same clients.
+        sums: Group statistics of the same clients.
     """
     num_rows, size_squares, num_groups = counts.sum(), sums.size_squares.sum(), sums.num_groups.sum()
     shares = counts.sum(axis=0) / num_rows
     scatter = sums.squares.sum(axis=0) - 2 * shares * sums.with_sizes.sum(axis=0) + shares**2 * size_squares
-    chance = shares * (1 - shares)
+    independent = shares * (1 - shares)
     scatter *= num_groups / max(num_groups - 1, 1)
-    possible = (chance > 0) & (size_squares > num_rows)
-    excess = np.divide(scatter, chance, out=np.zeros_like(scatter), where=possible) - num_rows
-    return np.where(possible, np.clip(excess / max(size_squares - num_rows, 1), 0.0, 1.0), 0.0)
+    defined = (independent > 0) & (size_squares > num_rows)
+    excess = np.divide(scatter, independent, out=np.zeros_like(scatter), where=defined) - num_rows
+    return np.where(defined, np.clip(excess / max(size_squares - num_rows, 1), 0.0, 1.0), 0.0)
 
 
 def design_effects(counts: IntArray | Values, sums: GroupSums) -> Values:
@@ -517,7 +514,7 @@ def design_effects(counts: IntArray | Values, sums: GroupSums) -> Values:
 
 
 def pearson_moments(shares: Values, effects: Values) -> tuple[Values, Values, Values]:
-    """Return mean, variance and third central moment of each client's X² if clients are alike, each `(clients,)`.
+    """Return mean, variance and third central moment of each client's X² under the null hypothesis, each `(clients,)`.
 
     They are tr B, 2 tr B² and 8 tr B³ of B = D^½ (I − √p √pᵀ) D^½.
 
@@ -534,11 +531,11 @@ def pearson_moments(shares: Values, effects: Values) -> tuple[Values, Values, Va
 
 
 def speed_skew(expected_seconds: Mapping[int, float], names: Names = UNNAMED) -> SpeedSkew | None:
-    """Return the spread, or None where nobody takes any time.
+    """Return the speed skew, or None if no client takes any time.
 
     Args:
-        expected_seconds: Of a round, of every client that takes part, >= 0.
-        names: Of clients, for the sentence.
+        expected_seconds: Expected seconds of a round of each participating client, >= 0.
+        names: Display names of clients.
     """
     if not any(expected_seconds.values()):
         return None

@@ -1,10 +1,10 @@
-"""Mechanism: federations, local training, hosts, grids, trials and their log. Knows no algorithm.
+"""The engine: federations, local training, hosts, grids, trials and their log. It depends on no particular algorithm.
 
-Rooms, each resting on those before it:
+Layers, each of which builds on the previous ones:
 
-- runtime: this machine, and the Ray that is started on it
-- model, contracts: one flat vector, and what a method may plug in
-- data, messages: what clients hold and let out, and what travels
-- client, grid: where clients train, and Flower's Grid over them
+- runtime: the local machine, and the Ray cluster that is started on it
+- models, contracts: models as one flat vector, and the interfaces that methods implement
+- data, messages: clients' data and release rules, and the contents of messages
+- client, grid: hosts on which clients train, and Flower's Grid over them
 - trials: a trial from its settings to its file in the log
 """

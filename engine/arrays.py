@@ -1,4 +1,4 @@
-"""The types of arrays that most modules use."""
+"""Array types that most modules use."""
 
 from __future__ import annotations
 

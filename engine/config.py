@@ -1,12 +1,11 @@
-"""The configuration of the machinery: it changes how long a study takes, never its results.
+"""Configuration of the engine, which changes how long a study takes but not its results, and the hosts' devices.
 
-But for the last bits on a GPU, which sums in another order than a core: see `fedscout.engine.config`.
+A `HostDevice` describes where a host trains: on its CPU core, or on a GPU that hosts may share. It is a value that does
+not import torch.
 
-Where a host trains: on its core, or on a GPU that hosts may share. A value; naming one loads no torch.
-
-Results on a GPU differ from a core's in the last bits, as sums are taken in another order; on one kind of GPU they are
-the same for any number of hosts and at any time: float32 throughout without TF32, deterministic kernels, and clients
-side by side in places of fixed number and size (see `fedscout.engine.training.gpu_lanes`).
+Results on a GPU differ from those on a CPU in the last bits, since sums are computed in another order. On one GPU model
+they are the same for any number of hosts and in every run: float32 throughout without TF32, deterministic kernels, and
+clients side by side in lanes of fixed number and size (see `fedscout.engine.training.gpu_lanes`).
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ CUBLAS_WORKSPACE = ":4096:8"
 
 @dataclass(frozen=True)
 class HostDevice:
-    """What a host trains on, and how.
+    """The device on which a host trains.
 
     Attributes:
-        kind: `cpu`, or `cuda`, the GPU that Ray lets the host see, or the first.
+        kind: `cpu`, or `cuda`: the GPU that Ray makes visible to the host, or the first.
         in_lanes: Whether clients are trained side by side by `torch.func`, as on a GPU.
-        most_together: Of clients side by side; None leaves that to the model's size.
-        share: Of the device, that is the host's.
+        most_together: Maximum number of clients side by side; None chooses it by the model's size.
+        share: The host's share of the device.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
@@ -47,16 +46,16 @@ class HostDevice:
 
     @classmethod
     def gpu(cls, most_together: int | None = None) -> HostDevice:
-        """Return a GPU."""
+        """Return a GPU device."""
         return cls("cuda", in_lanes=True, most_together=most_together)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is one."""
+        """Whether the device is a GPU."""
         return self.kind == "cuda"
 
     def opened(self) -> torch.device:
-        """Return the device, ready for work whose bits repeat.
+        """Return the torch device, configured for reproducible results.
 
         Raises:
             EngineError: If there is no such device here.
@@ -77,7 +76,7 @@ class HostDevice:
         return torch.device(self.kind)
 
     def name(self) -> str:
-        """Return it for people and logs, such as `cuda (NVIDIA H100)`."""
+        """Return a name for people and logs, such as `cuda (NVIDIA H100)`."""
         if not self.on_gpu:
             return self.kind
         import torch
@@ -90,32 +89,32 @@ CPU = HostDevice()
 
 @contextmanager
 def torch_settings_kept() -> Iterator[None]:
-    """Give this process's PyTorch back as it was before hosts worked in it."""
+    """Restore this process's PyTorch settings after the block, since hosts change them."""
     import torch
 
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    kept = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
-    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    num_threads, repeats = torch.get_num_threads(), _repeats()
+    flags = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    fills_memory = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    num_threads, deterministic = torch.get_num_threads(), _deterministic_mode()
     try:
         yield
     finally:
-        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = kept
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = flags
         torch.set_num_threads(num_threads)
-        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
-        if _repeats() != repeats:  # setting it loads torch's compiler
-            torch.use_deterministic_algorithms(repeats[0], warn_only=repeats[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fills_memory  # type: ignore[attr-defined]
+        if _deterministic_mode() != deterministic:  # setting it loads torch's compiler
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
-def _repeats() -> tuple[bool, bool]:
-    """Return whether torch's kernels are to be deterministic, and whether those that can't be only warn."""
+def _deterministic_mode() -> tuple[bool, bool]:
+    """Return whether torch uses deterministic algorithms, and whether it only warns if there is none."""
     import torch
 
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 class EngineConfig(BaseModel):
-    """Where and how trials run. Left out of a study's identity, as results do not depend on it but for rounding."""
+    """Where and how trials run. Not part of a study's identity, as results depend on it only by rounding."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -153,19 +152,19 @@ class EngineConfig(BaseModel):
 
     @property
     def may_stay(self) -> bool:
-        """Whether work may be done in this process if that is sooner: nothing is said of Ray."""
+        """Whether trials may run in this process if that is faster, because no setting requires Ray or a GPU."""
         silent = {self.num_hosts, self.address, self.object_store_bytes, self.hosts_per_gpu} == {None}
         return self.grid == "auto" and silent and self.device != "cuda"
 
     def hosts_each_gpu(self, num_gpus: int, measured: Callable[[], int]) -> int:
-        """Return how many hosts share each of some GPUs.
+        """Return how many hosts share each GPU.
 
         Args:
             num_gpus: At least one.
-            measured: Finds out how many keep one busy, where nothing is said.
+            measured: Measures how many hosts keep a GPU busy; called if nothing is configured.
 
         Raises:
-            ConfigurationError: If more hosts are asked for than may share them.
+            ConfigurationError: If more hosts are requested than may share the GPUs.
         """
         if self.hosts_per_gpu is None:
             return measured() if self.num_hosts is None else -(-self.num_hosts // num_gpus)
@@ -183,13 +182,13 @@ class EngineConfig(BaseModel):
         return self.hosts_per_gpu
 
     def host_device(self, has_gpu: bool) -> HostDevice:
-        """Return what hosts train on.
+        """Return the device of the hosts.
 
         Args:
-            has_gpu: Whether there is one where they will be.
+            has_gpu: Whether a GPU is available to the hosts.
 
         Raises:
-            ConfigurationError: If one is asked for and there is none.
+            ConfigurationError: If a GPU is requested and there is none.
         """
         if self.device == "cuda" and not has_gpu:
             raise ConfigurationError(

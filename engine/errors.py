@@ -1,22 +1,22 @@
-"""Every error that fedscout raises on purpose.
+"""Exceptions raised by fedscout.
 
 ```
 FedscoutError
-├── UserError             what was asked for can't be done; the command line prints it and exits with 2
+├── UserError             the request can't be fulfilled; the command line prints it and exits with 2
 │   ├── ConfigurationError    a key or a value of the configuration
 │   ├── DataError             a data set: file, column, label, partition
 │   ├── StrategyError         a strategy's parameters, or a strategy that does not fit the federation
 │   ├── LogError              the output folder: another configuration, an unreadable state
-│   └── RecommenderError      a language model can't be asked as it was meant: key, address, request, record
-│       └── LanguageModelError    it failed, which is no mistake: the command line exits with 1
-│           ├── UnreachableModelError   no answer came that could be read
+│   └── RecommenderError      a language model can't be queried as configured: key, address, request, record
+│       └── LanguageModelError    it failed, without a user error: the command line exits with 1
+│           ├── UnreachableModelError   no readable answer was received
 │           └── NoValidAnswerError      its answers name no strategy
-├── EngineError           a host or a task was lost for good; the study stops, and can be continued
-│   └── LostStatesError       what clients kept was lost with a node; the trial goes on from its checkpoint
-└── TrialError            a trial that can't go on; the study records the reason and fitness 0
+├── EngineError           a host or a task was lost permanently; the study stops, and can be resumed
+│   └── LostStatesError       client states were lost with a node; the trial resumes from its checkpoint
+└── TrialError            a trial can't continue; the study records the reason and fitness 0
 ```
 
-A `Fault` says what must hold, what was given and what would help, in fields; its text is made of them here alone.
+A `Fault` stores the condition, the given value and a hint as fields, and composes its text from them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _KEY = re.compile(r"(--[a-z][a-z-]*|[a-z]\w*([._]\w+)+)(?=[ =:]|$)")
 
 
 class FedscoutError(Exception):
-    """Root of the tree."""
+    """Base class of all fedscout exceptions."""
 
 
 class Fault(str):
-    """What is wrong, as one sentence: `SUBJECT must MUST, got GIVEN; HINT`, or `SUBJECT PROBLEM; HINT`.
+    """One fault as a sentence: `SUBJECT must MUST, got GIVEN; HINT`, or `SUBJECT PROBLEM; HINT`.
 
     Args:
-        subject: What is at fault: a configuration key, an option, a column, a file. Alone, the whole sentence.
+        subject: The object at fault: a configuration key, an option, a column, a file. Alone, the whole sentence.
         must: The condition, as it follows the word "must".
-        given: What was given in its place; `...` where the sentence says nothing of it.
-        hint: What would help.
-        problem: In place of a condition, what is the matter with the subject, such as "can't be read: no such file".
+        given: The value given; `...` to omit it from the sentence.
+        hint: How to fix it.
+        problem: Replaces the condition: the problem with the subject, such as "can't be read: no such file".
     """
 
     subject: str | None
@@ -57,12 +57,12 @@ class Fault(str):
         hint: str | None = None,
         problem: str | None = None,
     ) -> Fault:
-        """Make the sentence."""
+        """Compose the sentence."""
         hint = hint.removeprefix("; ") if hint else None
         ending = ("" if given is ... else f", got {given}") + (f"; {hint}" if hint else "")
-        said = problem if must is None else f"must {must}"
-        fault = super().__new__(cls, f"{subject}{ending}" if said is None else f"{subject} {said}{ending}")
-        fault.subject, fault.must, fault.problem = (None if said is None else str(subject)), must, problem
+        predicate = problem if must is None else f"must {must}"
+        fault = super().__new__(cls, f"{subject}{ending}" if predicate is None else f"{subject} {predicate}{ending}")
+        fault.subject, fault.must, fault.problem = (None if predicate is None else str(subject)), must, problem
         fault.given, fault.hint = None if given is ... else str(given), hint
         return fault
 
@@ -72,7 +72,7 @@ class Fault(str):
         return self.subject, self.must, ... if self.given is None else self.given, self.hint, self.problem
 
     def with_hint(self, hint: str) -> Fault:
-        """Return the fault with something more that would help."""
+        """Return the fault with an additional hint."""
         if self.subject is None:
             return Fault(str(self), hint=hint)
         given = ... if self.given is None else self.given
@@ -80,24 +80,24 @@ class Fault(str):
 
     @property
     def key(self) -> str | None:
-        """The configuration key, parameter or option that the subject begins with, or else the whole subject.
+        """The configuration key, parameter or option with which the subject begins, or else the whole subject.
 
-        A path is its last part there, so that a key is the same wherever a file lies.
+        Paths are reduced to their last component, so that a key does not depend on a file's folder.
         """
-        found = _KEY.match((self.subject or "").replace(": ", "."))
-        return found[0] if found else self.subject and _FOLDERS.sub("", self.subject)
+        match = _KEY.match((self.subject or "").replace(": ", "."))
+        return match[0] if match else self.subject and _FOLDERS.sub("", self.subject)
 
 
 class UserError(FedscoutError):
-    """Something the user can mend. Carries all faults found, not just the first.
+    """An error that the user can fix. Contains all faults found, not just the first.
 
     Args:
-        faults: One fault, or several; a text is a complete sentence.
+        faults: One fault, or several; a string is a complete sentence.
     """
 
     def __init__(self, faults: str | Sequence[str]) -> None:
-        told = [faults] if isinstance(faults, str) else faults
-        self.faults: tuple[Fault, ...] = tuple(each if isinstance(each, Fault) else Fault(each) for each in told)
+        items = [faults] if isinstance(faults, str) else faults
+        self.faults: tuple[Fault, ...] = tuple(item if isinstance(item, Fault) else Fault(item) for item in items)
         super().__init__("; ".join(self.faults))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[tuple[Fault, ...]]]:
@@ -105,7 +105,7 @@ class UserError(FedscoutError):
 
     @property
     def keys(self) -> tuple[str | None, ...]:
-        """What each fault is about."""
+        """The key of each fault."""
         return tuple(fault.key for fault in self.faults)
 
 
@@ -114,7 +114,7 @@ class ConfigurationError(UserError):
 
 
 class DataError(UserError):
-    """A data set can't be read, or can't be divided as asked."""
+    """A data set can't be read, or can't be partitioned as requested."""
 
 
 class StrategyError(UserError):
@@ -122,37 +122,37 @@ class StrategyError(UserError):
 
 
 class LogError(UserError):
-    """The output folder can't be used as asked."""
+    """The output folder can't be used as requested."""
 
 
 class RecommenderError(UserError):
-    """A language model can't be asked as it was meant: its key, its address, the request, the record in its place."""
+    """A language model can't be queried as configured: its key, address, request, or the record that replaces it."""
 
 
 class LanguageModelError(RecommenderError):
-    """A language model failed, without a mistake of the user's."""
+    """A language model failed, without a user error."""
 
 
 class UnreachableModelError(LanguageModelError):
-    """No answer came: no connection, no time left, too many requests, a server that fails or speaks something else."""
+    """No readable answer was received: no connection, timeout, rate limit, server failure or unknown protocol."""
 
 
 class NoValidAnswerError(LanguageModelError):
-    """A language model answered, as often as it may, and never with a strategy that can be chosen."""
+    """A language model used all its attempts without naming a strategy that can be chosen."""
 
 
 class EngineError(FedscoutError):
-    """The machinery failed, not the trial: nothing is logged, and the same command goes on later."""
+    """The engine failed, not the trial: nothing is logged, and the same command resumes later."""
 
 
 class LostStatesError(EngineError):
-    """What clients kept was lost with the node where it lay; the trial can be begun again from its checkpoint."""
+    """Client states were lost with their node; the trial can be restarted from its checkpoint."""
 
 
 class TrialError(FedscoutError):
-    """A trial can't go on. Its message is the reason that the trial log keeps."""
+    """A trial can't continue. Its message is the reason recorded in the trial log."""
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
+    """Return the first line of an error's text, or the name of its type if the text is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,80 +1,74 @@
-"""Metrics measured in place of accuracy: confusion metrics, AUROC by histograms, errors of a quantity.
+"""Metrics other than accuracy: confusion metrics, AUROC from histograms, regression metrics, row losses.
 
-Metrics of the table of confusions, counts[true class, predicted class], for classes of unequal size.
+A metric scores a model on test rows; larger is better. It has two halves, like a detector: `statistics` converts
+outputs and labels of some rows into sums over these rows, on the client's side; `value` converts such sums into the
+score. The sums are integers or exact fractions, so they add up over chunks, clients and hosts without rounding, in any
+order, and the score has the same bits for any number of hosts. New metrics are added to `OF_CLASSES` or
+`OF_QUANTITIES`.
 
-With TP, FP and FN of each class taken from the summed table:
+**Pooling.** The score of a federation is that of the sums over all its clients' test rows, each row predicted by the
+model that its client would use. It is not the mean of the clients' scores, which for these metrics is a different
+number, and is undefined if a client has rows of one class only. The score of a client is that of its own rows.
+
+**Disclosure.** A client's score leaves the client, one number like its accuracy, and so do its sums, which hosts add to
+those of other clients before they answer: the driver of a trial only reads the sum over all clients. Like all scores of
+models, they are not subject to the release rules (`fedscout.engine.data.client`): these would suppress whole rows of
+the table with fewer than `min_release` rows of a class, and the score would be that of other rows.
+
+**Confusion metrics** use the table counts[true class, predicted class], for imbalanced classes. With TP, FP and FN of
+each class taken from the summed table:
 
     balanced accuracy = mean over classes with rows of TP / (TP + FN)
     macro F1          = mean over classes with rows or predictions of 2 TP / (2 TP + FP + FN)
 
 Both equal scikit-learn's `balanced_accuracy_score` and `f1_score(average="macro")` on the pooled rows. The predicted
-class is that of the largest output, the first of equals.
+class is that of the largest output, the first one on ties.
 
-References:
-    Brodersen, Ong, Stephan, Buhmann: The balanced accuracy and its posterior distribution. ICPR 2010.
-    Opitz, Burst: Macro F1 and macro F1. arXiv:1911.03347, 2019. (The mean of the classes' F1, their first.)
+**AUROC** is the area under the ROC curve of the pooled rows, from histograms of scores. A row's score for class c is
+its
+log-odds, log p_c − log(1 − p_c) of the softmax outputs p: increasing in p_c, so that the curve is the same, and not
+concentrated at 0 and 1. Scores are counted in NUM_BINS bins, separately for rows of the class and others. The bins are
+1/16 wide within ±32, and 1.1 % of the score wide from there to ±65,536, as scores of confident models differ by factors
+there; larger scores are in the outermost bins. With P and N rows of the class and of others, of which P_b and N_b are
+in
+bin b, the area is the probability that a row of the class scores higher than another, with rows of one bin counting
+half
+(Mann and Whitney: On a test of whether one of two random variables is stochastically larger than the other. Annals of
+Mathematical Statistics 18, 1947):
 
-A metric: how good a model is on test rows, larger is better.
+    AUROC_c = Σ_b P_b (N_1 + … + N_{b−1} + N_b / 2) / (P N)
 
-It has two halves, as a detector does. `statistics` turns outputs and labels of some rows into sums over these rows, on
-a client's side; `value` turns such sums into the score. The sums are whole numbers or exact fractions, so they add up
-over chunks, clients and hosts without rounding, in any order, and the score has the same bits for any number of hosts.
+It differs from the exact area by at most half the share of pairs that share a bin, Σ_b P_b N_b / (2 P N). The bins are
+the same for all clients, so that counts add up exactly. The score is the mean over classes with rows of both kinds,
+each
+against the rest: scikit-learn's `roc_auc_score(multi_class="ovr", average="macro")`; two classes have one area, because
+of symmetry. Deviation from pooling exact scores: that bound. If clients use models of their own, scores of different
+models are counted in one histogram, so the area also reflects how well their scales agree.
 
-**Pooled.** The score of a federation is that of the sums over all its clients' test rows, each row predicted by the
-model that its client would use: not the mean of the clients' scores, which for these metrics is another number, and
-none where a client has rows of one class. The score of a client is that of its own rows.
-
-**What leaves a client** is its score, one number like its accuracy, and its sums, which hosts add to those of other
-clients before they answer: who drives a trial reads the sum over all clients alone. As all scores of models, they do
-not pass the gate for answers (`fedscout.engine.data.client`): below `min_release` rows of a class it would leave out
-whole rows of the table, and the score would be that of other rows.
-
-The table of metrics beside accuracy: here one is added.
-
-Metrics of a predicted quantity, such that a constant answer is worth 0 and larger is better.
-
-The constant answer is the mean m of the target over all clients' training rows, which every model may know. With y the
-target, ŷ what is predicted, e = y − ŷ and c = y − m, in the target's own unit, over all clients' test rows:
+**Regression metrics** give a constant prediction the value 0; larger is better. The constant is the mean m of the
+target
+over all clients' training rows, which every model may know. With y the target, ŷ the prediction, e = y − ŷ and c = y −
+m,
+in the target's unit, over all clients' test rows:
 
     R²  = 1 − Σ e² / (Σ c² − (Σ c)² / n)
     MAE = Σ |c| / n − Σ |e| / n
 
 R² is scikit-learn's `r2_score` of the pooled rows, whose constant is the mean of the test rows, so that m itself may be
-a little below 0. A client's R² is against m, 1 − Σ e² / Σ c² over its rows: against its own mean, which no model of the
-federation knows, a client whose targets hardly differ would be divided by nearly nothing. The fitness of MAE is by how
-much the mean absolute error is smaller than that of m; two strategies differ by the difference of their errors.
-
-Both are at least what is as far below a constant answer as perfection is above it, R² ≥ −1: a model that diverges has
-an error of any size, in which the rounds, clients and seeds that a mean is over would drown. Errors are below
-LARGEST_ERROR in size, so that their squares are numbers.
-
-The sums are exact fractions of the rows' float64 values, so they add up in any order.
+slightly below 0. A client's R² is against m, 1 − Σ e² / Σ c² over its rows: against the client's own mean, which no
+model
+of the federation knows, a client whose targets hardly vary would divide by almost zero. The value of MAE is the
+reduction of the mean absolute error relative to m; two strategies differ by the difference of their errors. Both are
+bounded below by the mirror image of a perfect prediction, R² ≥ −1: the error of a model that diverges is arbitrarily
+large and would dominate means over rounds, clients and seeds. Errors are clipped to LARGEST_ERROR in size, so that
+their
+squares are finite. The sums are exact fractions of the rows' float64 values, so they add up in any order.
 
 References:
+    Brodersen, Ong, Stephan, Buhmann: The balanced accuracy and its posterior distribution. ICPR 2010.
+    Opitz, Burst: Macro F1 and macro F1. arXiv:1911.03347, 2019. (The mean of the classes' F1, their first.)
     J. Y. Campbell, S. B. Thompson: Predicting excess stock returns out of sample: can anything beat the historical
     average? Review of Financial Studies 21(4), 2008. (R² against the mean of the training rows)
-
-Losses of a model on a client's rows, as selection policies look at them.
-
-Area under the ROC curve of pooled clients, from histograms of scores that add up.
-
-A row's score for class c is its log-odds, log p_c − log(1 − p_c) of the softmax outputs p: increasing in p_c, so of the
-same curve, and not crowded at 0 and 1. Scores are counted in NUM_BINS bins, rows of the class apart from others. The
-bins are 1/16 wide within ±32 and 1.1 % of the score wide from there to ±65,536, as confident models differ by factors
-there; what lies beyond is in the outermost ones. With P and N rows of either kind, of which P_b and N_b are in bin b,
-the area is the chance that a row of the class scores higher than another, rows of one bin counting half (Mann and
-Whitney: On a test of whether one of two random variables is stochastically larger than the other. Annals of
-Mathematical Statistics 18, 1947):
-
-    AUROC_c = Σ_b P_b (N_1 + … + N_{b−1} + N_b / 2) / (P N)
-
-So it is off the exact area by at most half the share of pairs that share a bin, Σ_b P_b N_b / (2 P N). The bins are the
-same for all clients, so that counts add up exactly. The score is the mean over classes with rows of both kinds, each
-against the rest: scikit-learn's `roc_auc_score(multi_class="ovr", average="macro")`; two classes have one area, as the
-second curve is the first one turned around.
-
-Deviation from pooling exact scores: that bound. Where clients use models of their own, scores of different models meet
-in one histogram, so the area also tells how far their scales agree.
 """
 
 from __future__ import annotations
@@ -94,84 +88,84 @@ Sums = npt.NDArray[Any]
 
 
 class Metric(ABC):
-    """How good a model is on rows. A picklable value.
+    """Score of a model on rows. A picklable value.
 
     Attributes:
-        name: As in `training.metric`.
+        name: Name used in `training.metric`.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
-        """Return the sums over some rows, of one shape whatever the rows are.
+        """Return the sums over some rows; their shape does not depend on the rows.
 
         Args:
-            outputs: Of the model, before any softmax, shape `(rows, num_outputs)`.
-            labels: What is right, shape `(rows,)`.
+            outputs: Outputs of the model, before any softmax, shape `(rows, num_outputs)`.
+            labels: Labels or targets, shape `(rows,)`.
         """
 
     @abstractmethod
     def value(self, sums: Sums) -> float:
-        """Return the score; NaN where these rows have none."""
+        """Return the score; NaN if it is undefined for these rows."""
 
     def value_of_client(self, sums: Sums) -> float:
-        """Return the score of one client's rows; NaN where they have none."""
+        """Return the score of one client's rows; NaN if it is undefined for them."""
         return self.value(sums)
 
 
 def add(sums: Iterable[Sums | None]) -> Sums | None:
-    """Return the total of those that there are; None if there are none."""
+    """Return the total of the sums that are not None; None if all are."""
     total: Sums | None = None
-    for each in sums:
-        if each is not None:
-            wide = each if each.dtype == object else each.astype(np.promote_types(each.dtype, np.int32))
+    for part in sums:
+        if part is not None:
+            wide = part if part.dtype == object else part.astype(np.promote_types(part.dtype, np.int32))
             total = wide if total is None else total + wide
     return total
 
 
 def narrowed(sums: Sums) -> Sums:
-    """Return sums in the smallest type that holds them, as a host keeps those of all its clients until it adds them."""
+    """Return integer sums in the smallest sufficient dtype, in which a host stores those of its clients."""
     if sums.dtype.kind not in "iu" or not sums.size:
         return sums
     return sums.astype(np.promote_types(np.min_scalar_type(sums.min()), np.min_scalar_type(sums.max())))
 
 
 class ConfusionMetric(Metric):
-    """A metric of the summed table, shape `(classes, classes)`."""
+    """A metric of the summed confusion table, shape `(classes, classes)`."""
 
     def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
-        """Return how many rows of each class are predicted as each class."""
+        """Return the number of rows of each class that are predicted as each class."""
         num_classes = outputs.shape[1]
         pairs = labels * num_classes + outputs.argmax(axis=1)
         return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def _mean_share(hits: Sums, totals: Sums) -> float:
-    """Return the mean of the shares whose total is not 0; NaN if there is none."""
-    known = totals > 0
-    return float(np.mean(hits[known] / totals[known])) if known.any() else float("nan")
+    """Return the mean of the shares with nonzero totals; NaN if there is none."""
+    defined = totals > 0
+    return float(np.mean(hits[defined] / totals[defined])) if defined.any() else float("nan")
 
 
 @dataclass(frozen=True)
 class BalancedAccuracy(ConfusionMetric):
-    """Mean of the classes' recalls, in `[0, 1]`."""
+    """Mean recall over classes, in `[0, 1]`."""
 
     name: ClassVar[str] = "balanced_accuracy"
 
     def value(self, sums: Sums) -> float:
-        """Return it; NaN without rows."""
+        """Return the balanced accuracy; NaN without rows."""
         return _mean_share(np.diag(sums), sums.sum(axis=1))
 
 
 @dataclass(frozen=True)
 class MacroF1(ConfusionMetric):
-    """Mean of the classes' F1, in `[0, 1]`."""
+    """Mean F1 over classes, in `[0, 1]`."""
 
     name: ClassVar[str] = "macro_f1"
 
     def value(self, sums: Sums) -> float:
-        """Return it; NaN without rows."""
+        """Return the macro F1; NaN without rows."""
         return _mean_share(2 * np.diag(sums), sums.sum(axis=1) + sums.sum(axis=0))
 
 
@@ -179,14 +173,14 @@ LARGEST_ERROR = 1e30
 
 
 class QuantityMetric(Metric):
-    """A metric of the sums n, Σ c, Σ c², Σ e², Σ |c| and Σ |e|."""
+    """A regression metric of the sums n, Σ c, Σ c², Σ e², Σ |c| and Σ |e|."""
 
     def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
         """Return the sums.
 
         Args:
-            outputs: Predictions minus the constant answer, shape `(rows, 1)`.
-            labels: Targets minus the constant answer, shape `(rows,)`.
+            outputs: Predictions minus the constant prediction, shape `(rows, 1)`.
+            labels: Targets minus the constant prediction, shape `(rows,)`.
         """
         centred = labels.astype(np.float64)
         errors = np.nan_to_num(centred - outputs[:, 0], nan=LARGEST_ERROR)
@@ -197,17 +191,17 @@ class QuantityMetric(Metric):
 
 @dataclass(frozen=True)
 class R2(QuantityMetric):
-    """Share of the target's variance that is explained, in `[-1, 1]`."""
+    """Explained share of the target's variance, in `[-1, 1]`."""
 
     name: ClassVar[str] = "r2"
 
     def value(self, sums: Sums) -> float:
-        """Return it; NaN if all targets are equal."""
+        """Return R²; NaN if all targets are equal."""
         num_rows, centred, squares, squared_errors, *_ = sums
         return _above(squared_errors, squares - centred**2 / num_rows)
 
     def value_of_client(self, sums: Sums) -> float:
-        """Return it against the constant answer."""
+        """Return R² against the constant prediction."""
         return _above(sums[3], sums[2])
 
 
@@ -217,12 +211,12 @@ def _above(errors: Fraction, of_constant: Fraction) -> float:
 
 @dataclass(frozen=True)
 class Mae(QuantityMetric):
-    """By how much the mean absolute error is below that of a constant answer, in the target's unit."""
+    """Reduction of the mean absolute error relative to a constant prediction, in the target's unit."""
 
     name: ClassVar[str] = "mae"
 
     def value(self, sums: Sums) -> float:
-        """Return it; NaN without rows."""
+        """Return the reduction; NaN without rows."""
         num_rows, *_, of_constant, errors = sums
         return float(max(of_constant - errors, -of_constant) / num_rows) if num_rows else float("nan")
 
@@ -243,7 +237,7 @@ class Auroc(Metric):
     name: ClassVar[str] = "auroc"
 
     def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
-        """Return counts, shape `(classes, 2, NUM_BINS)`: of rows of other classes, then of the class."""
+        """Return counts of rows of other classes and of rows of the class, shape `(classes, 2, NUM_BINS)`."""
         num_classes = outputs.shape[1]
         bins = bins_of(log_odds(outputs.astype(np.float64)))
         classes = np.arange(num_classes)
@@ -252,19 +246,19 @@ class Auroc(Metric):
         return counts.astype(np.int32).reshape(num_classes, 2, NUM_BINS)
 
     def value(self, sums: Sums) -> float:
-        """Return it; NaN unless there are rows of two classes."""
+        """Return the area; NaN unless there are rows of two classes."""
         others, own = (sums[:, kind].astype(np.float64) for kind in (0, 1))
         pairs = own.sum(axis=1) * others.sum(axis=1)
-        known = pairs > 0
+        defined = pairs > 0
         below = others.cumsum(axis=1) - others / 2
-        areas = (own * below).sum(axis=1)[known] / pairs[known]
-        return float(areas.mean()) if known.any() else float("nan")
+        areas = (own * below).sum(axis=1)[defined] / pairs[defined]
+        return float(areas.mean()) if defined.any() else float("nan")
 
 
 def log_odds(outputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return log p − log(1 − p) of the softmax p of each output, shape `(rows, classes)`; NaN of what is not finite.
+    """Return log p − log(1 − p) of the softmax p of each output, shape `(rows, classes)`; NaN for non-finite outputs.
 
-    That is o_c − log Σ_{j≠c} exp o_j, which is finite also where p is 0 or 1 in float64.
+    Computed as o_c − log Σ_{j≠c} exp o_j, which is finite even if p is 0 or 1 in float64.
     """
     odds = np.empty_like(outputs)
     with np.errstate(all="ignore"):
@@ -276,7 +270,7 @@ def log_odds(outputs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def bins_of(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return the bin of each score, in `[0, NUM_BINS)`, which rises with the score; of NaN the first."""
+    """Return the bin of each score, in `[0, NUM_BINS)`, which increases with the score; the first for NaN."""
     with np.errstate(all="ignore"):
         doublings = np.log2(np.maximum(np.abs(scores), LINEAR_SCORE) / LINEAR_SCORE)
     inside = np.clip(scores, -LINEAR_SCORE, LINEAR_SCORE) * BINS_PER_UNIT
@@ -315,14 +309,14 @@ class RowMeans:
 
     @classmethod
     def of(cls, num_examples: int, sums: Sums | None) -> RowMeans:
-        """Return the means whose sums are these."""
+        """Return the means for the given sums."""
         if sums is None or not num_examples:
             return cls(num_examples, *[float("nan")] * 4)
         return cls(num_examples, *(np.asarray(sums) / num_examples).tolist())
 
 
 class RowLosses(Metric):
-    """The sums of which `RowMeans` are made; no score, so `value` is the cross-entropy."""
+    """The sums for `RowMeans`, as selection policies use them; not a score, so `value` is the cross-entropy."""
 
     name: ClassVar[str] = "row losses"
 
@@ -335,5 +329,5 @@ class RowLosses(Metric):
         return np.array([-right.sum(), (right * right).sum(), -np.expm1(right).sum(), -(np.exp(log) * log).sum()])
 
     def value(self, sums: Sums) -> float:
-        """Return the sum of the cross-entropies, which is no score."""
+        """Return the sum of the cross-entropies, which is not a score."""
         return float(-sums[0])

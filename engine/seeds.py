@@ -1,14 +1,13 @@
-"""Random streams, each derived from (seed, purpose, indices) and from nothing else.
+"""Random streams, each derived only from (seed, purpose, indices), and control of global random generators.
 
-A stream never depends on the number of hosts, on the order of work or on the candidate under evaluation, so every
-candidate of a search meets the same split, initial model and batches (common random numbers) and any worker can
-repeat any piece of work bit for bit.
+A stream never depends on the number of hosts, on the order of work or on the evaluated candidate, so every candidate of
+a search uses the same split, initial model and batches (common random numbers), and any worker can repeat any unit of
+work with bitwise identical results.
 
-Global random generators, seeded for each call of a strategy and put back after a trial.
-
-Flower samples clients with Python's `random` and draws the noise of its differentially private strategies from NumPy's
-global generator; a user's own strategy may do either. One that makes a NumPy generator of its own without a seed can't
-be put back; `unseeded_generators` notices it.
+Global random generators are seeded for each call of a strategy and restored after a trial: Flower samples clients with
+Python's `random` and draws the noise of its differentially private strategies from NumPy's global generator, and a
+user's own strategy may do either. A NumPy generator that a strategy creates without a seed can't be controlled;
+`unseeded_generators` detects it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ def _sequence(seed: int, purpose: str, indices: tuple[int, ...]) -> np.random.Se
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """Return the generator of one purpose.
+    """Return the random generator of one purpose.
 
     Args:
         seed: The user's seed, >= 0.
-        purpose: What the numbers are for, such as `"batches"`; different purposes are independent.
+        purpose: Purpose of the numbers, such as `"batches"`; different purposes are independent.
         indices: Further coordinates, such as round and client, each >= 0.
     """
     return np.random.default_rng(_sequence(seed, purpose, indices))
@@ -54,7 +53,7 @@ _entropy = _source.randbits
 
 @contextmanager
 def global_random_kept() -> Iterator[None]:
-    """Put the global generators back after the block."""
+    """Restore the global random generators after the block."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - what strategies use
     try:
         yield
@@ -74,7 +73,9 @@ def seed_global_random(seed: int, purpose: str, server_round: int) -> None:
 def unseeded_generators() -> Iterator[list[int]]:
     """Yield a list that grows whenever NumPy seeds a generator from the system's entropy inside the block.
 
-    NumPy has no public call for this. It takes the bits from a name of its module; without that name, nothing is seen.
+    NumPy has no public call for this, so the block replaces the function in NumPy's module that provides the entropy;
+    if
+    NumPy does not use that function, nothing is detected.
     """
     drawn: list[int] = []
 
@@ -82,8 +83,8 @@ def unseeded_generators() -> Iterator[list[int]]:
         drawn.append(num_bits)
         return int(_entropy(num_bits))
 
-    kept, _source.randbits = _source.randbits, noticed
+    original, _source.randbits = _source.randbits, noticed
     try:
         yield drawn
     finally:
-        _source.randbits = kept
+        _source.randbits = original

@@ -1,15 +1,12 @@
-"""Texts of faults, types and truth values, and HTML for notebooks.
+"""Texts of faults, type annotations, boolean values in documents, and HTML for notebooks.
 
-How a fault reads: condition and value, on one line, whatever the value is; those that pydantic found included.
+`fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value. `alternatives`
+yields the types that an annotation permits. `truths_as_words` prevents booleans from being accepted as numbers, because
+`True` is 1 in Python but a mistake in a configuration.
 
-What an annotation says that a value may be.
-
-Truth values that stand where a number is wanted: to Python `True` is 1, to a person it is a slip.
-
-Small tables and pictures for notebooks: what `_repr_html_` of federations, reports, trials and studies is made of.
-
-Names of clients, classes and strategies are the work of others, so whatever is not `Markup` is escaped. Colours are
-those of the page (`currentColor`, transparent shades), so a picture is right on light and on dark ground.
+The HTML functions create small tables and graphics for `_repr_html_` of federations, reports, trials and studies. Names
+of clients, classes and strategies are untrusted input, so everything that is not `Markup` is escaped. Colours are those
+of the page (`currentColor`, transparent shades), so graphics fit light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ _LENGTHS: Mapping[str, str] = {"too_short": "have at least {min_length}", "too_l
 
 
 def shown(value: object) -> str:
-    """Return a value as in Python's source; of a long one the beginning, and how long it is."""
+    """Return a value's `repr`; a long one is truncated, with its length."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of more digits than Python writes, or a very deep list
@@ -57,34 +54,34 @@ def shown(value: object) -> str:
 
 
 def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
-    """Return names with commas between them: the first few where there are many, each cut if it is long."""
-    known = list(names)
-    cut = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in known[:most]]
-    return ", ".join(cut) + (f" and {len(known) - most} more" if len(known) > most else "")
+    """Return names joined by commas: the first few if there are many, each truncated if it is long."""
+    all_names = list(names)
+    cut = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in all_names[:most]]
+    return ", ".join(cut) + (f" and {len(all_names) - most} more" if len(all_names) > most else "")
 
 
 def did_you_mean(given: object, names: Iterable[str]) -> str:
-    """Return `; did you mean cifar10 or cifar100?` of names that look like what was given, or else nothing."""
-    known = list(dict.fromkeys(names))
+    """Return `; did you mean cifar10 or cifar100?` for names that resemble the given one, or an empty string."""
+    candidates = list(dict.fromkeys(names))
     text = given.lower() if isinstance(given, str) else ""
-    begun = [name for name in known if len(text) > 1 and name.lower().startswith(text)]
-    near = difflib.get_close_matches(text, known, n=MOST_MEANT, cutoff=0.7)
-    meant = list(dict.fromkeys([*begun, *near]))[:MOST_MEANT]
-    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+    by_prefix = [name for name in candidates if len(text) > 1 and name.lower().startswith(text)]
+    similar = difflib.get_close_matches(text, candidates, n=MOST_MEANT, cutoff=0.7)
+    suggestions = list(dict.fromkeys([*by_prefix, *similar]))[:MOST_MEANT]
+    return f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 
 def details(error: ValidationError) -> Sequence[ErrorDetails]:
-    """Return the faults; of a whole whose parts are wrong, those of the parts alone.
+    """Return the faults of a validation error; faults of a container are omitted if its items have faults.
 
-    Pydantic counts items after it has dropped the wrong ones, so a list of one wrong item is called empty as well.
+    Pydantic counts items after it has dropped the wrong ones, so a list of one wrong item is also reported as empty.
     """
-    found = error.errors()
-    wholes = {detail["loc"][:length] for detail in found for length in range(len(detail["loc"]))}
-    return [detail for detail in found if detail["loc"] not in wholes]
+    faults = error.errors()
+    containers = {detail["loc"][:length] for detail in faults for length in range(len(detail["loc"]))}
+    return [detail for detail in faults if detail["loc"] not in containers]
 
 
 def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
-    """Return what pydantic found wrong with `subject`."""
+    """Return a pydantic fault as a `Fault` of `subject`."""
     if detail["type"] in ("value_error", "assertion_error"):  # our own text, which names the value itself
         text = re.sub(r"^(Value error|Assertion failed), ", "", detail["msg"])
         within, must, rest = (
@@ -96,13 +93,13 @@ def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
     condition = _condition(detail)
     if detail["type"] == "missing":
         return Fault(subject, condition, hint=hint)
-    meant = did_you_mean(detail["input"], _LITERAL.findall(condition)) if detail["type"] == "literal_error" else ""
+    suggestion = did_you_mean(detail["input"], _LITERAL.findall(condition)) if detail["type"] == "literal_error" else ""
     given = "a group of keys" if isinstance(detail["input"], Mapping) else shown(detail["input"])
-    return Fault(subject, condition, given, meant + hint)
+    return Fault(subject, condition, given, suggestion + hint)
 
 
 def _condition(detail: ErrorDetails) -> str:
-    """Return what must be done, as it follows `must`."""
+    """Return the violated condition, as it follows `must`."""
     if detail["type"] in _CONDITIONS:
         return _CONDITIONS[detail["type"]]
     if detail["type"] in _LENGTHS:
@@ -114,7 +111,7 @@ def _condition(detail: ErrorDetails) -> str:
 
 
 def alternatives(annotations: Iterable[Any]) -> Iterator[Any]:
-    """Yield the types of which a value may be, without what only constrains them."""
+    """Yield the types that annotations permit, without constraints."""
     for annotation in annotations:
         origin = get_origin(annotation)
         if origin is Annotated:
@@ -126,13 +123,13 @@ def alternatives(annotations: Iterable[Any]) -> Iterator[Any]:
 
 
 def truths_as_words(value: Any, *wanted: Any) -> Any:
-    """Return a document in which `true` and `false` are words wherever a number, and no truth value, is wanted.
+    """Return a document in which booleans are replaced by words wherever a number, and no boolean, is expected.
 
-    A validation then refuses them as it refuses all other words.
+    A validation then rejects them like all other words.
 
     Args:
         value: The document, or a part of it.
-        wanted: The model that it is validated against; of a part, the annotations of which one must fit.
+        wanted: The model for validation; for a part, the annotations of which one must match.
     """
     forms = [*alternatives(wanted)]
     if isinstance(value, bool):
@@ -145,7 +142,7 @@ def truths_as_words(value: Any, *wanted: Any) -> Any:
 
 
 def _named(forms: Iterable[Any], name: Any) -> Iterator[Any]:
-    """Yield the annotations of what a group holds under a name."""
+    """Yield the annotations of a mapping's entry."""
     for form in forms:
         if isinstance(form, type) and issubclass(form, BaseModel):
             if name in form.model_fields:
@@ -155,7 +152,7 @@ def _named(forms: Iterable[Any], name: Any) -> Iterator[Any]:
 
 
 def _items(forms: Iterable[Any]) -> Iterator[Any]:
-    """Yield the annotations of what a list holds."""
+    """Yield the annotations of a list's items."""
     for form in forms:
         if get_origin(form) in (tuple, list):
             yield from get_args(form)
@@ -167,7 +164,7 @@ INTERVAL_WIDTH = 180
 
 
 class Markup(str):
-    """HTML that is finished: escaped, and shown as it is."""
+    """Finished HTML: escaped, and not escaped again."""
 
     __slots__ = ()
 
@@ -178,43 +175,43 @@ def html(value: object) -> Markup:
 
 
 def paragraph(text: object, strong: bool = False) -> Markup:
-    """Return a text as a paragraph."""
+    """Return a text as an HTML paragraph."""
     return Markup(f"<p><strong>{html(text)}</strong></p>" if strong else f"<p>{html(text)}</p>")
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
-    """Return a table; a cell that is `Markup` of a whole `<td>` stays one."""
+    """Return an HTML table; a cell that is `Markup` of a whole `<td>` is not wrapped again."""
     head = "".join(f"<th>{html(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
 
 def shaded(share: float, told: object) -> Markup:
-    """Return a cell that is the darker, the larger a share in `[0, 1]`; `told` shows when one points at it."""
+    """Return a table cell that is darker for a larger share in `[0, 1]`; `told` is its tooltip."""
     shade = f"background: rgba({SHADE}, {min(max(share, 0.0), 1.0):.2f})"
     return Markup(f'<td style="{shade}; min-width: 1.2em" title="{html(told)}"></td>')
 
 
 def curve(values: Sequence[float | None], span: tuple[float, float] | None = None) -> Markup:
-    """Return values, such as accuracy after each round, as a line.
+    """Return values, such as accuracy after each round, as a line plot.
 
     Args:
-        values: In their order; None and what is not finite are passed over.
-        span: Values at the lower and the upper edge, for curves to compare; None takes the lowest and the highest.
+        values: In order; None and non-finite values are skipped.
+        span: Values at the lower and the upper edge, for comparable plots; None uses the minimum and the maximum.
     """
     points = [(place, value) for place, value in enumerate(values) if value is not None and isfinite(value)]
     if not points:
         return Markup("")
-    told = [value for _, value in points]
-    low, high = span or (min(told), max(told))
+    finite = [value for _, value in points]
+    low, high = span or (min(finite), max(finite))
     across, up = (CURVE_WIDTH - 4) / max(len(values) - 1, 1), (CURVE_HEIGHT - 4) / ((high - low) or 1.0)
     line = " ".join(f"{2 + place * across:.1f},{CURVE_HEIGHT - 2 - (value - low) * up:.1f}" for place, value in points)
     drawn = f'<polyline points="{line}" fill="none" stroke="rgb({SHADE})" stroke-width="2"/>'
-    return _picture(CURVE_WIDTH, CURVE_HEIGHT, f"{told[0]:.4g} to {told[-1]:.4g}, highest {max(told):.4g}", drawn)
+    return _picture(CURVE_WIDTH, CURVE_HEIGHT, f"{finite[0]:.4g} to {finite[-1]:.4g}, highest {max(finite):.4g}", drawn)
 
 
 def interval(low: float, mean: float, high: float, told: str) -> Markup:
-    """Return an interval with its middle, and where zero is."""
+    """Return a plot of an interval with its mean and the position of zero."""
     left, right = min(low, 0.0), max(high, 0.0)
     wide = (INTERVAL_WIDTH - 12) / ((right - left) or 1.0)
     at_zero, at_low, at_mean, at_high = (6 + (value - left) * wide for value in (0.0, low, mean, high))

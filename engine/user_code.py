@@ -1,10 +1,9 @@
-"""A user's own code, named by import path: which files it is made of, and what is in them.
+"""Source files of a user's own code that is named by an import path, and their digests.
 
-What a trial ran on is the module that an import path names and what that imports, directly or not, of the user's own:
-modules that lie neither in Python's library nor among installed packages, nor belong to this program. Of an installed
-package that a path names itself, its own modules count. Imports are read from the source, so the answer does not depend
-on what was imported before; what is imported by a name that is put together, and data files that code reads, are not
-found.
+The code of a trial is the module that an import path names and the user's own modules that it imports, directly or not:
+modules that belong neither to the standard library, nor to installed packages, nor to fedscout. For an import path into
+an installed package, the modules of that package count. Imports are read from the source, so the result does not depend
+on what was imported before; dynamic imports with computed names, and data files that code reads, are not found.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _loaded: dict[str, tuple[Any, Mapping[str, str]]] = {}
 
 
 def is_own(module: str) -> bool:
-    """Whether a module is the user's own code, found without importing it."""
+    """Return whether a module is the user's own code, without importing it."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "fedscout":
         return False
@@ -37,14 +36,14 @@ def is_own(module: str) -> bool:
 def code_digests(path: str) -> Mapping[str, str]:
     """Return the SHA-256 of each file of the code that an import path names.
 
-    Once a module is imported, the answer stays what the files were when it was first asked: that is the code that runs
-    here, whatever becomes of the files.
+    After a module is imported, the result of the first call is cached: the running code is that of the files at that
+    time, even if the files change.
 
     Args:
         path: `package.module:name`.
 
     Returns:
-        Digests by file, relative to where modules are looked for; none if there is no such module.
+        Digests by file, relative to the folder from which modules are imported; empty if there is no such module.
     """
     name = path.partition(":")[0]
     module = sys.modules.get(name)
@@ -60,9 +59,9 @@ def code_digests(path: str) -> Mapping[str, str]:
 def _read(name: str) -> dict[str, str]:
     top = name.partition(".")[0]
     digests: dict[str, str] = {}
-    waiting, seen = [*_with_parents(name)], set[str]()
-    while waiting:
-        module = waiting.pop()
+    pending, seen = [*_with_parents(name)], set[str]()
+    while pending:
+        module = pending.pop()
         if module in seen:
             continue
         seen.add(module)
@@ -73,7 +72,7 @@ def _read(name: str) -> dict[str, str]:
             continue
         content = Path(spec.origin).read_bytes()
         digests[_file_name(spec)] = hashlib.sha256(content).hexdigest()
-        waiting += _imported_in(content, spec)
+        pending += _imported_in(content, spec)
     return dict(sorted(digests.items()))
 
 
@@ -84,7 +83,7 @@ def _with_parents(module: str) -> Iterator[str]:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Return where a module is, nothing is imported for it; None if it is nowhere, or a folder without a file."""
+    """Return the spec of a module without importing it; None if it is not found, or is a folder without a file."""
     parent, _, _ = module.rpartition(".")
     try:
         if not parent:
@@ -95,7 +94,7 @@ def _spec_of(module: str) -> ModuleSpec | None:
 
 
 def _folders_of(package: str) -> list[str]:
-    """Return where the modules of a package would lie."""
+    """Return the folders in which the modules of a package are searched."""
     parent, _, last = package.rpartition(".")
     if parent:
         return [str(Path(folder) / last) for folder in _folders_of(parent)]
@@ -105,12 +104,12 @@ def _folders_of(package: str) -> list[str]:
 
 def _file_name(spec: ModuleSpec) -> str:
     inside = Path(*spec.name.split("."))
-    own = Path(str(spec.origin))
-    return str(inside / own.name if spec.submodule_search_locations is not None else inside.parent / own.name)
+    file = Path(str(spec.origin))
+    return str(inside / file.name if spec.submodule_search_locations is not None else inside.parent / file.name)
 
 
 def _imported_in(content: bytes, spec: ModuleSpec) -> Iterator[str]:
-    """Yield the modules that a file's source may import, wherever in it."""
+    """Yield the modules that a file's source may import, anywhere in it."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # an extension module, or not Python's

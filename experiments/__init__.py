@@ -1,10 +1,9 @@
-"""Data sets, models, partitions, scenarios, the configuration, and the command line.
+"""Experiments: data sets, models, partitions, scenarios, configuration, studies, reports, and the command line.
 
-Rooms, each resting on those before it:
-
-- federations: where a federation comes from
-- config, studies: what is asked, and the road from there to a result
-- reports: what a person sees
-- benchmarks: measurements
-- cli: one file a command
+- federation, data, partitions, scenarios, models, reinforcement: construction of a federation
+- config, studies, sweeps: configuration, and the workflow from there to a result
+- reports: console output, HTML pages, charts, exports
+- timings, suites, grids: benchmarks
+- deployment: real federations in Flower
+- cli: the commands
 """

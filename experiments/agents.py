@@ -1,16 +1,12 @@
-"""Tools for agents over the Model Context Protocol.
+"""An MCP server that exposes the command line as tools, over standard input and output.
 
-The program as tools of the Model Context Protocol, over standard input and output.
+Each tool of the Model Context Protocol (https://modelcontextprotocol.io) runs a command with `--json` in a process of
+its own, so that results, limits and errors are those of the command, and standard output is reserved for the protocol.
+Studies run in the background.
 
-Each tool is a command of the command line with `--json`, run as a process of its own: so its answers, limits and errors
-are those of that command, and standard output is the protocol's alone. https://modelcontextprotocol.io
-
-What an agent's settings may name: keys and values of the configuration, and files below one folder.
-
-An agent's words may come from anywhere, such as a page that it read. So they are arguments `key=value` and nothing else
-that the command line takes, name no code, no address, and no file outside the folder that the server was started with.
-
-Studies that run as processes of their own while an agent does something else.
+Agents' inputs are untrusted, as they may originate from a web page that the agent read. Settings are therefore limited
+to `key=value` arguments and may not name code, addresses, or files outside the folder with which the server was
+started.
 """
 
 from __future__ import annotations
@@ -54,16 +50,16 @@ def allowed_config(settings: Sequence[str], root: Path, own_code: bool = False) 
     """Return the configuration of an agent's settings.
 
     Args:
-        settings: Each `key=value`.
-        root: The folder below which files may lie.
-        own_code: Whether import paths are followed.
+        settings: `key=value` each.
+        root: Folder that must contain all files.
+        own_code: Whether import paths are allowed.
 
     Raises:
         ConfigurationError: With every fault.
     """
-    strange = [setting for setting in settings if not SETTING.match(setting)]
-    if strange:
-        raise ConfigurationError([Fault("a setting", "be key=value", repr(setting)) for setting in strange])
+    malformed = [setting for setting in settings if not SETTING.match(setting)]
+    if malformed:
+        raise ConfigurationError([Fault("a setting", "be key=value", repr(setting)) for setting in malformed])
     config = load_config(settings)
     faults = [*_faults(config, root, own_code)]
     if faults:
@@ -72,10 +68,10 @@ def allowed_config(settings: Sequence[str], root: Path, own_code: bool = False) 
 
 
 def folder_below(root: Path, name: str) -> Path:
-    """Return a folder of that name below the root.
+    """Return the folder of that name below the root.
 
     Raises:
-        ConfigurationError: If it lies elsewhere.
+        ConfigurationError: If it is not below the root.
     """
     if name.isprintable() and not name.startswith("-") and _lies_below(root, name):
         folder = (root / name).resolve()
@@ -109,7 +105,7 @@ def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _lies_below(root: Path, value: str) -> bool:
-    """Whether a value is no path out of the folder; every word may be one, as a link has any name."""
+    """Return whether a value, taken as a path, stays within the folder; any word may be a symbolic link."""
     try:
         return (root / value).resolve().is_relative_to(root.resolve())
     except (RuntimeError, ValueError):  # links in a circle; a character that no path has
@@ -124,69 +120,69 @@ LAST_LINES = 5
 
 @dataclass
 class StartedStudies:
-    """The commands that one server runs, each in the server's folder, and none longer than the server.
+    """The commands that a server runs, all in the server's folder and ended with the server.
 
     Attributes:
         root: Working directory of all commands.
-        running: By folder, each study that was started here, finished ones included.
+        running: By folder, each study that was started here, including finished ones.
     """
 
     root: Path
     running: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _held: tuple[int, int] = field(default_factory=os.pipe)
+    _stdin_pipe: tuple[int, int] = field(default_factory=os.pipe)
     """Standard input of all commands, and the end that is this process's alone."""
 
     def answer(self, *arguments: str, max_seconds: float) -> Any:
-        """Run a command to its end, and return its document.
+        """Return the JSON output of a command after it ends.
 
         Raises:
-            UserError: With what the command says of a mistake, or that it took longer and was ended.
+            UserError: With the command's error message, or if it exceeded its time limit and was ended.
         """
         with subprocess.Popen(  # noqa: S603
             [*COMMAND, *arguments],
             cwd=self.root,
-            stdin=self._held[0],
+            stdin=self._stdin_pipe[0],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         ) as process:
             try:
-                document, words = process.communicate(timeout=max_seconds)
+                document, error_output = process.communicate(timeout=max_seconds)
             except subprocess.TimeoutExpired:
                 process.terminate()
                 _wait_for(process)
                 late = f"{arguments[0]} must end within max_seconds={max_seconds:g}, took longer and was ended"
                 raise UserError(late) from None
         if process.returncode != 0:
-            lines = [line.removeprefix("fedscout: ") for line in words.splitlines() if line.strip()]
+            lines = [line.removeprefix("fedscout: ") for line in error_output.splitlines() if line.strip()]
             raise UserError(lines[-LAST_LINES:] or [f"the command ended with code {process.returncode}"])
         return json.loads(document)
 
     def start(self, command: str, settings: Sequence[str], folder: Path) -> None:
-        """Start a study, or the rest of one; what it prints goes to a file beside its folder.
+        """Start or resume a study; its output is written to a log file beside its folder.
 
         Raises:
-            UserError: If one runs there already.
+            UserError: If a study already runs there.
         """
         with self._lock:
             process = self.running.get(folder)
             if process is not None and process.poll() is None:
                 raise UserError([f"a study runs in {folder.name} already; follow it, or stop it first"])
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with open(_words_of(folder), "wb") as words:
+            with open(_log_path(folder), "wb") as log_file:
                 self.running[folder] = subprocess.Popen(  # noqa: S603
                     [*COMMAND, command, *settings, "--out", str(folder), "--json"],
                     cwd=self.root,
-                    stdin=self._held[0],
+                    stdin=self._stdin_pipe[0],
                     stdout=subprocess.DEVNULL,
-                    stderr=words,
+                    stderr=log_file,
                     start_new_session=True,  # a Ctrl-C in the server's terminal is the server's
                 )
 
     def state(self, folder: Path) -> dict[str, Any]:
-        """Return how a study stands: `running`, `finished`, `failed` or `stopped`, and its last words."""
+        """Return the state of a study (`running`, `finished`, `failed` or `stopped`) and its last output lines."""
         process = self.running.get(folder)
         code = None if process is None else process.poll()
         if process is not None and code is None:
@@ -195,12 +191,12 @@ class StartedStudies:
             state = "finished"
         else:
             state = "failed" if code is not None and 0 < code < 128 else "stopped"
-        words = _words_of(folder)
-        said = words.read_text(errors="replace").splitlines()[-LAST_LINES:] if words.is_file() else []
-        return {"state": state, "exit_code": code, "last_words": [visible_line(line) for line in said]}
+        log_path = _log_path(folder)
+        last_lines = log_path.read_text(errors="replace").splitlines()[-LAST_LINES:] if log_path.is_file() else []
+        return {"state": state, "exit_code": code, "last_words": [visible_line(line) for line in last_lines]}
 
     def stop(self, folder: Path) -> None:
-        """End a study that runs; its log stays, and the same start goes on from there."""
+        """Stop a running study; its log is kept, and starting it again resumes from there."""
         process = self.running.get(folder)
         if process is None or process.poll() is not None:
             return
@@ -208,15 +204,15 @@ class StartedStudies:
         _wait_for(process)
 
     def close(self) -> None:
-        """End all that runs, all at once, as a client may kill a server that takes its time."""
-        os.close(self._held[1])
+        """Stop all commands simultaneously, as a client may kill a server that shuts down slowly."""
+        os.close(self._stdin_pipe[1])
         for process in self.running.values():
             _wait_for(process)
-        os.close(self._held[0])
+        os.close(self._stdin_pipe[0])
 
 
 def _wait_for(process: subprocess.Popen[Any]) -> None:
-    """Wait for a command that was told to end, and kill one that does not."""
+    """Wait for a terminated command, and kill it after a timeout."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -225,8 +221,8 @@ def _wait_for(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
-def _words_of(folder: Path) -> Path:
-    """Return the file of what a study prints, of a name that no file of another program has."""
+def _log_path(folder: Path) -> Path:
+    """Return the path of a study's log file, whose name no other program uses."""
     return folder.with_name(f"{folder.name}.fedscout.log")
 
 
@@ -244,10 +240,10 @@ INSTRUCTIONS = (
 
 
 def mcp_server(root: Path, own_code: bool = False) -> MCPServer[Any]:
-    """Return the server.
+    """Return the MCP server.
 
     Args:
-        root: Commands run here, and files that they read or write lie below.
+        root: Working directory of commands, which must contain all files that they read or write.
         own_code: Whether settings may name code by import path.
     """
     studies = StartedStudies(root)
@@ -267,7 +263,7 @@ def mcp_server(root: Path, own_code: bool = False) -> MCPServer[Any]:
         log_level="WARNING",
     )
     for tool in _tools(studies, own_code):
-        server.add_tool(_told(tool), structured_output=False)
+        server.add_tool(_with_tool_errors(tool), structured_output=False)
     return server
 
 
@@ -282,56 +278,56 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
         return studies.answer(command, *checked(settings), "--json", max_seconds=max_seconds)
 
     def describe(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """What the federation is and how its clients differ, as who holds all rows sees it. Nothing is trained."""
+        """Describe the federation and how its clients differ, computed centrally from all rows. Nothing is trained."""
         return answer("describe", settings, max_seconds)
 
     def detect(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """Label skew, feature skew and outlier clients, each with verdict, flagged clients and false-alarm rate."""
+        """Detect label skew, feature skew and outlier clients: verdict, clients, false-alarm rate."""
         return answer("detect", settings, max_seconds)
 
     def recommend(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """A strategy with its parameters and the grounds for it, by rules from the diagnosis; no trial is run."""
+        """Recommend a strategy with parameters and reasons, by rules from the diagnosis; no trial is run."""
         return answer("recommend", settings, max_seconds)
 
     def strategies(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """The strategies that can be chosen for such a federation, as a JSON schema of parameters and ranges."""
+        """List the strategies available for such a federation, as a JSON schema of parameters and ranges."""
         return answer("strategies", settings, max_seconds)
 
     def keys() -> Any:
-        """Every key of the configuration, with its default and what it means."""
+        """List every configuration key with its default and description."""
         return answer("keys", [])
 
     def start_study(settings: list[str], folder: str) -> dict[str, Any]:
-        """Detect, search and confirm in the background. The same settings and folder go on where it was stopped.
+        """Detect, search and confirm in the background. The same settings and folder resume a stopped study.
 
         Args:
-            settings: Each key=value.
-            folder: For the log and the result, below the server's.
+            settings: key=value each.
+            folder: For the log and the result, below the server's folder.
         """
         place = folder_below(root, folder)
         studies.start("run", checked(settings), place)
         return studies.state(place)
 
     def follow_study(folder: str) -> dict[str, Any]:
-        """How a study stands: running, finished, failed or stopped; finished trials, the best so far, last words."""
+        """Return a study's state: running, finished, failed or stopped; finished trials, best so far, last output."""
         place = folder_below(root, folder)
-        known = [trial for trial in _trials(place) if trial["status"] == "completed"]
-        searched = [trial for trial in known if trial["phase"] in ("baseline", "search")]
+        completed = [trial for trial in _trials(place) if trial["status"] == "completed"]
+        searched = [trial for trial in completed if trial["phase"] in ("baseline", "search")]
         best = max(searched, key=lambda trial: float(trial["fitness"]), default=None)
-        return {**studies.state(place), "num_trials": len(known), "best_so_far": best}
+        return {**studies.state(place), "num_trials": len(completed), "best_so_far": best}
 
     def stop_study(folder: str) -> dict[str, Any]:
-        """End a study that runs here. Its trials are kept, and start_study goes on from them."""
+        """Stop a study that runs here. Its trials are kept, and start_study resumes it."""
         place = folder_below(root, folder)
         studies.stop(place)
         return studies.state(place)
 
     def read_trials(folder: str) -> dict[str, list[dict[str, Any]]]:
-        """The trials of a study so far: phase, strategy, parameters, seed, fitness, and why one failed."""
+        """Return the trials of a study so far: phase, strategy, parameters, seed, fitness, errors."""
         return {"trials": _trials(folder_below(root, folder))}
 
     def read_result(folder: str) -> Any:
-        """The verdict of a finished study: what to use, its gain on FedAvg with a 95 % interval, diagnosis, winner."""
+        """Return the result of a study: recommendation, gain over FedAvg with 95 % interval, diagnosis, winner."""
         return _result(folder_below(root, folder))
 
     yield from (describe, detect, recommend, strategies, keys)
@@ -339,23 +335,23 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
 
 
 def _trials(folder: Path) -> list[dict[str, Any]]:
-    """Return the trials of the log so far, by number, but for those that can't be read."""
+    """Return the logged trials so far, by number, without unreadable ones."""
     rows, _ = read_columns(folder / "trials", TRIAL_FACTS, (stored_claim(folder) or {}).get("config_hash"))
     return [{name: _json_number(value) for name, value in row.items()} for row in rows]
 
 
 def _json_number(value: Any) -> Any:
-    """Return a value for JSON, which knows no NaN."""
+    """Return a value for JSON, with None for non-finite numbers."""
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    """Return what decides of `result.json`, without trials and configuration."""
+    """Return the main parts of `result.json`, without trials and configuration."""
     try:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError) as error:
         raise LogError(Fault("the folder", "hold a finished study", folder.name)) from error
-    wanted = (
+    names = (
         "federation",
         "best",
         "baseline",
@@ -366,11 +362,11 @@ def _result(folder: Path) -> dict[str, Any]:
         "recommendation",
         "trainings",
     )
-    return {name: result[name] for name in wanted if name in result}
+    return {name: result[name] for name in names if name in result}
 
 
-def _told(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tool, of the same signature, that tells the agent what is wrong with its call, and nothing else."""
+def _with_tool_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool of the same signature that reports user errors to the agent, and nothing else."""
 
     @wraps(tool)
     def telling(*given: Any, **named: Any) -> Any:

@@ -1,41 +1,20 @@
-"""Charts as functions from data frames to Altair.
+"""Charts of studies and federations, as functions from data frames to Altair charts.
 
-Each client's score before and after the choice.
+Charts are Vega-Lite specifications (A. Satyanarayan, D. Moritz, K. Wongsuphasawat, J. Heer. Vega-Lite: a grammar of
+interactive graphics. IEEE TVCG 23(1), 2017), and files are rendered by vl-convert, without a browser. The colors are
+after Okabe and Ito, Color Universal Design (2008), moved to a medium lightness that works on dark and light pages.
 
-The confirmation: mean difference with its two intervals, and the difference of every seed.
+Learning curves of background trials hold at most `MOST_POINTS` rounds, evenly spaced and including the first and the
+last, so that a page of hundreds of trials stays small; highlighted trials hold up to `MOST_POINTS_IN_FRONT`.
 
-What a detector has on each client: its value beside the threshold, and where clients lie in feature space.
+The search space is drawn as parallel coordinates (A. Inselberg. The plane with parallel coordinates. The Visual
+Computer 1, 1985), with axes stacked vertically so that the chart fits the width of a phone. An axis whose positive
+values span more than a factor of thirty is logarithmic. A trial's line skips parameters that its strategy does not
+have.
 
-Who holds what: clients × classes as a heat map, and the rows of each client.
-
-Learning curves of all trials, the chosen ones in front.
-
-A curve of a trial in the background holds at most `MOST_POINTS` of its rounds, evenly spaced with first and last, so
-that a page of hundreds of trials stays small; those in front hold all rounds up to `MOST_POINTS_IN_FRONT`.
-
-The trials of a search for a front by both objectives; the front is what no other trial beats.
-
-Parallel coordinates of what was searched: a line a trial, through its strategy, its parameters and its fitness.
-
-After A. Inselberg. The plane with parallel coordinates. The Visual Computer 1, 1985; the axes lie one below the other,
-so that the picture is as wide as a phone. An axis whose positive values span more than a factor of thirty is
-logarithmic. A line leaves out the parameters that its strategy does not have.
-
-A sweep over two of its axes: by how much the search's choice beats FedAvg, and which strategy it is.
-
-What each part of a study cost.
-
-What all charts share: colours that hold on a dark and on a light page, numbers as they travel, the look, files.
-
-The colours are after Okabe and Ito, Color Universal Design (2008), moved to a middle lightness. Vega-Lite: A.
-Satyanarayan, D. Moritz, K. Wongsuphasawat, J. Heer. Vega-Lite: a grammar of interactive graphics. IEEE TVCG 23(1),
-2017. Files are rendered by vl-convert, without a browser.
-
-Which rows the strip of clients × classes has, and how dark each of its cells is. Pure; drawing is elsewhere.
-
-Up to `MAX_ROWS` clients have a row each, in their order. Of more, those whose labels are farthest from everyone's have
-one, the farthest first, and then all measured clients are summarised by decile of that divergence: a decile's row adds
-its clients' rows up.
+The heat map of clients × classes has a row for each of up to `MAX_ROWS` clients, in their order. With more clients,
+those whose labels diverge most from the overall distribution have a row each, most divergent first; below, all measured
+clients are summarized by decile of that divergence, each row summing the rows of its clients.
 """
 
 from __future__ import annotations
@@ -69,7 +48,7 @@ MANY_MARKS = 4000
 
 
 def rounded(value: Any) -> Any:
-    """Return a value as a picture holds it: few digits, None if not finite, text without what steers."""
+    """Return a value prepared for a chart: few digits, None if not finite, text without control characters."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, float):
@@ -85,20 +64,20 @@ def inline(rows: Iterable[Mapping[Any, Any]]) -> alt.InlineData:
 
 
 def tooltips(**titles: str) -> list[alt.Tooltip]:
-    """Return what is shown of a mark that is pointed at: heading by field, such as `fitness="accuracy"`.
+    """Return tooltips with a heading per field, such as `fitness="accuracy"`.
 
-    A field's type stands behind its name after two underscores where it is no text: `value__Q`. What has no heading is
-    left out.
+    A field's type follows its name after two underscores unless it is text: `value__Q`. Fields with an empty heading
+    are left out.
     """
-    shown = []
+    fields = []
     for name, title in ((name, title) for name, title in titles.items() if title):
         field, _, kind = name.partition("__")
-        shown.append(alt.Tooltip(field, type="quantitative" if kind == "Q" else "nominal", title=title))
-    return shown
+        fields.append(alt.Tooltip(field, type="quantitative" if kind == "Q" else "nominal", title=title))
+    return fields
 
 
 def chart_config(dark: bool) -> dict[str, Any]:
-    """Return the look of all pictures on a dark or a light ground, for Vega's `config`."""
+    """Return the theme of all charts for a dark or a light background, as Vega's `config`."""
     ink, soft, line = ("#d9dee5", "#98a1ad", "#343b45") if dark else ("#22272e", "#5d6670", "#e4e7eb")
     axis = {"labelColor": soft, "titleColor": soft, "gridColor": line, "domainColor": line, "tickColor": line}
     font = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
@@ -126,7 +105,7 @@ def chart_config(dark: bool) -> dict[str, Any]:
 
 
 def drawn(chart: alt.TopLevelMixin, file_format: FileFormat) -> bytes:
-    """Return the bytes of a chart's file, on a white ground."""
+    """Return the bytes of a chart's file, on a white background."""
     import vl_convert
 
     specification = chart.to_dict(validate=False)
@@ -143,27 +122,27 @@ MANY_SCORES = 60
 
 
 def client_scores(scores: pd.DataFrame, names: tuple[str, str], measure: str) -> alt.TopLevelMixin:
-    """Draw a dumb-bell a client: before in grey, after in blue, in red where it lost.
+    """Return a dumbbell chart with one row per client: before in grey, after in blue, or in red where the score fell.
 
     Args:
-        scores: A row a client with `client`, `before`, `after`, `change`, `worse` (on how many seeds), and `rows`
+        scores: One row per client with `client`, `before`, `after`, `change`, `worse` (on how many seeds), and `rows`
             that were scored.
-        names: What was used before and after.
-        measure: What the scores are of.
+        names: Names of the strategies before and after.
+        measure: What the scores measure.
     """
     before, after = names
     frame = scores.sort_values("change")
     base = alt.Chart(inline(frame.assign(lost=frame["change"] < 0).to_dict("records")))
-    down = alt.Y("client:N", sort=None, title="client", axis=alt.Axis(labelOverlap=True))
-    told = tooltips(
+    y = alt.Y("client:N", sort=None, title="client", axis=alt.Axis(labelOverlap=True))
+    tooltip = tooltips(
         client="client", before__Q=before, after__Q=after, change__Q="change", worse="worse on", rows__Q="rows scored"
     )
     colour = alt.condition("datum.lost", alt.value(RED), alt.value(BLUE))
     scale = alt.Scale(zero=False, nice=True)
-    across = alt.X("before:Q", title=measure, scale=scale, axis=alt.Axis(tickCount=6))
-    lines = base.mark_rule(size=2.5, opacity=0.6).encode(across, down, x2="after:Q", color=colour, tooltip=told)
-    tails = base.mark_circle(size=55, color=GREY, opacity=1).encode(alt.X("before:Q", scale=scale), down, tooltip=told)
-    heads = base.mark_circle(size=85, opacity=1).encode(alt.X("after:Q", scale=scale), down, color=colour, tooltip=told)
+    x = alt.X("before:Q", title=measure, scale=scale, axis=alt.Axis(tickCount=6))
+    lines = base.mark_rule(size=2.5, opacity=0.6).encode(x, y, x2="after:Q", color=colour, tooltip=tooltip)
+    tails = base.mark_circle(size=55, color=GREY, opacity=1).encode(alt.X("before:Q", scale=scale), y, tooltip=tooltip)
+    heads = base.mark_circle(size=85, opacity=1).encode(alt.X("after:Q", scale=scale), y, color=colour, tooltip=tooltip)
     row = TALL_SCORE if len(frame) <= MANY_SCORES else LOW_SCORE
     return alt.layer(lines, tails, heads).properties(height=row * len(frame))
 
@@ -174,18 +153,18 @@ DIFFERENCE_ROW = 64
 def confirmed_difference(
     means: pd.DataFrame, seeds: pd.DataFrame, unit: str, wider: str = "new data"
 ) -> alt.TopLevelMixin:
-    """Draw a row a comparison.
+    """Return a chart of the confirmation: mean difference with its two intervals, and the difference of each seed.
 
     Args:
-        means: A row a comparison with `against`, `mean`, and `low`, `high`, `here_low`, `here_high`, NaN where there is
-            no interval, all in the unit.
-        seeds: A row a comparison and seed with `against`, `seed` and `difference`.
-        unit: Of the differences.
-        wider: What the wider interval is for.
+        means: One row per comparison with `against`, `mean`, and `low`, `high`, `here_low`, `here_high` in the given
+            unit, NaN where there is no interval.
+        seeds: One row per comparison and seed with `against`, `seed` and `difference`.
+        unit: Unit of the differences.
+        wider: What the wider interval covers.
     """
     base = alt.Chart(inline(means.to_dict("records")))
-    down = alt.Y("against:N", sort=None, title=None, axis=alt.Axis(labelLimit=130, labelFontSize=12))
-    told = tooltips(
+    y = alt.Y("against:N", sort=None, title=None, axis=alt.Axis(labelLimit=130, labelFontSize=12))
+    tooltip = tooltips(
         against="compared with",
         mean__Q=f"mean ({unit})",
         low__Q=f"{wider}, from",
@@ -193,35 +172,37 @@ def confirmed_difference(
         here_low__Q="another run, from",
         here_high__Q="to ",
     )
-    across = alt.X("low:Q", title=f"gain, {unit}", scale=alt.Scale(zero=True, nice=True), axis=alt.Axis(tickCount=6))
-    beyond = base.mark_rule(size=2, color=BLUE).encode(across, down, x2="high:Q", tooltip=told)
-    here = base.mark_rule(size=8, color=BLUE, opacity=0.45).encode(
-        alt.X("here_low:Q"), down, x2="here_high:Q", tooltip=told
+    x = alt.X("low:Q", title=f"gain, {unit}", scale=alt.Scale(zero=True, nice=True), axis=alt.Axis(tickCount=6))
+    wide_interval = base.mark_rule(size=2, color=BLUE).encode(x, y, x2="high:Q", tooltip=tooltip)
+    narrow_interval = base.mark_rule(size=8, color=BLUE, opacity=0.45).encode(
+        alt.X("here_low:Q"), y, x2="here_high:Q", tooltip=tooltip
     )
     mean = base.mark_point(size=110, filled=True, color=BLUE, shape="diamond", opacity=1).encode(
-        alt.X("mean:Q"), down, tooltip=told
+        alt.X("mean:Q"), y, tooltip=tooltip
     )
-    each = (
+    seed_ticks = (
         alt.Chart(inline(seeds.to_dict("records")))
         .mark_tick(size=16, thickness=2, color=ORANGE, yOffset=18)
         .encode(
             alt.X("difference:Q"),
-            down,
+            y,
             tooltip=tooltips(against="compared with", seed="seed", difference__Q=f"difference ({unit})"),
         )
     )
     zero = alt.Chart(inline([{"zero": 0.0}])).mark_rule(strokeDash=[4, 4]).encode(x="zero:Q")
-    return alt.layer(zero, beyond, here, mean, each).properties(height=DIFFERENCE_ROW * len(means))
+    return alt.layer(zero, wide_interval, narrow_interval, mean, seed_ticks).properties(
+        height=DIFFERENCE_ROW * len(means)
+    )
 
 
 FLAGGED, NOT_FLAGGED = "flagged", "not flagged"
 
 
 def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.TopLevelMixin:
-    """Draw a value of each client, the largest first, and the threshold where it is in the same unit.
+    """Return a bar chart of a detector's value for each client, with the threshold if it has the same unit.
 
     Args:
-        values: A row a client with `client`, `value`, `flagged` (one of the two words above) and `why`, a text.
+        values: One row per client with `client`, `value`, `flagged` (`FLAGGED` or `NOT_FLAGGED`) and `why`, a text.
         title: What the value is.
         threshold: None draws none.
     """
@@ -248,11 +229,11 @@ def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.T
 
 
 def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
-    """Draw where clients lie on two axes that they share.
+    """Return a scatter plot of clients in a two-dimensional feature space.
 
     Args:
-        places: A row a client with `client`, `x`, `y`, `flagged` and `rows`.
-        axes: What the two axes are.
+        places: One row per client with `client`, `x`, `y`, `flagged` and `rows`.
+        axes: Titles of the two axes.
     """
     colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, BLUE])
     chart: alt.Chart = (
@@ -271,10 +252,11 @@ def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
 
 
 def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
-    """Draw how each client's values of one feature are spread.
+    """Return a chart of the distribution of one feature for each client.
 
     Args:
-        bins: A row a client and bin with `client`, `value` (the bin's middle), `share` of its rows, and `flagged`.
+        bins: One row per client and bin with `client`, `value` (center of the bin), `share` of the client's rows, and
+            `flagged`.
         title: The feature.
     """
     colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, GREY])
@@ -301,15 +283,16 @@ NUM_SHADES = 4
 
 @dataclass(frozen=True)
 class StripRow:
-    """One row of the strip.
+    """One row of the heat map.
 
     Attributes:
-        label: What it shows.
-        num_rows: Rows of the data.
-        counts: Of each column of the strip, shape `(columns,)`.
-        divergence: Of its labels from everyone's in bits, a mean for several clients; None if not measured.
+        label: Displayed label.
+        num_rows: Data rows it stands for.
+        counts: Rows in each column, shape `(columns,)`.
+        divergence: Label divergence from all clients in bits, the mean if there are several clients; None if not
+            measured.
         affected: Whether a scenario affects the client.
-        num_clients: Whose rows are added up.
+        num_clients: Number of clients whose rows are summed.
     """
 
     label: str
@@ -321,19 +304,19 @@ class StripRow:
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:
-        """The counts over their sum; zeros without a row."""
+        """The counts divided by their sum; zeros without data rows."""
         return self.counts / max(self.num_rows, 1)
 
 
 @dataclass(frozen=True)
 class Strip:
-    """The strip.
+    """Rows and columns of the heat map of clients × classes.
 
     Attributes:
         clients: Rows of single clients.
-        deciles: Rows of a tenth of the measured clients each, the most alike first; empty if every client has a row.
-        classes_per_column: Neighbouring classes that share a column, as there are too many.
-        num_clients: Of the federation.
+        deciles: One row per decile of the measured clients, least divergent first; empty if every client has a row.
+        classes_per_column: Number of adjacent classes that share a column.
+        num_clients: Number of clients in the federation.
     """
 
     clients: tuple[StripRow, ...]
@@ -343,7 +326,7 @@ class Strip:
 
     @property
     def remark(self) -> str | None:
-        """What is not shown; None if everything is."""
+        """What is not shown; None if everything is shown."""
         if len(self.clients) == self.num_clients:
             return None
         text = f"Of {self.num_clients} clients, the {len(self.clients)} whose labels differ most from everyone's"
@@ -353,11 +336,11 @@ class Strip:
 
 
 def strip_of(description: Description, max_columns: int) -> Strip:
-    """Choose the rows of the strip.
+    """Return the rows and columns of the heat map.
 
     Args:
-        description: Of the federation.
-        max_columns: Columns for which there is room; with more classes, neighbours share one.
+        description: Description of the federation.
+        max_columns: Maximum number of columns; with more classes, adjacent ones share a column.
     """
     together = max(1, -(-description.realised.num_classes // max(max_columns, 1)))
     clients = description.clients
@@ -377,12 +360,12 @@ def strip_of(description: Description, max_columns: int) -> Strip:
 
 
 def label_of(client: ClientDescription) -> str:
-    """Return what stands beside a client: its number, and its name if it has one."""
+    """Return a client's label: its number, and its name if it has one."""
     return str(client.client) if client.name is None else f"{client.client} {client.name}"
 
 
 def class_labels(description: Description) -> tuple[str, ...]:
-    """Return the names of the classes; their numbers if they have none."""
+    """Return the names of the classes, or their numbers if they have no names."""
     return description.class_names or tuple(str(number) for number in range(description.realised.num_classes))
 
 
@@ -399,15 +382,15 @@ def _decile_row(number: int, clients: Sequence[ClientDescription], together: int
 
 
 def _columns(counts: npt.NDArray[np.int64], together: int) -> npt.NDArray[np.int64]:
-    """Add up neighbouring classes."""
+    """Return counts summed over adjacent classes."""
     return np.add.reduceat(counts, np.arange(0, len(counts), together))
 
 
 def shades(values: npt.ArrayLike, largest: float) -> npt.NDArray[np.int64]:
-    """Return 0 for nothing, else 1 to `NUM_SHADES` in equal steps up to the largest value."""
-    found = np.asarray(values, dtype=np.float64)
-    steps = np.ceil(NUM_SHADES * found / largest) if largest > 0 else np.zeros_like(found)
-    return np.where(found > 0, np.clip(steps, 1, NUM_SHADES), 0).astype(np.int64)
+    """Return 0 for values of 0, else 1 to `NUM_SHADES` in equal steps up to the largest value."""
+    array = np.asarray(values, dtype=np.float64)
+    steps = np.ceil(NUM_SHADES * array / largest) if largest > 0 else np.zeros_like(array)
+    return np.where(array > 0, np.clip(steps, 1, NUM_SHADES), 0).astype(np.int64)
 
 
 MOST_CLIENTS = 100
@@ -422,12 +405,11 @@ CLASS_WIDTH, WIDEST, ROWS_WIDTH = 36, 640, 140
 
 
 def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
-    """Draw which share of a client's rows is of which class.
+    """Return a heat map of the share of each class in the rows of each client.
 
     Args:
-        counts: A row a client and class with `client`, `class`, `rows` and `share`, in the order in which they are
-            drawn.
-        by_count: Whether a cell is as deep as its rows are many, in place of their share.
+        counts: One row per client and class with `client`, `class`, `rows` and `share`, in drawing order.
+        by_count: Whether opacity encodes the number of rows instead of their share.
     """
     clients, classes = ([rounded(name) for name in dict.fromkeys(counts[axis])] for axis in ("client", "class"))
     base = alt.Chart(inline(counts[counts["rows"] > 0].to_dict("records")))
@@ -455,11 +437,11 @@ def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
 
 
 def federation_map(description: Description, by_count: bool = False) -> alt.HConcatChart:
-    """Draw clients × classes with the rows of each client beside them: the rows of the strip that a terminal shows.
+    """Return a heat map of clients × classes with a bar chart of rows per client; same rows as in the terminal.
 
     Args:
-        description: Of the federation.
-        by_count: As in `class_map`; rows of a decile are means of its clients.
+        description: Description of the federation.
+        by_count: As in `class_map`; a decile's values are means over its clients.
     """
     strip = strip_of(description, MOST_CLASSES)
     names, together = class_labels(description), strip.classes_per_column
@@ -484,8 +466,8 @@ def federation_map(description: Description, by_count: bool = False) -> alt.HCon
     remarks = [strip.remark] if strip.remark else []
     remarks += ["* affected by the scenario"] if any(row.affected for row in strip.clients) else []
     title = alt.TitleParams(rounded(description.name), subtitle=[line for text in remarks for line in wrap(text, 90)])
-    whole: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
-    return whole
+    chart: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
+    return chart
 
 
 def _column(names: Sequence[str]) -> str:
@@ -497,10 +479,10 @@ def _affected() -> Any:
 
 
 def client_sizes(sizes: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw how many rows each client holds.
+    """Return a bar chart of the number of rows of each client.
 
     Args:
-        sizes: A row a client with `client`, `rows` and `affected`, whether a scenario changed its data.
+        sizes: One row per client with `client`, `rows` and `affected`, whether a scenario changed its data.
     """
     chart: alt.Chart = (
         alt.Chart(inline(sizes.to_dict("records")))
@@ -522,12 +504,12 @@ FRONT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 def learning_curves(trials: pd.DataFrame, measure: str) -> alt.TopLevelMixin:
-    """Draw a line a trial.
+    """Return a line chart of the learning curves of all trials, with selected trials highlighted.
 
     Args:
-        trials: A row a trial with `trial`, `name`, `scores` (one a round), `fitness`, and `role`, empty for the
-            background.
-        measure: What the scores are of.
+        trials: One row per trial with `trial`, `name`, `scores` (one per round), `fitness`, and `role`, empty for
+            background trials.
+        measure: What the scores measure.
     """
     front = trials[trials["role"] != ""]
     back = trials[trials["role"] == ""]
@@ -558,7 +540,7 @@ def learning_curves(trials: pd.DataFrame, measure: str) -> alt.TopLevelMixin:
 
 
 def thinned(scores: Sequence[float], most: int) -> tuple[list[int], list[float]]:
-    """Return rounds, from 1, and their scores: all of them, or so many, first and last included."""
+    """Return rounds, counted from 1, and their scores: all, or `most` of them including the first and the last."""
     places = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), most)).round().astype(int)).tolist()
     return [place + 1 for place in places], [float(scores[place]) for place in places]
 
@@ -567,8 +549,8 @@ def _curves(trials: pd.DataFrame, most: int) -> alt.InlineData:
     rows = []
     for trial in trials.to_dict("records"):
         rounds, scores = thinned(trial["scores"], most) if len(trial["scores"]) else ([], [])
-        held = {name: trial[name] for name in ("trial", "name", "role", "fitness")}
-        rows.append({**held, "round": rounds, "score": scores})
+        identity = {name: trial[name] for name in ("trial", "name", "role", "fitness")}
+        rows.append({**identity, "round": rounds, "score": scores})
     return inline(rows)
 
 
@@ -576,29 +558,29 @@ ON_FRONT, BEATEN = "on the front", "another beats it"
 
 
 def objective_front(trials: pd.DataFrame, objectives: tuple[str, str]) -> alt.TopLevelMixin:
-    """Draw a point a trial, and a line along the front.
+    """Return a scatter plot of the trials of a two-objective search, with a line along the Pareto front.
 
     Args:
-        trials: A row a trial with `trial`, `name`, `first`, `second`, the larger the better, and `front`, one of
-            `ON_FRONT` and `BEATEN`.
-        objectives: What the two are.
+        trials: One row per trial with `trial`, `name`, `first`, `second`, both to be maximized, and `front`, either
+            `ON_FRONT` or `BEATEN`.
+        objectives: Names of the two objectives.
     """
     first, second = objectives
-    every = alt.Chart(inline(trials.to_dict("records")))
-    across = alt.X("first:Q", title=first, scale=alt.Scale(zero=False, nice=True, padding=12))
-    down = alt.Y("second:Q", title=second, scale=alt.Scale(zero=False, nice=True, padding=12))
+    base = alt.Chart(inline(trials.to_dict("records")))
+    x = alt.X("first:Q", title=first, scale=alt.Scale(zero=False, nice=True, padding=12))
+    y = alt.Y("second:Q", title=second, scale=alt.Scale(zero=False, nice=True, padding=12))
     colour = alt.Color(
         "front:N",
         scale=alt.Scale(domain=[ON_FRONT, BEATEN], range=[BLUE, GREY]),
         title=None,
         legend=alt.Legend(columns=2),
     )
-    told = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="standing")
+    tooltip = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="standing")
     is_front = alt.datum.front == ON_FRONT
-    line = every.transform_filter(is_front).mark_line(color=BLUE, strokeWidth=1.4, opacity=0.6)
+    line = base.transform_filter(is_front).mark_line(color=BLUE, strokeWidth=1.4, opacity=0.6)
     size = alt.condition(is_front, alt.value(130), alt.value(60))
-    points = every.mark_circle(opacity=0.85).encode(across, down, color=colour, size=size, tooltip=told)
-    return alt.layer(line.encode(across, down, order="first:Q"), points).properties(height=260)
+    points = base.mark_circle(opacity=0.85).encode(x, y, color=colour, size=size, tooltip=tooltip)
+    return alt.layer(line.encode(x, y, order="first:Q"), points).properties(height=260)
 
 
 MOST_AXES = 9
@@ -609,13 +591,13 @@ PALE = "#c3c9d1"
 
 
 def strategy_space(trials: pd.DataFrame, parameters: Sequence[str], measure: str) -> alt.TopLevelMixin:
-    """Draw the search.
+    """Return a parallel-coordinates chart of the search: strategy, parameters and fitness of each trial.
 
     Args:
-        trials: A row a trial with `trial`, `name`, `strategy`, `fitness`, `chosen`, and a column a parameter, NaN or
-            None where the strategy has none.
-        parameters: Names of those columns.
-        measure: What the fitness is.
+        trials: One row per trial with `trial`, `name`, `strategy`, `fitness`, `chosen`, and one column per parameter,
+            NaN or None where the strategy has none.
+        parameters: Names of the parameter columns.
+        measure: What the fitness measures.
     """
     axes = ["strategy", *parameters[: MOST_AXES - 2], measure]
     frame = trials.rename(columns={"fitness": measure})
@@ -629,30 +611,30 @@ def strategy_space(trials: pd.DataFrame, parameters: Sequence[str], measure: str
             for trial in frame.to_dict("records")
             if not _missing(trial[axis])
         ]
-    across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
-    down = alt.Y("axis:N", sort=axes, title=None, axis=alt.Axis(grid=True, labelFontSize=12, offset=6))
-    told = tooltips(trial="trial", name="strategy", fitness__Q=measure)
+    x_axis = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
+    y_axis = alt.Y("axis:N", sort=axes, title=None, axis=alt.Axis(grid=True, labelFontSize=12, offset=6))
+    tooltip = tooltips(trial="trial", name="strategy", fitness__Q=measure)
     colour = alt.Color("fitness:Q", scale=alt.Scale(range=[PALE, GREEN]), legend=None)
-    every = alt.Chart(inline(rows))
-    lines = every.mark_line(opacity=0.55, strokeWidth=1.4, orient="vertical").encode(
-        across, down, detail="trial:N", order="place:Q", color=colour, tooltip=told
+    base = alt.Chart(inline(rows))
+    lines = base.mark_line(opacity=0.55, strokeWidth=1.4, orient="vertical").encode(
+        x_axis, y_axis, detail="trial:N", order="place:Q", color=colour, tooltip=tooltip
     )
-    chosen = every.transform_filter("datum.chosen").mark_line(strokeWidth=3.2, color=BLUE, orient="vertical")
-    points = every.mark_circle(size=34).encode(across, down, color=colour, tooltip=told)
+    chosen = base.transform_filter("datum.chosen").mark_line(strokeWidth=3.2, color=BLUE, orient="vertical")
+    points = base.mark_circle(size=34).encode(x_axis, y_axis, color=colour, tooltip=tooltip)
     labels = (
         alt.Chart(inline(ticks))
         .mark_text(dy=15, fontSize=10, opacity=0.75, align="center")
-        .encode(across, down, text="label:N")
+        .encode(x_axis, y_axis, text="label:N")
     )
     layered = alt.layer(
-        lines, chosen.encode(across, down, detail="trial:N", order="place:Q", tooltip=told), points, labels
+        lines, chosen.encode(x_axis, y_axis, detail="trial:N", order="place:Q", tooltip=tooltip), points, labels
     )
     return layered.properties(height=SPACE_ROW * len(axes))
 
 
 def _identity(trial: Mapping[Any, Any], measure: str) -> dict[str, Any]:
-    named = {name: trial[name] for name in ("trial", "name", "chosen")}
-    return {**named, "fitness": trial[measure]}
+    identity = {name: trial[name] for name in ("trial", "name", "chosen")}
+    return {**identity, "fitness": trial[measure]}
 
 
 def _missing(value: Any) -> bool:
@@ -660,7 +642,7 @@ def _missing(value: Any) -> bool:
 
 
 def _scale(values: Sequence[Any]) -> tuple[Any, list[tuple[float, str]]]:
-    """Return where a value lies, in `[MARGIN, 1 − MARGIN]`, and the labels of the axis."""
+    """Return a function from a value to its position, in `[MARGIN, 1 − MARGIN]`, and the axis labels."""
     if any(isinstance(value, str | bool) for value in values):
         words = list(dict.fromkeys(map(str, values)))
         step = (1 - 2 * MARGIN) / max(len(words) - 1, 1)
@@ -683,18 +665,18 @@ MIDDLE = "#8fa3b8"
 
 
 def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: str) -> alt.TopLevelMixin:
-    """Draw a cell a combination of values; one whose interval contains zero, or has none, is an outline.
+    """Return a map of the gain by setting; cells whose interval contains 0 or is missing are outlined.
 
     Args:
-        cells: A row a combination with `x`, `y` (both text, in order), `gain`, `low`, `high`, `certain`, `strategy`,
-            `studies` and `text`, which stands in the cell.
-        axes: What x and y are; an empty name has no heading.
-        unit: Of the gain.
+        cells: One row per combination with `x`, `y` (both text, in order), `gain`, `low`, `high`, `certain`,
+            `strategy`, `studies` and `text`, the text of the cell.
+        axes: Titles of x and y; an empty one is omitted.
+        unit: Unit of the gain.
     """
     base = _base(cells)
     most = max(1e-9, *(abs(cell["gain"]) for cell in cells))
     colour = alt.Color("gain:Q", scale=alt.Scale(domain=[-most, 0, most], range=[RED, MIDDLE, BLUE]), legend=None)
-    told = tooltips(
+    tooltip = tooltips(
         x=axes[0],
         y=axes[1],
         gain__Q=f"gain ({unit})",
@@ -703,52 +685,55 @@ def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: st
         strategy="strategy",
         studies__Q="studies",
     )
-    sure = base.transform_filter("datum.certain").mark_rect(cornerRadius=4).encode(color=colour, tooltip=told)
-    unsure = base.transform_filter("!datum.certain").mark_rect(
+    certain = base.transform_filter("datum.certain").mark_rect(cornerRadius=4).encode(color=colour, tooltip=tooltip)
+    uncertain = base.transform_filter("!datum.certain").mark_rect(
         cornerRadius=4, fill=GREY, fillOpacity=0.08, stroke=GREY, strokeOpacity=0.6, strokeWidth=1
     )
-    return _placed(
-        cells, axes, [sure, unsure.encode(tooltip=told)], [("datum.certain", "white"), ("!datum.certain", None)]
+    return _layered_cells(
+        cells,
+        axes,
+        [certain, uncertain.encode(tooltip=tooltip)],
+        [("datum.certain", "white"), ("!datum.certain", None)],
     )
 
 
 def winner_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str]) -> alt.TopLevelMixin:
-    """Draw which strategy to use for each combination of values.
+    """Return a map of the recommended strategy for each combination of values.
 
     Args:
-        cells: As for `gain_map`; `advised` is FedAvg where nothing is shown to be better.
-        axes: Likewise.
+        cells: As for `gain_map`, with `advised`, which is FedAvg where no strategy is shown to be better.
+        axes: As for `gain_map`.
     """
     kinds = list(dict.fromkeys(cell["advised"] for cell in cells))
     colour = alt.Color("advised:N", scale=alt.Scale(domain=kinds), title=None, legend=alt.Legend(columns=3))
-    told = tooltips(x=axes[0], y=axes[1], advised="use", strategy="the search chose", studies__Q="studies")
-    tiles = _base(cells).mark_rect(cornerRadius=4, opacity=0.85).encode(color=colour, tooltip=told)
-    return _placed(cells, axes, [tiles], [])
+    tooltip = tooltips(x=axes[0], y=axes[1], advised="use", strategy="the search chose", studies__Q="studies")
+    tiles = _base(cells).mark_rect(cornerRadius=4, opacity=0.85).encode(color=colour, tooltip=tooltip)
+    return _layered_cells(cells, axes, [tiles], [])
 
 
 def _base(cells: Sequence[Mapping[str, Any]]) -> alt.Chart:
     return alt.Chart(inline(cells))
 
 
-def _placed(
+def _layered_cells(
     cells: Sequence[Mapping[str, Any]],
     axes: tuple[str, str],
     tiles: list[alt.Chart],
     texts: list[tuple[str, str | None]],
 ) -> alt.TopLevelMixin:
     columns, rows = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("x", "y"))
-    across = alt.X(
+    x = alt.X(
         "x:N",
         scale=alt.Scale(domain=columns, paddingInner=0.05),
         title=axes[0] or None,
         axis=alt.Axis(labelAngle=0, labelOverlap=True),
     )
-    down = alt.Y("y:N", scale=alt.Scale(domain=rows, paddingInner=0.08), title=axes[1] or None)
-    layers = [layer.encode(across, down) for layer in tiles]
+    y = alt.Y("y:N", scale=alt.Scale(domain=rows, paddingInner=0.08), title=axes[1] or None)
+    layers = [layer.encode(x, y) for layer in tiles]
     for test, colour in texts:
-        own = alt.Undefined if colour is None else colour
-        words = _base(cells).transform_filter(test).mark_text(fontSize=12, color=own)
-        layers.append(words.encode(across, down, text="text:N"))
+        text_color = alt.Undefined if colour is None else colour
+        words = _base(cells).transform_filter(test).mark_text(fontSize=12, color=text_color)
+        layers.append(words.encode(x, y, text="text:N"))
     return alt.layer(*layers).properties(height=MAP_ROW * len(rows))
 
 
@@ -756,10 +741,10 @@ COST_ROW = 26
 
 
 def trial_costs(parts: pd.DataFrame) -> alt.TopLevelMixin:
-    """Draw rounds by part of the study.
+    """Return a bar chart of the rounds of each phase of a study.
 
     Args:
-        parts: A row a part with `part`, `trainings`, `rounds`, `megabytes` and `seconds`.
+        parts: One row per phase with `part`, `trainings`, `rounds`, `megabytes` and `seconds`.
     """
     chart: alt.Chart = (
         alt.Chart(inline(parts.to_dict("records")))

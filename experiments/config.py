@@ -1,12 +1,8 @@
-"""The configuration of a study: a YAML file and `dotted.key=value` arguments over validated models.
+"""Configuration of a study: a YAML file and `dotted.key=value` arguments, validated by pydantic models.
 
-Unknown keys are errors, all faults are reported at once, and the whole configuration is logged with every trial.
-
-From files and arguments to a configuration, with every fault that was found.
-
-Everything that can be configured, key by key, and what a wrong key may have meant.
-
-The values that a key can have, where they are a few names: for the shell's completion.
+Unknown keys are errors, all faults are reported at once with suggestions for misspelled keys, and the whole
+configuration is logged with every trial. `known_keys` lists all keys; `named_values` lists the values of a key for
+shell completion.
 """
 
 from __future__ import annotations
@@ -115,19 +111,19 @@ class TrainingConfig(LocalTraining):
         return repetitions
 
     def local(self) -> LocalTraining:
-        """Return the clients' part."""
+        """Return the local training of the clients."""
         return LocalTraining(**{name: getattr(self, name) for name in LocalTraining.model_fields})
 
     def session(
         self, seed: int, validation_fraction: float = 0.0, metric: Metric | None = None, worst_clients: bool = False
     ) -> Session:
-        """Return what every trial fixes for its messages.
+        """Return the session that all trials share.
 
         Args:
-            seed: Of split, initial model and batches.
-            validation_fraction: Share of validation rows, cut from training rows.
-            metric: What is measured beside accuracy.
-            worst_clients: Whether the worst clients' score is kept for each round.
+            seed: Seed of split, initial model and batches.
+            validation_fraction: Share of validation rows, taken from training rows.
+            metric: Metric measured in addition to accuracy.
+            worst_clients: Whether the worst clients' score is recorded for each round.
         """
         return Session(
             seed=seed,
@@ -145,16 +141,16 @@ class TrainingConfig(LocalTraining):
 
     @property
     def has_time_limit(self) -> bool:
-        """Whether a trial or a round is given up after some time."""
+        """Whether a trial or a round has a timeout."""
         return self.trial_timeout_seconds is not None or self.round_timeout_seconds is not None
 
     def num_sampled(self, num_clients: int) -> int:
-        """Return how many clients train in a round: the nearest whole number, at least one."""
+        """Return how many clients train in a round: the nearest integer, at least 1."""
         return min(num_clients, max(1, round(self.fraction_train * num_clients)))
 
 
 class StudyConfig(BaseModel):
-    """Everything that a study can be told. The defaults are the demo."""
+    """Configuration of a study. The defaults are the demo."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -176,7 +172,7 @@ class StudyConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _training_of_the_environment(cls, given: Any) -> Any:
-        """Let an environment say how clients train where nothing is said: the defaults are made for rows."""
+        """Use the environment's training defaults for unset keys, as the general defaults are meant for rows."""
         federation = given.get("federation") if isinstance(given, Mapping) else None
         name = federation.get("dataset") if isinstance(federation, Mapping) else getattr(federation, "dataset", None)
         kind = ENVIRONMENTS.get(name) if isinstance(name, str) else None
@@ -188,7 +184,7 @@ class StudyConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_rate_to_tune(cls, given: Any) -> Any:
-        """Leave FedAvg's client rate untuned where a table says every client's, unless that is asked for."""
+        """Disable tuning of FedAvg's client rate by default if a table sets the rate of every client."""
         table = given.get("client_settings") if isinstance(given, Mapping) else None
         search = given.get("search", {}) if isinstance(given, Mapping) else None
         if not isinstance(table, Mapping) or table.get("kind") is None or not isinstance(search, Mapping):
@@ -217,25 +213,25 @@ class StudyConfig(BaseModel):
             return training
         plays = federation.dataset in ENVIRONMENTS
         if plays or federation.predicts_quantity:
-            given = ", ".join(f"{name}={value:g}" for name in ADDED_TERMS if (value := getattr(training, name)))
+            terms = ", ".join(f"{name}={value:g}" for name in ADDED_TERMS if (value := getattr(training, name)))
             where = "clients play episodes" if plays else "a quantity is predicted"
-            raise ValueError(f"must add nothing to the loss where {where}: its terms are of classes, got {given}")
+            raise ValueError(f"must add nothing to the loss where {where}: its terms are of classes, got {terms}")
         return training
 
     @property
     def named_strategies(self) -> tuple[str, ...]:
-        """The kinds that are asked for by name, known or not."""
+        """The strategy kinds that the configuration names, known or not."""
         trained = () if self.strategy is None else (str(self.strategy.get("kind")),)
         return (*(self.search.strategies or ()), *trained)
 
     @property
     def chooses_clients(self) -> bool:
-        """Whether a selection policy says who trains, in some trials at least."""
-        named = (self.strategy or {}).get("selection")
-        return any(said is not None for said in (self.selection, self.search.selection, named))
+        """Whether a selection policy is configured, at least for some trials."""
+        strategy_selection = (self.strategy or {}).get("selection")
+        return any(policy is not None for policy in (self.selection, self.search.selection, strategy_selection))
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides results: all but the engine, where and how large files are, and a model's place."""
+        """Return the part that determines results: without engine, file locations, file limits and model endpoint."""
         excluded: dict[str, Any] = {
             "engine": True,
             "federation": {"folder", "max_file_bytes", "max_file_rows", "max_query_seconds"},
@@ -250,43 +246,45 @@ class StudyConfig(BaseModel):
 
     @property
     def metric_name(self) -> str:
-        """What makes a model good on test rows."""
+        """Metric of the test rows."""
         return self.training.metric or (R2.name if self.federation.predicts_quantity else ACCURACY)
 
     def without_diagnosis(self) -> StudyConfig:
-        """Return the configuration of a search that nobody informs: that of the published one."""
+        """Return the configuration of an uninformed search, as published."""
         return self.model_copy(update={"search": self.search.model_copy(update={"informed": False})})
 
     def digest(self) -> str:
-        """Return the SHA-256 of the identity, and of what an informed search begins with, in hexadecimal."""
+        """Return the SHA-256, in hexadecimal, of the identity and an informed search's prior knowledge."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         knowledge = KNOWLEDGE if self.search.is_informed else ""
         return hashlib.sha256((text + knowledge).encode()).hexdigest()
 
 
 def planned_trials(config: StudyConfig, levelled: int | None = None) -> tuple[int, int]:
-    """Return how many trials a study plans at most, and how many rounds shorter ones lack in all.
+    """Return the maximum number of trials of a study, and the total number of rounds that shortened trials save.
 
     Args:
-        config: Of the study.
-        levelled: Rounds after which FedAvg has levelled off, for what is planned from there on; None if not known.
+        config: Configuration of the study.
+        levelled: Round at which FedAvg stopped early, which limits all later trials; None if not known.
     """
     from fedscout.search.confirmation.runs import num_tuning_trials  # loads every strategy
     from fedscout.search.searchers.racing import most_trials
     from fedscout.search.study import shorter_trainings
 
     search = config.search
-    contestants = search.confirmation_top + (2 if search.has_tuned_reference else 1)
+    num_candidates = search.confirmation_top + (2 if search.has_tuned_reference else 1)
     num_rounds = config.training.num_rounds if levelled is None else levelled
-    searched, rounds_less = most_trials(search, num_rounds)
+    num_searched, rounds_less = most_trials(search, num_rounds)
     shorter = [*shorter_trainings(num_rounds)] if config.training.level_off and levelled is None else []
     rounds_less += sum(num_rounds - rounds for rounds in shorter)
-    num_trials = len(shorter) + 1 + searched + num_tuning_trials(search) + search.confirmation_seeds * contestants
+    num_trials = (
+        len(shorter) + 1 + num_searched + num_tuning_trials(search) + search.confirmation_seeds * num_candidates
+    )
     return num_trials, rounds_less
 
 
 def check_searchable(config: StudyConfig) -> None:
-    """Refuse what only `fedscout train` reads.
+    """Check that no setting is given that only `fedscout train` reads.
 
     Raises:
         ConfigurationError: If a strategy is given, which a search chooses itself.
@@ -304,7 +302,7 @@ def check_searchable(config: StudyConfig) -> None:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the configuration, by its dotted name."""
+    """A key of the configuration, by its dotted name."""
 
     name: str
     default: Any
@@ -325,7 +323,7 @@ def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[s
 
 
 def fault_text(detail: ErrorDetails) -> Fault:
-    """Return one fault as key, condition and value."""
+    """Return a validation error as key, condition and value."""
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return Fault(key, problem="is not a known key", hint=_suggestion(key))
@@ -337,7 +335,7 @@ def fault_text(detail: ErrorDetails) -> Fault:
 
 
 def _suggestion(key: str) -> str:
-    """Return what may have been meant: a key of the same group, or else of another, or all that the group holds."""
+    """Return similar keys of the same group, or else of another, or all keys of the group."""
     keys = known_keys()
     group, _, leaf = key.rpartition(".")
     inside = [name for name in keys if not group or name.startswith(f"{group}.")]
@@ -348,20 +346,20 @@ def _suggestion(key: str) -> str:
 
 
 def _close(leaf: str, names: Sequence[str]) -> list[str]:
-    """Return the names whose last part is, or else looks like, `leaf`."""
+    """Return the names whose last part equals `leaf`, or else resembles it."""
     lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     near = [leaf] if leaf in lasts else difflib.get_close_matches(leaf, lasts, n=3, cutoff=0.6)
     return [name for last in near for name in names if name.rpartition(".")[2] == last]
 
 
 def named_values(key: str) -> tuple[str, ...]:
-    """Return the names that a key may have, of a table or of its type; none if it is a number or text."""
+    """Return the named values of a key, from a table or its type; empty for numbers and text."""
     tables = _tables()
     return tuple(tables[key]) if key in tables else tuple(_choices(_annotation(key)))
 
 
 def takes_text(key: str) -> bool:
-    """Whether a key is one of text alone, or of text or nothing."""
+    """Return whether a key takes only text, or text and None."""
     forms = {*alternatives([_annotation(key)])} - {NoneType}
     return forms == {str}
 
@@ -418,53 +416,53 @@ _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> StudyConfig:
-    """Read the configuration.
+    """Return the configuration.
 
     Args:
-        arguments: `dotted.key=value`, later ones win; YAML values. A path of a YAML file is read in its place.
-        file: A YAML file under all arguments.
+        arguments: `dotted.key=value` with YAML values, or paths of YAML files; later ones take precedence.
+        file: A YAML file that all arguments override.
 
     Raises:
-        ConfigurationError: With every fault that was found.
+        ConfigurationError: With every fault.
     """
     return config_of(*_merged(arguments, file))
 
 
 def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyConfig:
-    """Return the configuration that settings make, by section.
+    """Return the configuration for settings by section.
 
     Args:
         settings: Such as `{"training": {"num_rounds": 10}}`.
-        faults: Of settings that could not be read.
+        faults: Faults of settings that could not be read.
 
     Raises:
-        ConfigurationError: With every fault that was found.
+        ConfigurationError: With every fault.
     """
-    found = [*faults]
+    all_faults = [*faults]
     try:
         config = StudyConfig.model_validate(truths_as_words(with_task(settings), StudyConfig))
     except ValidationError as error:
-        found += _fault_texts(details(error))
-    if found:
-        raise ConfigurationError(found)
+        all_faults += _fault_texts(details(error))
+    if all_faults:
+        raise ConfigurationError(all_faults)
     return config
 
 
 def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
-    """Yield a line for each fault, but one alone for items of a list that have the same."""
-    alike: dict[tuple[Any, ...], list[ErrorDetails]] = {}
+    """Yield one line per fault, merging those of list items with the same fault."""
+    grouped: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for fault in faults:
-        place = fault["loc"]
-        item = next((depth for depth, part in enumerate(place) if isinstance(part, int)), len(place))
-        alike.setdefault((place[:item], place[item + 1 :], fault["type"]), []).append(fault)
-    for same in alike.values():
-        more = f", and {len(same) - 1} more of that list" if len(same) > 1 else ""
-        told = fault_text(same[0])
-        yield told + more if more else told
+        location = fault["loc"]
+        item = next((depth for depth, part in enumerate(location) if isinstance(part, int)), len(location))
+        grouped.setdefault((location[:item], location[item + 1 :], fault["type"]), []).append(fault)
+    for group in grouped.values():
+        more = f", and {len(group) - 1} more of that list" if len(group) > 1 else ""
+        text = fault_text(group[0])
+        yield text + more if more else text
 
 
 def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> dict[str, Any]:
-    """Return what arguments and file say, merged as `load_config` does it, without defaults.
+    """Return the settings of arguments and file, merged as in `load_config`, without defaults.
 
     Raises:
         ConfigurationError: If an argument or a file can't be read.
@@ -476,7 +474,7 @@ def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> d
 
 
 def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any], list[str]]:
-    """Return the settings of all layers that can be read, and the faults of the others."""
+    """Return the merged settings of all readable layers, and the faults of the others."""
     merged: dict[Any, Any] = {}
     faults: list[str] = []
     for name, read in _layers(arguments, file):
@@ -493,7 +491,7 @@ def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any]
 
 
 def laid_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a layer laid over another: groups are joined, everything else takes the place of what was there."""
+    """Return a layer merged over another: groups are merged, all other values replaced."""
     both = {
         key: laid_over(layer[key], below[key])
         for key in layer.keys() & below.keys()
@@ -503,10 +501,10 @@ def laid_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, A
 
 
 def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
-    """Refuse nesting, bytes and halves of characters: YAML can say them, but no key means them, and no file keeps them.
+    """Check for deep nesting, bytes and lone surrogates, which YAML allows but no key accepts and no file can store.
 
     Raises:
-        ConfigurationError: With the first of them.
+        ConfigurationError: With the first fault.
     """
     level = [layer]
     for _ in range(DEEPEST):
@@ -521,7 +519,7 @@ def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
 
 
 def _refuse_values_for_groups(layer: Mapping[Any, Any]) -> None:
-    """Refuse `federation=wine`, which a later `federation.seed=1` would silently replace."""
+    """Check that no group has a value (`federation=wine`), which `federation.seed=1` would silently replace."""
     groups = {key.partition(".")[0] for key in known_keys() if "." in key}
     faults = []
     for group in sorted(groups & set(layer)):
@@ -533,7 +531,7 @@ def _refuse_values_for_groups(layer: Mapping[Any, Any]) -> None:
 
 
 def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[tuple[str, Callable[[], dict[Any, Any]]]]:
-    """Yield name and reader of each layer, so that one that can't be read does not hide the faults of the others."""
+    """Yield name and reader of each layer, so that an unreadable one does not hide the faults of the others."""
     if file is not None:
         yield str(file), partial(_read_yaml, file)
     for argument in arguments:
@@ -549,12 +547,14 @@ def _read_argument(argument: str) -> dict[Any, Any]:
     key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigurationError(Fault("an argument", "be dotted.key=value or a YAML file", shown(argument)))
-    told = (key, "have a YAML value", shown(argument))
+    fault_parts = (key, "have a YAML value", shown(argument))
     if not takes_text(key):
         _refuse_other_numbers(key, text)
-    elif isinstance(_plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), *told)["value"], bool | int | float):
+    elif isinstance(
+        _plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), *fault_parts)["value"], bool | int | float
+    ):
         argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
-    return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), *told))
+    return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), *fault_parts))
 
 
 def _read_yaml(file: Path) -> dict[Any, Any]:
@@ -579,10 +579,10 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
 
 
 def _refuse_other_numbers(name: str, text: str) -> None:
-    """Refuse numbers that YAML 1.1 reads otherwise than people and JSON do.
+    """Check for numbers that YAML 1.1 parses differently from JSON.
 
     Raises:
-        ConfigurationError: With the first of them.
+        ConfigurationError: With the first fault.
     """
     import yaml
 
@@ -600,7 +600,7 @@ def _refuse_other_numbers(name: str, text: str) -> None:
 
 
 def _plain(read: Callable[[], Any], subject: object, must: str, given: str = "") -> Any:
-    """Return what OmegaConf reads as groups and lists, references such as `${seed}` as they are written."""
+    """Return what OmegaConf reads as dictionaries and lists, with references such as `${seed}` unresolved."""
     from omegaconf import OmegaConf
 
     try:

@@ -1,54 +1,34 @@
-"""The description of a federation: what differs between clients, what a scenario changed, dependent rows.
+"""Description of a federation: how its clients differ, what a scenario changed, and which rows depend on each other.
 
-What a scenario did to each client: measured on its rows, which are compared with those it would hold without.
+The heterogeneity metrics are those of `fedscout.detectors.statistics`, computed centrally from all rows, without
+messages. They measure what a partition and a scenario actually produced, since the outcome of a setting such as
+Dirichlet's alpha depends on the data and on chance. Metrics that detection also reports have the same name and, with
+`federation.min_release=1`, the same value for the same settings and seed: they cover the clients with at least
+`federation.min_release` rows, as other clients answer no query, and distances cover pairs of the same sampled clients.
+Where detectors compare embeddings of rows (`federation.embedding`), the stored features are compared here instead, and
+a note says so.
 
-An attack on what a client sends up is named and not measured: nothing is trained here.
+Feature distances use the bins and distances of `fedscout.detectors.feature_skew`, so they equal those of detection up
+to the rounding of bin edges. Only the moments that place the bins are computed differently: in one pass over the rows
+of all clients, as sums of x − x₀ and (x − x₀)² for one of the rows, x₀. A constant feature therefore has a variance of
+exactly 0, and since |x₀ − μ| ≤ √(N − 1) σ, at most a factor N of the last bit is lost.
 
-What must be known of a run's scores: what its split leaks of rows that belong together, and that few clients score.
+Texts are compared by the Hellinger distance of their token histograms. Token numbers carry no meaning, so positions are
+not compared numerically and there is no Wasserstein distance. A client's histogram counts all tokens of all its rows
+except padding (0). In a large vocabulary, the most frequent tokens have a bin each and all others share one.
 
-Columns of a table that tell the label (`own_columns.py`) come first. Accuracy on test rows is that on new data only if
-test rows are independent of the training rows. Said is that a data
-set known to be a series is split at random; that one cut in its order is tested on the same rows by every seed, so that
-no interval over seeds is one for new data; that a partition deals rows of one group to several clients, so that what
-one tests on resembles what another trains on; and that more test rows have near copies among the training rows than
-independent rows would (`fedscout.detectors.near_copies`).
+Clients whose data a scenario changes are read through `Federation.client_data(client).own`; all others are counted
+together, without a loop over clients. The changes are measured by comparing each client's rows with its original ones.
+Attacks on updates are named but not measured, as nothing is trained.
 
-The last is measured on the split of the study's seed, on rows as they are stored, over all clients together: up to
-`LOOKED_AT` test rows against the training rows of all clients, of which a random sample is taken where they hold more
-than `MAX_CELLS` numbers. With more than `CLIENTS_SPLIT` clients, test rows are those of as many drawn ones, and all
-rows of the others train. Texts are not compared: their token numbers have no distance.
-
-The whole description of a federation: a value that is printed, drawn and written as JSON.
-
-How far clients' features are apart: the distances that detection reports, without sending a message.
-
-Bins and distances are those of `fedscout.detectors.feature_skew`, so the values are those of a detection of
-the same clients, up to the rounding of the bins' edges. Only the moments that place the bins are obtained differently:
-in one pass over the rows of all clients at once, as sums of x − x₀ and (x − x₀)² for one of the rows, x₀. A constant
-feature thus has variance 0 exactly, and since |x₀ − μ| ≤ √(N − 1) σ for a row of the data, at most a factor N of the
-last bit is lost.
-
-What each client holds, corruption included: counts of all clients at once, rows of one when they are needed.
-
-Clients whose data a scenario changes are read through `Federation.client_data(client).own`, so what is described is
-what the client has. All others are counted together, without a loop over clients.
-
-The heterogeneity that a partition and a scenario have in fact produced, in numbers that every run can report.
-
-A partition is asked for by a knob such as Dirichlet's alpha; what comes out depends on the data and on chance. These
-are the metrics of `fedscout.detectors.statistics`, computed by whoever built the federation. What
-detection reports too has the same name, and where clients tell all (`federation.min_release=1`) the same value for the
-same settings and seed: metrics are over the clients that hold at least `federation.min_release` rows, as others answer
-no query, and distances over the pairs of the same drawn clients.
-
-Distances of features are the detectors' where these compare the features themselves. Where a federation names a
-network whose view detectors compare, the features as stored are compared here, and a note says so.
-
-How far clients' texts are apart: the Hellinger distance of their token histograms.
-
-A token's number says nothing of its meaning, so positions are not compared as numbers are, and there is no Wasserstein
-distance. The histogram of a client counts all tokens of all its rows; 0 is padding and is not counted. Of a large
-vocabulary, the most frequent tokens have a bin each and all others share one.
+Dependence notes warn where test accuracy may not hold on new data: columns that reveal the label (`own_columns.py`); a
+time series that is split at random; a split in row order, which tests every seed on the same rows, so that intervals
+over seeds are not valid for new data; groups of rows that are held by several clients; and more near copies of test
+rows among the training rows than independent rows would have (`fedscout.detectors.near_copies`). Near copies are
+counted on the split of the study's seed, on stored rows, over all clients together: up to `LOOKED_AT` test rows are
+compared with the training rows of all clients, or with a random sample of these if they hold more than `MAX_NUMBERS`
+numbers. With more than `CLIENTS_SPLIT` clients, test rows come from that many sampled clients, and all rows of the
+others are training rows. Texts are not compared, as token numbers have no distance.
 """
 
 from __future__ import annotations
@@ -81,15 +61,15 @@ from fedscout.experiments.data.columns import list_argument
 
 @dataclass(frozen=True)
 class Holdings:
-    """The rows of all clients, as they have them.
+    """The rows of all clients, including the scenario's changes.
 
     Attributes:
-        features: Rows of the source, flat, the chosen columns only, shape `(source_rows, num_columns)`.
-        labels: Of the source, shape `(source_rows,)`.
-        partition: Which rows of the source are whose.
-        changed: Rows of each client that a scenario changes, flat, the chosen columns only.
+        features: Flattened source rows, chosen columns only, shape `(source_rows, num_columns)`.
+        labels: Source labels, shape `(source_rows,)`.
+        partition: Assignment of source rows to clients.
+        changed: Flattened rows of each client that a scenario changes, chosen columns only.
         label_counts: Shape `(num_clients, num_classes)`.
-        num_columns: Numbers in one row of the source, of which some may be chosen.
+        num_columns: Numbers in a source row before columns are chosen.
     """
 
     features: FloatArray
@@ -109,26 +89,26 @@ class Holdings:
 
 
 def holdings_of(federation: Federation, max_columns: int, seed: int) -> Holdings:
-    """Read a federation.
+    """Return the rows of a federation's clients.
 
     Args:
-        federation: With its rows.
-        max_columns: With more numbers in a row than that, as many are drawn.
-        seed: Of the draw.
+        federation: Federation with its rows.
+        max_columns: Maximum number of columns; longer rows are reduced to a random sample of this many.
+        seed: Seed of that sample.
     """
     assert len(federation.features) == len(federation.labels), "a federation without its rows can't be described"
     num_columns = row_length(federation)
     flat = federation.features.reshape(len(federation.labels), num_columns)
     columns: IntArray | None = None
     if num_columns > max_columns:
-        drawn = stream(seed, "described-columns").choice(num_columns, size=max_columns, replace=False)
-        columns = np.sort(drawn).astype(np.int64)
+        sampled_columns = stream(seed, "described-columns").choice(num_columns, size=max_columns, replace=False)
+        columns = np.sort(sampled_columns).astype(np.int64)
         flat = flat[:, columns]
     changed = {}
     for client in sorted(client for client, steps in federation.transforms.items() if steps):
-        own = federation.client_data(client).own
-        rows = own.features.reshape(len(own), num_columns)
-        changed[client] = Samples(rows if columns is None else rows[:, columns], own.labels, own.rows)
+        samples = federation.client_data(client).own
+        rows = samples.features.reshape(len(samples), num_columns)
+        changed[client] = Samples(rows if columns is None else rows[:, columns], samples.labels, samples.rows)
     return Holdings(
         features=flat,
         labels=federation.labels,
@@ -140,7 +120,7 @@ def holdings_of(federation: Federation, max_columns: int, seed: int) -> Holdings
 
 
 def row_length(federation: Federation) -> int:
-    """Return how many numbers a row has."""
+    """Return the number of values in a row."""
     return math.prod(federation.features.shape[1:])
 
 
@@ -150,29 +130,29 @@ def _label_counts(federation: Federation, changed: Mapping[int, Samples]) -> Int
     cells += federation.labels[partition.rows]
     counts = np.bincount(cells, minlength=partition.num_clients * num_classes).astype(np.int64)
     counts = counts.reshape(partition.num_clients, num_classes)
-    for client, own in changed.items():
-        counts[client] = label_counts(QueryInputs(own, num_classes, {}, {}))["counts"].values
+    for client, samples in changed.items():
+        counts[client] = label_counts(QueryInputs(samples, num_classes, {}, {}))["counts"].values
     return counts
 
 
 class ClientChange(BaseModel):
-    """What a scenario did to one client.
+    """The effect of a scenario on one client.
 
     Attributes:
-        client: Its number.
-        steps: The transforms of its rows, in order, with their parameters.
-        num_rows: Rows it holds.
-        num_labels_changed: Of which so many have another label than without the scenario.
-        share_numbers_changed: Share of the compared numbers of its rows that are others than without, in `[0, 1]`.
-        feature_shift: Mean of what was added to a number, in standard deviations of a feature.
-        feature_deviation: Standard deviation of what was added, likewise.
-        dropout: Probability that it misses a round.
-        latency_shift: Simulated seconds that its round takes at least; None without a device.
-        latency_mean: Mean of the exponential time on top; None without a device.
-        seconds_per_step: Simulated seconds of an optimiser step; None without a device.
-        bytes_per_second_down: Its bandwidth from the server; None where messages take no time.
-        bytes_per_second_up: To the server, likewise.
-        attacks: What is done to the update that it sends, in order, with parameters.
+        client: Client number.
+        steps: Transforms of the client's rows, in order, with their parameters.
+        num_rows: Number of rows.
+        num_labels_changed: Number of rows whose label the scenario changed.
+        share_numbers_changed: Share of the compared values that the scenario changed, in `[0, 1]`.
+        feature_shift: Mean change of a value, in standard deviations of a feature.
+        feature_deviation: Standard deviation of that change, in the same unit.
+        dropout: Probability that the client misses a round.
+        latency_shift: Minimum simulated seconds of a round; None without a device.
+        latency_mean: Mean of the exponential time added to that minimum; None without a device.
+        seconds_per_step: Simulated seconds of an optimizer step; None without a device.
+        bytes_per_second_down: Bandwidth from the server; None where messages take no time.
+        bytes_per_second_up: Bandwidth to the server; None where messages take no time.
+        attacks: Attacks on the client's update, in order, with parameters.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -194,12 +174,12 @@ class ClientChange(BaseModel):
 
     @property
     def has_latency(self) -> bool:
-        """Whether its rounds take time whatever is done in them."""
+        """Whether rounds take time regardless of the work done in them."""
         return bool(self.latency_shift or self.latency_mean)
 
 
 def changes_of(federation: Federation, holdings: Holdings) -> tuple[ClientChange, ...]:
-    """Return what happened to each client whose rows, availability or updates a scenario changes, ascending."""
+    """Return the changes of each client whose rows, availability or updates a scenario affects, in ascending order."""
     clients = sorted({*holdings.changed, *federation.dropout, *federation.devices, *federation.attacks})
     return tuple(_change(federation, holdings, client) for client in clients)
 
@@ -229,13 +209,13 @@ def _timings(device: Device) -> Mapping[str, float | None]:
 
 
 def _name(step: ClientTransform | UpdateAttack) -> str:
-    """Return a transform or an attack as its dataclass shows it; by its class where that would tell an address."""
+    """Return the `repr` of a transform or an attack, or its class name where the `repr` would contain an address."""
     text = repr(step)
     return type(step).__name__ if " at 0x" in text else text
 
 
 def _differences(holdings: Holdings, client: int, unit: float) -> Mapping[str, float]:
-    """Compare the client's rows with the untouched ones, which are in the same order."""
+    """Return statistics of the difference between a client's rows and its original rows, which have the same order."""
     own, clean = holdings.client(client), holdings.clean(client)
     if client not in holdings.changed or len(own) == 0:
         return {}
@@ -256,12 +236,12 @@ MAX_NUMBERS: Final = 20_000_000
 
 
 def dependence_notes(federation: Federation, seed: int, test_fraction: float) -> tuple[str, ...]:
-    """Return what a reader must know of rows that belong together; nothing where nothing is known or found.
+    """Return notes on rows that depend on each other, or an empty tuple if there are none.
 
     Args:
-        federation: With its rows.
-        seed: Of the study.
-        test_fraction: Share of test rows a client.
+        federation: Federation with its rows.
+        seed: Seed of the study.
+        test_fraction: Share of test rows per client.
     """
     if federation.task is not None:
         return ()
@@ -288,7 +268,7 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
 
 
 def scored_notes(federation: Federation, num_scored: int | None) -> tuple[str, ...]:
-    """Return that scores are of a few clients, where they are (`training.scored_clients`)."""
+    """Return a note if only some of the clients are scored (`training.scored_clients`)."""
     if num_scored is None or num_scored >= federation.num_seen:
         return ()
     return (
@@ -298,35 +278,37 @@ def scored_notes(federation: Federation, num_scored: int | None) -> tuple[str, .
 
 
 def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yield which of the columns that models see tell the label, and the key that drops them."""
+    """Yield a note that names the columns in use that reveal the label, and the setting that drops them."""
     leaks = [column for column in columns if column["suspicion"] and not column["became"].startswith("left out")]
     if leaks:  # the key first, as screens cut the end
-        said = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MOST_COLUMNS_TOLD)
+        reasons = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MOST_COLUMNS_TOLD)
         key = list_argument("drop_columns", *(column["name"] for column in leaks))
-        yield f"{key} leaves out what may be the label itself: {said}."
+        yield f"{key} leaves out what may be the label itself: {reasons}."
 
 
 def _series_note(series: str, accuracy_by_split: str | None) -> str:
-    """Return what a random split of a series leaks, with what was measured where it was."""
-    told = (
+    """Return a note that a time series is split at random, with measured accuracies where there are any."""
+    warning = (
         f"The rows are a series, {series}, split at random: neighbours of test rows train, which may flatter accuracy. "
     )
     if accuracy_by_split is None:
-        return f"{told}federation.split=last tests on each client's last rows."
-    return f"{told}FedAvg had {accuracy_by_split} (docs/bearing.md)."
+        return f"{warning}federation.split=last tests on each client's last rows."
+    return f"{warning}FedAvg had {accuracy_by_split} (docs/bearing.md)."
 
 
 def _copies_note(federation: Federation, copies: NearCopies) -> str:
-    """Return what copies do, and what to do about them, before how many there are, as screens cut the end."""
+    """Return a note on near copies: their effect and the remedy first, as terminals truncate the end."""
     advice = (
         "federation.group_column keeps what belongs together on one side, federation.split=last cuts a series."
         if federation.groups is None
         else "Groups are kept together already, so copies are of other groups, or held by other clients."
     )
     columns: Sequence[Mapping[str, str]] = federation.facts.get("columns", ())
-    named = [column["name"] for column in columns if column["key"] == f"federation.group_column={column['name']}"]
-    if named and federation.groups is None:
-        advice += f" What they belong to may stand in {listed(named, MOST_COLUMNS_TOLD)}."
+    group_columns = [
+        column["name"] for column in columns if column["key"] == f"federation.group_column={column['name']}"
+    ]
+    if group_columns and federation.groups is None:
+        advice += f" What they belong to may stand in {listed(group_columns, MOST_COLUMNS_TOLD)}."
     return (
         "Test rows have near copies among the training rows, so that what is learnt by heart counts as accuracy. "
         f"{advice} Copies: {copies.text()}."
@@ -334,7 +316,7 @@ def _copies_note(federation: Federation, copies: NearCopies) -> str:
 
 
 def _shared_groups(federation: Federation) -> tuple[int, int]:
-    """Return how many groups several clients hold rows of, and how many there are."""
+    """Return the number of groups whose rows are held by several clients, and the number of groups."""
     if federation.groups is None:
         return 0, 0
     owners = np.repeat(np.arange(federation.num_clients), federation.partition.sizes)
@@ -344,12 +326,12 @@ def _shared_groups(federation: Federation) -> tuple[int, int]:
 
 
 def near_copies_of_test_rows(federation: Federation, seed: int, test_fraction: float) -> NearCopies | None:
-    """Count near copies of test rows among the training rows of all clients; None for texts, or without rows.
+    """Return the count of near copies of test rows among all training rows; None for texts, or without rows.
 
     Args:
-        federation: With its rows.
-        seed: Of the study, whose split it is.
-        test_fraction: Share of test rows a client.
+        federation: Federation with its rows.
+        seed: Seed of the study, which determines the split.
+        test_fraction: Share of test rows per client.
     """
     if federation.facts.get("data_kind") == "tokens" or not len(federation.labels):
         return None
@@ -364,7 +346,7 @@ def near_copies_of_test_rows(federation: Federation, seed: int, test_fraction: f
 def _split_rows(
     federation: Federation, seed: int, test_fraction: float, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Return the rows that train and those that test."""
+    """Return the training rows and the test rows."""
     drawn = generator.permutation(federation.num_clients)[:CLIENTS_SPLIT]
     tested = [np.empty(0, np.int64)]
     for client in np.sort(drawn).tolist():
@@ -381,13 +363,13 @@ BLOCK_NUMBERS = 2**22
 def measure_features(
     holdings: Holdings, measured: Sequence[int], paired: Sequence[int], settings: DetectionConfig
 ) -> FeatureDistances | None:
-    """Return the mean distances; None with fewer than two clients or no feature that varies.
+    """Return the mean feature distances; None with fewer than two clients or if no feature varies.
 
     Args:
-        holdings: What clients hold.
-        measured: Clients over whose rows mean and variance are taken.
+        holdings: Rows of the clients.
+        measured: Clients over whose rows mean and variance are computed.
         paired: Clients whose pairs are averaged.
-        settings: Number of bins and their reach.
+        settings: Number and range of the bins.
     """
     if len(paired) < 2:
         return None
@@ -395,20 +377,22 @@ def measure_features(
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
     inputs = (QueryInputs(holdings.client(client), 1, arrays, {"bins": bins.bins}) for client in paired)
-    counts = np.stack([feature_histogram(one)["counts"].values for one in inputs])  # (clients, d, bins)
+    counts = np.stack(
+        [feature_histogram(query_inputs)["counts"].values for query_inputs in inputs]
+    )  # (clients, d, bins)
     return _mean_distances(counts.astype(np.int64, copy=False), bins)
 
 
 def _mean_distances(counts: IntArray, bins: Bins) -> FeatureDistances | None:
-    """Average over features, block by block, so that memory does not grow with them."""
+    """Return distances averaged over features, computed in blocks to bound memory."""
     block = max(1, BLOCK_NUMBERS // (len(counts) * bins.bins))
     parts = []
     for start in range(0, len(bins.width), block):
-        some = slice(start, start + block)
-        own = replace(bins, start=bins.start[some], width=bins.width[some])
-        found = feature_distances(counts[:, some], own)
-        if found is not None:
-            parts.append((found, np.count_nonzero(own.width > 0)))
+        block_slice = slice(start, start + block)
+        block_bins = replace(bins, start=bins.start[block_slice], width=bins.width[block_slice])
+        distances = feature_distances(counts[:, block_slice], block_bins)
+        if distances is not None:
+            parts.append((distances, np.count_nonzero(block_bins.width > 0)))
     if not parts:
         return None
     weights = [weight for _, weight in parts]
@@ -433,14 +417,14 @@ def _moments(holdings: Holdings, clients: Sequence[int]) -> tuple[Values, Values
 
 
 def _weighted_rows(holdings: Holdings, clients: Sequence[int]) -> Iterator[tuple[Values, Values]]:
-    """Yield rows and how often clients hold each of them: those of the source, then those that a scenario changed."""
+    """Yield rows with the number of times clients hold each: source rows first, then rows changed by a scenario."""
     untouched = [holdings.partition.client(client) for client in clients if client not in holdings.changed]
     if untouched:
         times = np.bincount(np.concatenate(untouched), minlength=len(holdings.labels)).astype(np.float64)
         for start in range(0, len(times), CHUNK_ROWS):
-            some = slice(start, start + CHUNK_ROWS)
-            if times[some].any():
-                yield holdings.features[some].astype(np.float64), times[some]
+            chunk = slice(start, start + CHUNK_ROWS)
+            if times[chunk].any():
+                yield holdings.features[chunk].astype(np.float64), times[chunk]
     for client in clients:
         if client in holdings.changed:
             for rows, _ in holdings.changed[client].chunks():
@@ -451,10 +435,10 @@ MAX_BINS = 2000
 
 
 def token_hellinger(holdings: Holdings, paired: Sequence[int]) -> float | None:
-    """Return the mean distance over all pairs of clients; None if fewer than two hold a token.
+    """Return the mean Hellinger distance over all pairs of clients; None if fewer than two have a token.
 
     Args:
-        holdings: What clients hold; rows are token numbers.
+        holdings: Rows of the clients, which are token numbers.
         paired: Clients whose pairs are averaged.
     """
     vocabulary_size = 1 + max((int(_tokens(holdings.client(client)).max(initial=0)) for client in paired), default=0)
@@ -464,8 +448,8 @@ def token_hellinger(holdings: Holdings, paired: Sequence[int]) -> float | None:
     bins = _bins(total)
     num_bins = int(bins.max(initial=0)) + 1
     counts = [np.bincount(bins[_tokens(holdings.client(client))], minlength=num_bins)[1:] for client in paired]
-    holding = [one for one in counts if one.sum() > 0]
-    return float(mean_pairwise_hellinger(distribution(np.stack(holding)))) if len(holding) > 1 else None
+    nonempty_counts = [histogram for histogram in counts if histogram.sum() > 0]
+    return float(mean_pairwise_hellinger(distribution(np.stack(nonempty_counts)))) if len(nonempty_counts) > 1 else None
 
 
 def _tokens(rows: Samples) -> IntArray:
@@ -473,7 +457,7 @@ def _tokens(rows: Samples) -> IntArray:
 
 
 def _bins(total: IntArray) -> IntArray:
-    """Return each token's bin: 0 for padding, then the most frequent tokens, then one for all others."""
+    """Return each token's bin: 0 for padding, then one for each of the most frequent tokens, then one for the rest."""
     by_frequency = 1 + np.argsort(-total[1:], kind="stable")
     bins = np.zeros(len(total), np.int64)
     bins[by_frequency] = np.minimum(np.arange(len(by_frequency)) + 1, MAX_BINS)
@@ -492,7 +476,7 @@ class _Value(BaseModel):
 
 
 class Spread(_Value):
-    """How a number is distributed over clients: smallest, quartiles, largest and mean."""
+    """Distribution of a number over clients: minimum, quartiles, maximum and mean."""
 
     smallest: float
     lower_quartile: float
@@ -504,43 +488,44 @@ class Spread(_Value):
     @classmethod
     def of(cls, values: npt.ArrayLike) -> Spread:
         """Return the spread of at least one value."""
-        found = np.asarray(values, dtype=np.float64)
-        marks = [float(mark) for mark in np.quantile(found, [0, 0.25, 0.5, 0.75, 1])]
+        array = np.asarray(values, dtype=np.float64)
+        quantiles = [float(quantile) for quantile in np.quantile(array, [0, 0.25, 0.5, 0.75, 1])]
         names = ("smallest", "lower_quartile", "median", "upper_quartile", "largest")
-        return cls(**dict(zip(names, marks, strict=True)), mean=float(found.mean()))
+        return cls(**dict(zip(names, quantiles, strict=True)), mean=float(array.mean()))
 
 
 class RealizedHeterogeneity(_Value):
-    """How the data of a federation's clients differ; None where there is nothing to measure.
+    """Heterogeneity metrics of a federation's clients; None where there is nothing to measure.
 
     Attributes:
-        num_clients: Clients, empty ones included.
-        num_empty_clients: Those without a row.
-        num_measured_clients: Those with at least `federation.min_release` rows, over which everything below
+        num_clients: Clients, including empty ones.
+        num_empty_clients: Clients without rows.
+        num_measured_clients: Clients with at least `federation.min_release` rows, over which everything below
             `client_rows` is measured.
-        num_paired_clients: Those over whose pairs the distances are averaged.
-        num_classes: Classes.
+        num_paired_clients: Clients over whose pairs the distances are averaged.
+        num_classes: Number of classes.
         num_rows: Rows of the data set.
-        num_rows_dealt: Those that at least one client holds.
-        num_rows_not_dealt: Those that nobody holds.
-        num_rows_repeated: Further copies of rows that are held more than once, by the same client or by others.
-        client_rows: Rows of a client, over all clients.
+        num_rows_dealt: Rows that at least one client holds.
+        num_rows_not_dealt: Rows that no client holds.
+        num_rows_repeated: Additional copies of rows that are held more than once, by one client or several.
+        client_rows: Rows per client, over all clients.
         quantity_ratio: Largest over smallest number of rows.
         quantity_variation: Coefficient of variation of the numbers of rows.
         quantity_gini: Gini coefficient of the numbers of rows.
         label_hellinger: Mean Hellinger distance of label distributions over pairs, in `[0, 1]`.
-        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes;
-            None of classes with names that are no numbers, whose order means nothing.
-        label_skew: Largest Jensen-Shannon divergence between a client's labels and everyone's, in bits.
-        label_skew_client: Whose that is.
-        label_divergence: The divergence over clients.
-        heterogeneity_index: 1 − (c − 1)/(c_max − 1) of a client that holds c of c_max classes, over clients.
+        label_wasserstein: Mean 1-Wasserstein distance of label distributions over pairs, with class numbers as
+            positions on a line, in classes; None for classes with non-numeric names, whose order has no meaning.
+        label_skew: Largest Jensen-Shannon divergence between the labels of a client and of all clients, in bits.
+        label_skew_client: Client with that divergence.
+        label_divergence: Distribution of the divergence over clients.
+        heterogeneity_index: Distribution over clients of 1 − (c − 1)/(c_max − 1), for a client with c of c_max classes.
         feature_hellinger: Mean Hellinger distance of feature histograms over pairs and features, in `[0, 1]`.
         feature_wasserstein: Mean 1-Wasserstein distance over pairs and features, in standard deviations.
-        num_features: Numbers in a row.
-        num_features_compared: Of which so many were compared.
-        token_hellinger: For texts: mean Hellinger distance of token histograms over pairs, in place of the two.
-        notes: What a reader must know of how it was measured.
+        num_features: Values in a row.
+        num_features_compared: Number of features that were compared.
+        token_hellinger: For texts, in place of the feature distances: mean Hellinger distance of token histograms over
+            pairs.
+        notes: Remarks on how the metrics were measured.
     """
 
     num_clients: int
@@ -572,13 +557,13 @@ class RealizedHeterogeneity(_Value):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The realised heterogeneity and what it was computed from.
+    """The heterogeneity metrics and the data from which they were computed.
 
     Attributes:
-        realised: The numbers.
-        holdings: What clients hold.
-        label_skew: The detector's finding, which has every client's divergence.
-        heterogeneity_indices: Of each measured client.
+        realised: The metrics.
+        holdings: Rows of the clients.
+        label_skew: The detector's finding, with the divergence of each client.
+        heterogeneity_indices: Heterogeneity index of each measured client.
     """
 
     realised: RealizedHeterogeneity
@@ -590,19 +575,19 @@ class Measurement:
 def realised(
     federation: Federation, settings: DetectionConfig | None = None, seed: int = 0, max_features: int = QUICK_COLUMNS
 ) -> RealizedHeterogeneity:
-    """Measure what a federation has become. Equal arguments give equal results, to the last bit.
+    """Return the heterogeneity metrics of a federation. Equal arguments give bit-identical results.
 
     Args:
-        federation: With its rows.
-        settings: Of detection, for limits and bins; None for the defaults.
-        seed: Of clients and features that are drawn where there are too many; detection draws by the study's seed.
-        max_features: Most features that are compared; of more, as many are drawn.
+        federation: Federation with its rows.
+        settings: Detection settings for limits and bins; None for the defaults.
+        seed: Seed of the client and feature samples; detection samples with the study's seed.
+        max_features: Maximum number of compared features; larger feature sets are sampled.
     """
     return measure(federation, settings or DetectionConfig(), seed, max_features).realised
 
 
 def measure(federation: Federation, settings: DetectionConfig, seed: int, max_features: int) -> Measurement:
-    """Measure as `realised`, and return what it was computed from, too."""
+    """Return the metrics of `realised` with the data from which they were computed."""
     sizes, plays = federation.partition.sizes, federation.task is not None
     measured = tuple(np.flatnonzero(sizes >= max(federation.release.min_release, 1)).tolist())
     paired = paired_clients(measured, settings.max_pairwise_clients, seed)
@@ -611,26 +596,26 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     holdings = holdings_of(federation, row_length(federation) if is_text else num_compared, seed)
     with_labels = () if plays else measured
     counts = holdings.label_counts
-    whole = ReleasedCounts.whole({client: counts[client] for client in with_labels})
-    finding = decide_label_skew(whole, settings.label_threshold)
+    released_counts = ReleasedCounts.whole({client: counts[client] for client in with_labels})
+    finding = decide_label_skew(released_counts, settings.label_threshold)
     indices = _heterogeneity_indices(counts, with_labels)
-    found: dict[str, object] = {
+    values: dict[str, object] = {
         **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)], federation.has_ordered_classes),
         "heterogeneity_index": Spread.of(list(indices.values())) if indices else None,
     }
     if finding.value is not None:
-        found |= {
+        values |= {
             "label_skew": finding.value,
             "label_skew_client": max(finding.client_values, key=finding.client_values.__getitem__),
             "label_divergence": Spread.of(list(finding.client_values.values())),
         }
     if is_text and not plays:
-        found["token_hellinger"] = token_hellinger(holdings, paired)
+        values["token_hellinger"] = token_hellinger(holdings, paired)
     elif not plays and (distances := measure_features(holdings, measured, paired, settings)) is not None:
-        found |= {"feature_hellinger": distances.hellinger, "feature_wasserstein": distances.wasserstein}
-        found["num_features_compared"] = holdings.features.shape[1]
-    times = np.bincount(federation.partition.rows, minlength=len(federation.labels))
-    dealt = int(np.count_nonzero(times))
+        values |= {"feature_hellinger": distances.hellinger, "feature_wasserstein": distances.wasserstein}
+        values["num_features_compared"] = holdings.features.shape[1]
+    num_holders = np.bincount(federation.partition.rows, minlength=len(federation.labels))
+    num_held = int(np.count_nonzero(num_holders))
     document = {
         "num_clients": federation.num_clients,
         "num_empty_clients": int(np.count_nonzero(sizes == 0)),
@@ -638,12 +623,12 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         "num_paired_clients": len(paired),
         "num_classes": federation.num_classes,
         "num_rows": len(federation.labels),
-        "num_rows_dealt": dealt,
-        "num_rows_not_dealt": len(federation.labels) - dealt,
-        "num_rows_repeated": int(sizes.sum()) - dealt,
+        "num_rows_dealt": num_held,
+        "num_rows_not_dealt": len(federation.labels) - num_held,
+        "num_rows_repeated": int(sizes.sum()) - num_held,
         "client_rows": Spread.of(sizes),
         "num_features": holdings.num_columns,
-        **found,
+        **values,
         "notes": _notes(federation, holdings, len(measured), len(paired), is_text),
     }
     return Measurement(RealizedHeterogeneity.model_validate(document), holdings, finding, indices)
@@ -659,7 +644,7 @@ def _heterogeneity_indices(counts: IntArray, measured: Sequence[int]) -> dict[in
 def _notes(
     federation: Federation, holdings: Holdings, num_measured: int, num_paired: int, is_text: bool
 ) -> tuple[str, ...]:
-    """Say what was left out, drawn, or measured in place of something else."""
+    """Return notes on what was left out, sampled, or measured in place of something else."""
     if federation.task is not None:
         return (
             "Clients play episodes in place of holding rows, so there is nothing to compare; their rows only count.",
@@ -691,17 +676,18 @@ def _notes(
 
 
 class ClientDescription(BaseModel):
-    """One client.
+    """Description of one client.
 
     Attributes:
-        client: Its number.
-        name: Of a natural client; else None.
-        num_rows: Rows it holds.
-        label_counts: Rows of each class, as the client has them; empty for clients that play episodes.
-        label_divergence: Jensen-Shannon divergence between its labels and everyone's, in bits; None if not measured.
+        client: Client number.
+        name: Name of a natural client; None for others.
+        num_rows: Number of rows.
+        label_counts: Rows of each class, including the scenario's changes; empty for reinforcement-learning clients.
+        label_divergence: Jensen-Shannon divergence between the labels of this client and of all clients, in bits; None
+            if not measured.
         heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present; None if not measured.
-        affected: Whether a scenario is known to have made it different.
-        physics: Of a client that plays episodes, as the task shows them; else None.
+        affected: Whether a scenario is known to have made the client different.
+        physics: Physics parameters of a reinforcement-learning client, as the task shows them; None for others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -717,23 +703,23 @@ class ClientDescription(BaseModel):
 
 
 class Description(BaseModel):
-    """A federation and how its clients differ.
+    """A federation and the heterogeneity of its clients; can be printed, drawn and written as JSON.
 
     Attributes:
-        name: For people.
-        source: Who published the data.
-        data_kind: What a row is: table, image, tokens or embedding.
-        feature_shape: Of one row.
+        name: Display name.
+        source: Publisher of the data.
+        data_kind: Kind of a row: table, image, tokens or embedding.
+        feature_shape: Shape of a row.
         class_names: In the order of the counts; empty if classes have no names.
-        realised: The numbers over all clients.
-        clients: Each client.
-        changes: What a scenario did to clients.
-        affected_clients: Clients that a scenario is known to have made different, by their rows or by the deal.
-        unseen_clients: Clients that join after the training; the numbers are over them, too.
-        target_name: The quantity that is predicted, whose tenths the classes are; nothing where classes are predicted.
-        score_name: What clients that play episodes are scored by; None where clients hold rows.
-        dependence: What a reader must know of rows that belong together.
-        facts: What the builder put on record.
+        realised: Metrics over all clients.
+        clients: Description of each client.
+        changes: Effects of the scenario on clients.
+        affected_clients: Clients that a scenario is known to have made different, by their rows or by the partition.
+        unseen_clients: Clients that join after training; the metrics include them.
+        target_name: Regression target, whose deciles are the classes; empty for classification.
+        score_name: Score of reinforcement-learning clients; None where clients hold rows.
+        dependence: Notes on rows that depend on each other.
+        facts: Facts recorded by the builder of the federation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -755,15 +741,15 @@ class Description(BaseModel):
 
     @property
     def names(self) -> Names:
-        """Of clients and classes."""
-        return Names(tuple(one.name or str(one.client) for one in self.clients), self.class_names)
+        """Names of clients and classes."""
+        return Names(tuple(client.name or str(client.client) for client in self.clients), self.class_names)
 
     @property
     def class_counts(self) -> tuple[tuple[str, int], ...]:
-        """Each class with its rows over all clients, the most frequent first; empty where clients hold no rows."""
+        """Each class with its rows over all clients, most frequent first; empty where clients hold no rows."""
         if self.score_name is not None or not self.clients:
             return ()
-        counts = [sum(column) for column in zip(*(one.label_counts for one in self.clients), strict=True)]
+        counts = [sum(column) for column in zip(*(client.label_counts for client in self.clients), strict=True)]
         named = [
             self.class_names[label] if label < len(self.class_names) else str(label) for label in range(len(counts))
         ]
@@ -773,13 +759,13 @@ class Description(BaseModel):
 def describe_federation(
     federation: Federation, settings: DetectionConfig, seed: int, test_fraction: float = 0.2
 ) -> Description:
-    """Describe a federation.
+    """Return the description of a federation.
 
     Args:
-        federation: With its rows.
-        settings: Of detection, whose limits, bins and sample are used.
-        seed: Of the study, by which detection draws its sample and clients split their rows.
-        test_fraction: Share of test rows a client.
+        federation: Federation with its rows.
+        settings: Detection settings, for limits, bins and the sample of clients.
+        seed: Seed of the study, for the sample of clients and the train/test split.
+        test_fraction: Share of test rows per client.
     """
     measurement = measure(federation, settings, seed, settings.max_features)
     return Description(

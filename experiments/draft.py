@@ -1,4 +1,4 @@
-"""The draft of a study of one's own table: what its first rows suggest, and a YAML file with comments."""
+"""A draft configuration for a user's table: suggestions from its first rows, and a YAML file with comments."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ TIMES: dict[Time, tuple[int, int, int]] = {"minutes": (10, 4, 3), "hour": (30, 8
 
 @dataclass(frozen=True)
 class TableHead:
-    """What the first rows of a table suggest.
+    """Suggestions from the first rows of a table.
 
     Attributes:
         columns: Its columns.
-        label: The one that looks most like a label.
-        client: The one that looks like the clients, or None.
+        label: The column that most likely is the label.
+        client: The column that most likely identifies clients, or None.
     """
 
     columns: tuple[str, ...]
@@ -70,14 +70,14 @@ class TableHead:
 
 @dataclass(frozen=True)
 class Draft:
-    """A study as it was asked for.
+    """Settings of a draft study.
 
     Attributes:
         dataset: A name, path or address.
-        label: The column to predict; None of data that tell it.
-        client: The column of the clients; None deals rows.
-        aim: What matters.
-        time: How long it may take.
+        label: The label column; None for data sets with known labels.
+        client: The client column; None partitions the rows.
+        aim: Goal of the study.
+        time: Time budget.
     """
 
     dataset: str
@@ -118,16 +118,16 @@ def suggested_data() -> str:
     """Return the newest table in the working directory, or the data set of the demo."""
     from fedscout.experiments.data.table_formats import SUFFIXES
 
-    here = [Path(entry) for entry in os.listdir() if entry.lower().endswith(SUFFIXES)]
-    files = [path for path in here if path.is_file()]
+    paths = [Path(entry) for entry in os.listdir() if entry.lower().endswith(SUFFIXES)]
+    files = [path for path in paths if path.is_file()]
     return str(max(files, key=lambda path: path.stat().st_mtime)) if files else DEMO
 
 
 def table_suggestions(dataset: str) -> TableHead | None:
-    """Return what the first rows of one's own table suggest; None of other data.
+    """Return suggestions from the first rows of a user's table; None for other data.
 
     Args:
-        dataset: What `federation.dataset` is to be.
+        dataset: Value of `federation.dataset`.
 
     Raises:
         UserError: If it can't be read.
@@ -141,26 +141,26 @@ def table_suggestions(dataset: str) -> TableHead | None:
     if not is_own_data(dataset):
         raise ConfigurationError(Fault("the data", f"be a file, or one of {', '.join(DATASETS)}", repr(dataset)))
     request = DatasetRequest(dataset=dataset)
-    place = own_place(request)
-    if isinstance(place, Path) and place.is_dir():
+    location = own_place(request)
+    if isinstance(location, Path) and location.is_dir():
         return None
-    head = table_head(place[0] if isinstance(place, list) else place, request, ROWS_LOOKED_AT)
+    head = table_head(location[0] if isinstance(location, list) else location, request, ROWS_LOOKED_AT)
     columns = tuple(head.column_names)
     label = _label(head)
-    return TableHead(columns, label, None if isinstance(place, list) else _client(head, label))
+    return TableHead(columns, label, None if isinstance(location, list) else _client(head, label))
 
 
 def _label(head: pa.Table) -> str:
-    """Return the column that is called like a label, or else the last that may hold classes, or else the last."""
+    """Return the column named like a label, or else the last one with few values, or else the last one."""
     columns: list[str] = head.column_names
     named = [name for word in LABEL_NAMES for name in columns if word == _noun(name)]
-    few = [name for name in columns if 2 <= _num_different(head[name]) <= MOST_CLASSES_SUGGESTED]
-    fitting = [name for name in named if name in few]
-    return [*fitting, *named, *few[-1:], columns[-1]][0]
+    with_few_values = [name for name in columns if 2 <= _num_different(head[name]) <= MOST_CLASSES_SUGGESTED]
+    named_with_few_values = [name for name in named if name in with_few_values]
+    return [*named_with_few_values, *named, *with_few_values[-1:], columns[-1]][0]
 
 
 def _client(head: pa.Table, label: str) -> str | None:
-    """Return the column that is called like clients and whose values repeat."""
+    """Return the column named like a client whose values repeat, or None."""
     columns: list[str] = head.column_names
     most = min(MOST_CLIENTS_SUGGESTED, len(head) // FEWEST_ROWS_A_CLIENT)
     for word in CLIENT_NAMES:
@@ -171,7 +171,7 @@ def _client(head: pa.Table, label: str) -> str | None:
 
 
 def _noun(name: str) -> str:
-    """Return what a name is of: the last word but for such as `id`."""
+    """Return the last word of a name, ignoring words such as `id`."""
     words = name.lower().replace("-", "_").replace(" ", "_").split("_")
     return next((word for word in reversed(words) if word not in {"id", "name", "no", "code"}), "")
 
@@ -183,5 +183,5 @@ def _num_different(cells: pa.ChunkedArray) -> int:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as YAML takes it, whatever it holds."""
+    """Return a text as a quoted YAML string."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,15 +1,12 @@
-"""Builds a federation from its configuration: rows, clients, scenario, model, unseen clients.
+"""Construction of a federation from its configuration: data set, partition, scenario, model, unseen clients.
 
-From the configuration to a federation: load, deal, corrupt, choose the model.
+An environment gives a federation of reinforcement-learning clients. Their rows serve only as weights: every client has
+the same number.
 
-From the configuration to a federation whose clients play episodes.
-
-Rows only count here: every client holds as many, so that all weigh the same.
-
-Which clients join after the training: a draw by the federation's seed, so all trials of a study leave out the same.
-
-Drawn, not the last ones: partitions and natural clients have an order, by class or by name. They are drawn in turn, so
-`federation.unseen_clients=3` leaves out those of `=2` and one more. An effect of the scenario may well be on some.
+Unseen clients join after training. They are sampled by the federation's seed, so that all trials of a study leave out
+the same ones, and not taken from the end, as partitions and natural clients are ordered by class or name. They are the
+first of one permutation, so `federation.unseen_clients=3` leaves out those of `=2` and one more. The scenario may
+affect some of them.
 """
 
 from __future__ import annotations
@@ -46,14 +43,14 @@ from fedscout.experiments.scenarios.table import SCENARIOS, stack_effects
 
 
 def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int]:
-    """Return the clients that are left out.
+    """Return the unseen clients.
 
     Args:
-        federation: How many, and the seed.
-        num_clients: Clients that there are.
+        federation: Configuration with their number and the seed.
+        num_clients: Number of all clients.
 
     Raises:
-        ConfigurationError: If none would be left to train.
+        ConfigurationError: If no client would be left to train.
     """
     if federation.unseen_clients >= num_clients:
         raise ConfigurationError(
@@ -71,12 +68,12 @@ ROWS_A_CLIENT = 10
 
 
 def build_players(federation: FederationConfig, model: ModelConfig) -> Federation:
-    """Build the federation of an environment.
+    """Return the federation of a reinforcement-learning environment.
 
     Raises:
         ConfigurationError: If a value of the configuration is wrong, or has no meaning without rows.
     """
-    _refuse_rows(federation)
+    _check_no_row_settings(federation)
     num_clients = federation.num_clients
     assert num_clients is not None
     environment = ENVIRONMENTS[federation.dataset].build(num_clients, federation.physics)
@@ -113,28 +110,30 @@ def build_players(federation: FederationConfig, model: ModelConfig) -> Federatio
     )
 
 
-def _refuse_rows(federation: FederationConfig) -> None:
-    """Refuse settings about rows."""
+def _check_no_row_settings(federation: FederationConfig) -> None:
+    """Check that no setting about rows is given."""
     rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows", "server_dataset")
-    given = [f"federation.{name}={getattr(federation, name)}" for name in rows if getattr(federation, name) is not None]
+    given_settings = [
+        f"federation.{name}={getattr(federation, name)}" for name in rows if getattr(federation, name) is not None
+    ]
     if isinstance(federation.scenario, str):
-        given.append(f"federation.scenario={federation.scenario}")
+        given_settings.append(f"federation.scenario={federation.scenario}")
     if federation.partition != FederationConfig(dataset=federation.dataset).partition:
-        given.append("federation.partition")
+        given_settings.append("federation.partition")
     if federation.small_clients != "train":
-        given.append(f"federation.small_clients={federation.small_clients}")
-    if given:
+        given_settings.append(f"federation.small_clients={federation.small_clients}")
+    if given_settings:
         raise ConfigurationError(
             Fault(
                 f"federation.dataset={federation.dataset} has no rows, so these",
-                f"be left out: {', '.join(given)}",
+                f"be left out: {', '.join(given_settings)}",
                 hint="federation.physics says how clients differ",
             )
         )
 
 
 def _scenario(federation: FederationConfig, partition: Partition, feature_shape: tuple[int, ...]) -> ScenarioPlan:
-    """Return who misses rounds, takes long or attacks; effects on rows are refused."""
+    """Return the dropout, devices and attacks of a scenario; effects on rows are rejected."""
     if not federation.scenario or isinstance(federation.scenario, str):
         return ScenarioPlan()
     labels = np.zeros(len(partition.rows), np.int64)
@@ -167,17 +166,17 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
 def build_federation(
     federation: FederationConfig, model: ModelConfig, privacy: Privacy | None = None, dataset: Dataset | None = None
 ) -> Federation:
-    """Build the federation that a configuration describes. Equal arguments and files give equal federations.
+    """Return the federation that a configuration describes. Equal arguments and files give equal federations.
 
     Args:
-        federation: Which data, dealt how, corrupted in which way. Its seed fixes partition and corruption.
-        model: What the clients train.
-        privacy: What clients are promised for the queries; None promises none.
-        dataset: Read already; None reads the configured one.
+        federation: Data set, partition and scenario. Its seed determines partition and corruption.
+        model: Model of the clients.
+        privacy: Privacy guarantee for queries; None for none.
+        dataset: Loaded data set; None loads the configured one.
 
     Raises:
         ConfigurationError: If a value of the configuration is wrong.
-        DataError: If the data can't be read, or can't be dealt as asked.
+        DataError: If the data can't be read or partitioned as configured.
     """
     if federation.dataset in ENVIRONMENTS:
         return build_players(federation, model)
@@ -209,11 +208,11 @@ def build_federation(
                 "otherwise nothing could be asked of any client",
             )
         )
-    is_dealt = np.zeros(dataset.num_rows, np.bool_)
-    is_dealt[deal.partition.rows] = True  # a partition may give a row to several clients
-    num_used = int(np.count_nonzero(is_dealt))
+    is_held = np.zeros(dataset.num_rows, np.bool_)
+    is_held[deal.partition.rows] = True  # a partition may give a row to several clients
+    num_used = int(np.count_nonzero(is_held))
     return Federation(
-        name=f"{dataset.name}, {_how_dealt(federation)}, {deal.partition.num_clients} clients",
+        name=f"{dataset.name}, {_partition_text(federation)}, {deal.partition.num_clients} clients",
         features=dataset.features,
         labels=dataset.labels,
         num_classes=dataset.num_classes,
@@ -261,20 +260,20 @@ def build_federation(
 
 
 def _with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:
-    """Return the clients' rows, with what is on record of the server's, and the server's."""
+    """Return the data set without the server's rows but with facts on them, and the server's data."""
     generator = stream(federation.seed, "server-rows")
-    asked, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
+    num_rows, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
     if name is None:
-        return without_server_rows(dataset, asked, labelled, generator)
+        return without_server_rows(dataset, num_rows, labelled, generator)
     other = load_server_dataset(federation, name, load_dataset)
-    server = rows_of_another(dataset, other, asked, labelled, generator)
+    server = rows_of_another(dataset, other, num_rows, labelled, generator)
     facts: dict[str, Any] = {"num_server_rows": server.num_rows, "server_labels": labelled}
     facts |= {"server_dataset": other.name, "server_source": other.source}
     return replace(dataset, facts={**dataset.facts, **facts}), server
 
 
 def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
-    """Return what is on record of rows that belong together; nothing where nothing is known of any."""
+    """Return facts on rows that depend on each other; empty if none are known."""
     facts: dict[str, Any] = {"series": dataset.series} if dataset.series else {}
     if dataset.groups is not None:
         facts["num_groups"] = int(np.count_nonzero(np.bincount(dataset.groups)))
@@ -282,8 +281,8 @@ def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
 
 
 def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[PartitionResult, ScenarioPlan]:
-    """Return who holds which rows, and what is done to whom."""
-    rows = PartitionRequest(
+    """Return the partition and the scenario plan."""
+    partition_request = PartitionRequest(
         labels=dataset.labels,
         num_clients=federation.num_clients,
         generator=stream(federation.seed, "partition"),
@@ -295,7 +294,7 @@ def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Part
     )
     scenario = federation.scenario
     dealer = SCENARIOS[scenario] if isinstance(scenario, str) else PARTITIONS[str(federation.partition.kind)]
-    deal = dealer.deal(rows)
+    deal = dealer.deal(partition_request)
     request = EffectRequest(
         partition=deal.partition,
         labels=dataset.labels,
@@ -313,7 +312,7 @@ def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Part
     return deal if plan.partition is None else replace(deal, partition=plan.partition), plan
 
 
-def _how_dealt(federation: FederationConfig) -> str:
+def _partition_text(federation: FederationConfig) -> str:
     if isinstance(federation.scenario, str):
         return f"scenario {federation.scenario}"
     alpha = f" {federation.partition.alpha:g}" if federation.partition.kind == "dirichlet" else ""
@@ -322,9 +321,10 @@ def _how_dealt(federation: FederationConfig) -> str:
 
 
 def data_digest(federation: Federation) -> str:
-    """Return the SHA-256 of the rows, their labels and who holds which: what a study rests on beside its configuration.
+    """Return the SHA-256 of the rows, their labels and the partition.
 
-    So are the groups of rows, where there are any. Corruption follows from the configuration and these.
+    Groups and regression targets are included where there are any. Corruption is determined by the configuration and
+    these.
     """
     digest = hashlib.sha256()
     partition, server = federation.partition, federation.server

@@ -1,4 +1,4 @@
-"""The configuration of a federation and of the model that it trains."""
+"""Configuration of a federation and of its model."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ModelName = Annotated[str, AfterValidator(_model), Field(json_schema_extra={"exa
 
 
 class PartitionConfig(PartitionSettings):
-    """How rows are dealt to clients."""
+    """Partition of rows over clients."""
 
     kind: PartitionName | None = Field(
         default=None,
@@ -104,8 +104,10 @@ def _refuse_settings_not_read(partition: PartitionConfig) -> None:
     assert partition.kind is not None
     if surplus := settings_not_read(partition):
         reads = ", ".join(PARTITIONS[partition.kind].reads) or "nothing else"
-        given = ", ".join(f"{key}={value}" for key, value in surplus.items())
-        raise ValueError(f"must leave out what kind={partition.kind} does not read (it reads {reads}), got {given}")
+        surplus_text = ", ".join(f"{key}={value}" for key, value in surplus.items())
+        raise ValueError(
+            f"must leave out what kind={partition.kind} does not read (it reads {reads}), got {surplus_text}"
+        )
 
 
 def _fixes_num_clients(partition: PartitionConfig) -> bool:
@@ -113,12 +115,12 @@ def _fixes_num_clients(partition: PartitionConfig) -> bool:
 
 
 class FederationConfig(DatasetRequest):
-    """Which data, dealt how, to how many clients, corrupted in which way.
+    """Data set, partition, number of clients, and scenario of a federation.
 
-    `partition.kind` and `num_clients` are filled in once it is known what they depend on: a federation without a
-    published scenario is dealt by Dirichlet to ten clients, or to its natural clients if a client column is given; with
-    one `partition` stays as it is by default. With natural clients `num_clients` stays empty unless given. A
-    configuration that is written out and read again is the same.
+    `partition.kind` and `num_clients` are completed from other keys: without a published scenario, rows are partitioned
+    by a Dirichlet distribution over ten clients, or by the client column if one is given; with a published scenario,
+    `partition` keeps its default. With natural clients, `num_clients` stays empty unless given. Validating a dumped
+    configuration gives the same configuration.
     """
 
     dataset: DatasetName = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
@@ -160,12 +162,12 @@ class FederationConfig(DatasetRequest):
 
     @property
     def num_seen(self) -> int | None:
-        """How many clients take part; None where the data tell how many there are."""
+        """Number of clients that take part; None if the data determine it."""
         return None if self.num_clients is None else self.num_clients - self.unseen_clients
 
     @property
     def known_partition(self) -> PartitionConfig | None:
-        """How rows are dealt, where that is all that decides who holds which; None where other things do."""
+        """The partition settings if they alone determine the partition; None otherwise."""
         if self.scenario == IID:
             return PartitionConfig(kind=IID)
         effects = () if isinstance(self.scenario, str) else self.effects
@@ -174,7 +176,7 @@ class FederationConfig(DatasetRequest):
 
     @property
     def effects(self) -> tuple[ScenarioEffect, ...]:
-        """What is done to clients, in order."""
+        """Effects of the scenario on clients, in order."""
         return SCENARIOS[self.scenario].effects if isinstance(self.scenario, str) else self.scenario or ()
 
     @property
@@ -184,7 +186,7 @@ class FederationConfig(DatasetRequest):
 
     @property
     def row_seed(self) -> int:
-        """By which a sample of a table too large is drawn."""
+        """Seed of the sample of rows of a table that is too large."""
         return self.seed
 
     @field_validator("partition")
@@ -194,14 +196,16 @@ class FederationConfig(DatasetRequest):
             return partition
         scenario = info.data["scenario"]
         if not isinstance(scenario, str):
-            known = info.data.get("client_column") or names_files_of_clients(info.data.get("dataset", ""))
-            kind = NATURAL if known and partition == PartitionConfig() else DEFAULT_PARTITION
+            has_natural_clients = info.data.get("client_column") or names_files_of_clients(info.data.get("dataset", ""))
+            kind = NATURAL if has_natural_clients and partition == PartitionConfig() else DEFAULT_PARTITION
             partition = partition if partition.kind else partition.model_copy(update={"kind": kind})
             _refuse_settings_not_read(partition)
             return partition
         if partition != PartitionConfig():
-            given = ", ".join(f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key))
-            raise ValueError(f"must be left out where a scenario fixes it, got {given} beside scenario={scenario}")
+            overrides = ", ".join(
+                f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key)
+            )
+            raise ValueError(f"must be left out where a scenario fixes it, got {overrides} beside scenario={scenario}")
         return partition
 
     @field_validator("physics")
@@ -237,8 +241,8 @@ class FederationConfig(DatasetRequest):
     @field_validator("server_labels")
     @classmethod
     def _labels_of_rows(cls, server_labels: bool, info: ValidationInfo) -> bool:
-        known = {"server_rows", "server_dataset"} <= info.data.keys()
-        if server_labels and known and info.data["server_rows"] is info.data["server_dataset"] is None:
+        are_validated = {"server_rows", "server_dataset"} <= info.data.keys()
+        if server_labels and are_validated and info.data["server_rows"] is info.data["server_dataset"] is None:
             raise ValueError("must be false where the server holds no rows (federation.server_rows), got true")
         return server_labels
 

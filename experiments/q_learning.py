@@ -1,7 +1,7 @@
-"""Q-learning on remembered transitions, with a client algorithm's correction applied as in training on rows.
+"""Q-learning on a replay buffer, with a client algorithm's gradient correction applied as in supervised training.
 
-A client remembers the latest transitions, as one array that travels as its state: L.-J. Lin, "Self-improving reactive
-agents based on reinforcement learning, planning and teaching", Machine Learning 8, 1992.
+A client keeps its latest transitions as one array that is part of its state: L.-J. Lin, "Self-improving reactive agents
+based on reinforcement learning, planning and teaching", Machine Learning 8, 1992.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedscout.engine.training.loop import new_optimizer
 
 @dataclass(frozen=True)
 class Transitions:
-    """Steps of some episodes.
+    """Transitions of several episodes.
 
     Attributes:
-        rows: Observation, action, reward, next observation, whether the episode ended there by its own rules; float32,
+        rows: Observation, action, reward, next observation, whether the episode terminated (not truncated); float32,
             shape `(steps, 2 * observation + 3)`.
-        width: Numbers in one observation.
+        width: Size of an observation.
     """
 
     rows: FloatArray
@@ -34,11 +34,11 @@ class Transitions:
 
     @classmethod
     def empty(cls, width: int) -> Transitions:
-        """Return a memory of nothing."""
+        """Return an empty replay buffer."""
         return cls(np.empty((0, 2 * width + 3), np.float32), width)
 
     def extended(self, rows: FloatArray, most: int) -> Transitions:
-        """Return the memory with `rows` at its end, the oldest ones beyond `most` forgotten."""
+        """Return the buffer with `rows` appended and the oldest ones beyond `most` removed."""
         return Transitions(np.concatenate([self.rows, rows])[-most:], self.width)
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Transitions:
 
     @property
     def actions(self) -> FloatArray:
-        """Whole numbers, shape `(steps,)`."""
+        """Integers, shape `(steps,)`."""
         return self.rows[:, self.width]
 
     @property
@@ -66,13 +66,13 @@ class Transitions:
 
     @property
     def ended(self) -> FloatArray:
-        """1 where the episode ended by its own rules, not by the limit of steps; shape `(steps,)`."""
+        """1 where the episode terminated, not where it was truncated by the step limit; shape `(steps,)`."""
         return self.rows[:, -1]
 
 
 @torch.no_grad()
 def targets(model: FlatModel, memory: Transitions, discount: float) -> Tensor:
-    """Return what Q(s, a) should be for every transition by the model as it is, shape `(steps,)`.
+    """Return the target of Q(s, a) for every transition, shape `(steps,)`.
 
     Args:
         model: The target network.
@@ -94,17 +94,17 @@ def learn(
     discount: float,
     correct: Correct | None = None,
 ) -> float:
-    """Make steps of Q-learning from the model as it is loaded, and return the mean loss over them.
+    """Train the loaded model by Q-learning and return the mean loss over the steps.
 
     Args:
         model: Changed in place.
-        training: Batches and optimiser.
-        generator: Draws the batches.
-        memory: What batches are drawn from.
-        num_steps: Optimiser steps.
-        renewal_steps: After which the target network becomes the model as it then is.
+        training: Batch size and optimizer.
+        generator: Generator for the batches.
+        memory: Replay buffer.
+        num_steps: Optimizer steps.
+        renewal_steps: Steps between updates of the target network.
         discount: γ.
-        correct: Changes the gradient of each step in place, told weights and gradient.
+        correct: Changes the gradient of each step in place, called with weights and gradient.
     """
     observations = torch.from_numpy(np.ascontiguousarray(memory.observations))
     actions = torch.from_numpy(memory.actions.astype(np.int64))
@@ -115,11 +115,11 @@ def learn(
     batch_size = min(training.batch_size, len(memory))
     for step, batch in enumerate(generator.integers(0, len(memory), (num_steps, batch_size))):
         if step % renewal_steps == 0:
-            goals = targets(model, memory, discount)
+            target_values = targets(model, memory, discount)
         rows = torch.from_numpy(batch)
         gradient.zero_()
         values = model.outputs(observations[rows]).gather(1, actions[rows, None])[:, 0]
-        loss = nn.functional.smooth_l1_loss(values, goals[rows])
+        loss = nn.functional.smooth_l1_loss(values, target_values[rows])
         loss.backward()  # type: ignore[no-untyped-call]
         if correct is not None:
             correct(weights, gradient)

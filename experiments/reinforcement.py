@@ -1,25 +1,22 @@
-"""Reinforcement-learning clients: environments and CartPole.
+"""Reinforcement-learning clients: the table of environments, and CartPole with deep Q-learning.
 
-CartPole, played by deep Q-learning: a cart balances a pole; one reward a step, 500 steps at most.
+CartPole (A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve difficult learning
+control problems", IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; gymnasium's CartPole-v1): a cart
+balances a pole, with a reward of one per step and at most 500 steps. Gravity and pole length may differ between
+clients; `pole_length` is the full length (1.0 m), twice gymnasium's `length`.
 
-A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve difficult learning control
-problems", IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; gymnasium's CartPole-v1. Gravity and pole
-length may differ between clients; `pole_length` is the full length (1.0 m), gymnasium's own `length` is half of it.
-
-A client's round: it plays `5 * local_epochs` episodes at once, ε-greedy by the received model, remembers the latest
-5,000 transitions, and makes `200 * local_epochs` steps of Q-learning on batches of them (V. Mnih et al., "Human-level
-control through deep reinforcement learning", Nature 518, 2015):
+In a round, a client plays `5 * local_epochs` episodes in parallel, ε-greedy with the received model, keeps the latest
+5,000 transitions in a replay buffer, and takes `200 * local_epochs` steps of Q-learning on batches of them (V. Mnih et
+al., "Human-level control through deep reinforcement learning", Nature 518, 2015):
 
     loss = huber(Q(s, a) − (r + γ max_a' Q⁻(s', a'))),  γ = 0.99, rewards scaled by 1 − γ so that returns stay in [0, 1]
 
-Choices: the target network Q⁻ is the model itself as it was at most 20 steps ago; ε falls exponentially with the
-client's own number of steps, from 1 to 0.05; the memory and that number are the client's state, so a client
-carries on where it was, on whatever host. A model's score on a client is the mean reward over 500 of greedy episodes,
-one a repeat, with the same five starts for every model of a seed.
+Choices: the target network Q⁻ is a copy of the model that is at most 20 steps old; ε decays exponentially from 1 to
+0.05 with the client's own number of steps; the replay buffer and that number are the client's state, so that a client
+resumes on any host. A model's score on a client is the mean reward of greedy episodes divided by 500, one episode per
+repetition, with the same five initial states for every model of a seed.
 
-What a user may set about an environment's physics, and what an environment says of itself.
-
-The table of environments: a new one is one file and one line here.
+A new environment needs a task and an entry in `ENVIRONMENTS`.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class PhysicsConfig(BaseModel):
-    """The physics of some clients; what is not given stays as published."""
+    """The physics of some clients; unset values stay as published."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -58,15 +55,15 @@ class PhysicsConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Environment:
-    """A federation of players.
+    """A federation of reinforcement-learning clients.
 
     Attributes:
-        task: What a client does.
-        feature_shape: Of an observation.
+        task: Training and scoring of a client.
+        feature_shape: Shape of an observation.
         action_names: One name per action, in the order of the model's outputs.
-        affected_clients: Whose physics differ from the published ones.
+        affected_clients: Clients whose physics differ from the published ones.
         source: Citation.
-        facts: For the record.
+        facts: Facts for the record.
     """
 
     task: ClientTask
@@ -79,13 +76,13 @@ class Environment:
 
 @dataclass(frozen=True)
 class EnvironmentKind:
-    """A line of the table.
+    """An entry of the table of environments.
 
     Attributes:
-        build: From the number of clients, >= 1, and their physics, applied in order, to the environment.
-        training: Settings of local training in place of the general defaults, which are made for classifying rows.
-        score_name: What the score is called, such as `reward`.
-        largest_score: Of which scores are shares.
+        build: Function from the number of clients, >= 1, and physics, applied in order, to the environment.
+        training: Default settings of local training, in place of the general ones for classification.
+        score_name: Name of the score, such as `reward`.
+        largest_score: The maximum score, by which scores are divided.
     """
 
     build: Callable[[int, tuple[PhysicsConfig, ...]], Environment]
@@ -114,12 +111,12 @@ MEMORY_KEY, STEPS_KEY = "task/memory", "task/steps"
 
 @dataclass(frozen=True)
 class Physics:
-    """Of one client's cart.
+    """The physics of one client's cart.
 
     Attributes:
         gravity: In m/s².
         pole_length: Full length in m.
-        force: Of a push, in N.
+        force: Force of a push, in N.
     """
 
     gravity: float = 9.8
@@ -127,7 +124,7 @@ class Physics:
     force: float = 10.0
 
     def environment(self, num_episodes: int) -> CartPoleVectorEnv:
-        """Return carts of these physics, to be reset."""
+        """Return parallel carts with these physics, not yet reset."""
         from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
         with unseeded_generators():  # its space of actions makes one, of which nothing is drawn here
@@ -141,26 +138,26 @@ class Physics:
 
 @dataclass(frozen=True)
 class CartPoleTask:
-    """The task of all clients.
+    """The CartPole task of all clients.
 
     Attributes:
-        physics: Of each client.
+        physics: Physics of each client.
     """
 
     physics: tuple[Physics, ...]
 
     @property
     def score_name(self) -> str:
-        """What the score is called."""
+        """Name of the score."""
         return CARTPOLE_SCORE
 
     @property
     def largest_score(self) -> float:
-        """The longest episode."""
+        """Maximum length of an episode."""
         return float(MAX_STEPS)
 
     def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
-        """Play, remember, learn."""
+        """Play episodes, extend the replay buffer, and train the model on it."""
         from fedscout.engine.contracts.client_task import TaskResult
         from fedscout.experiments.q_learning import Transitions, learn
 
@@ -173,13 +170,13 @@ class CartPoleTask:
         num_episodes = EPISODES * asked.training.local_epochs
         played, _ = play(model, self.physics[work.client], num_episodes, epsilon, work.generator)
         memory = memory.extended(played, MEMORY_STEPS)
-        own = {MEMORY_KEY: memory.rows, STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32)}
+        state = {MEMORY_KEY: memory.rows, STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32)}
         num_steps = GRADIENT_STEPS * asked.training.local_epochs
         loss = learn(model, asked.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
-        return TaskResult(num_steps, loss, own)
+        return TaskResult(num_steps, loss, state)
 
     def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return the share of the longest episode that greedy episodes reach, shape `(REPEATS,)`."""
+        """Return the length of greedy episodes as a share of the maximum, shape `(REPEATS,)`."""
         _, lengths = play(model, self.physics[client], REPEATS, 0.0, generator)
         return lengths / MAX_STEPS
 
@@ -187,17 +184,17 @@ class CartPoleTask:
 def play(
     model: FlatModel, physics: Physics, num_episodes: int, epsilon: float, generator: np.random.Generator
 ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
-    """Play episodes side by side until all have ended.
+    """Play episodes in parallel until all have ended.
 
     Args:
-        model: Loaded; its largest output is the greedy action.
-        physics: Of the cart.
-        num_episodes: How many.
+        model: Loaded model; its largest output is the greedy action.
+        physics: Physics of the cart.
+        num_episodes: Number of episodes.
         epsilon: Probability of a random action in a step.
-        generator: Draws starts and random actions.
+        generator: Generator for initial states and random actions.
 
     Returns:
-        The transitions, in the order of steps, see `Transitions.rows`, and the reward of each episode.
+        The transitions in the order of steps, see `Transitions.rows`, and the reward of each episode.
     """
     import torch
 
@@ -212,29 +209,29 @@ def play(
             if epsilon > 0:
                 random = generator.random(num_episodes) < epsilon
                 actions = np.where(random, generator.integers(0, len(ACTIONS), num_episodes), actions)
-            following, rewards, ended, cut, _ = carts.step(actions)
-            step = np.column_stack([observations, actions, rewards, following, ended]).astype(np.float32)
+            next_observations, rewards, ended, truncated, _ = carts.step(actions)
+            step = np.column_stack([observations, actions, rewards, next_observations, ended]).astype(np.float32)
             rows.append(step[running])
             lengths[running] += 1
-            running = running & ~(ended | cut)
-            observations = following
+            running = running & ~(ended | truncated)
+            observations = next_observations
     return np.concatenate(rows), lengths
 
 
 def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) -> Environment:
-    """Return the federation's carts.
+    """Return the CartPole environment of a federation.
 
     Raises:
         ConfigurationError: If physics are given for a client that does not exist.
     """
     faults = []
     physics = [Physics()] * num_clients
-    for place, given in enumerate(given_physics):
-        changes = {name: value for name, value in given if name != "clients" and value is not None}
-        for client in range(num_clients) if given.clients is None else given.clients:
+    for index, physics_config in enumerate(given_physics):
+        changes = {name: value for name, value in physics_config if name != "clients" and value is not None}
+        for client in range(num_clients) if physics_config.clients is None else physics_config.clients:
             if not 0 <= client < num_clients:
                 faults.append(
-                    Fault(f"federation.physics.{place}.clients", f"be between 0 and {num_clients - 1}", client)
+                    Fault(f"federation.physics.{index}.clients", f"be between 0 and {num_clients - 1}", client)
                 )
                 continue
             physics[client] = Physics(**{**vars(physics[client]), **changes})
@@ -244,7 +241,7 @@ def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) ->
         task=CartPoleTask(tuple(physics)),
         feature_shape=(WIDTH,),
         action_names=ACTIONS,
-        affected_clients=tuple(client for client, own in enumerate(physics) if own != Physics()),
+        affected_clients=tuple(client for client, client_physics in enumerate(physics) if client_physics != Physics()),
         source=SOURCE,
         facts={"episodes_per_epoch": EPISODES, "largest_reward": MAX_STEPS},
     )

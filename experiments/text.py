@@ -1,12 +1,12 @@
-r"""Text on its way to a terminal: what would steer the terminal is shown instead of obeyed.
+r"""Terminal output of untrusted text, and imports of optional packages.
 
-Names of classes and columns, error messages, logs and arguments are the work of others, and a terminal obeys what it
-is sent: an escape sequence can move the cursor, rename the window or paint over what this program said. So whatever a
-command prints, except JSON, which is ASCII, goes through `visible`: control characters (C0 but line break and tab,
-DEL, C1), marks that turn the direction of writing, Unicode's own line breaks and lone surrogates, which no encoding
-can write, appear as in Python's source: `\x1b`, `\u202e`.
+Names of classes and columns, error messages, logs and arguments are untrusted, and a terminal executes escape
+sequences, which can move the cursor, rename the window or overwrite output. All output of commands, except JSON, which
+is ASCII, therefore goes through `visible`: control characters (C0 except line break and tab, DEL, C1), bidirectional
+marks, Unicode line separators and lone surrogates, which no encoding can write, are escaped as in Python source:
+`\x1b`, `\u202e`.
 
-Libraries that not every installation has, as few need them: an extra of the package brings each.
+Optional packages are installed by extras of the package.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 def visible(text: str) -> str:
-    """Return a text that a terminal shows and does not obey; line breaks and tabs stay."""
+    """Return a text with control characters escaped; line breaks and tabs are kept."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), with_addresses(text))
 
 
 def visible_line(text: str) -> str:
-    """Return a text as one line that a person can read: no line break, long words cut, and all of it at last."""
+    """Return a text as one readable line: no line breaks, long words and long lines truncated."""
     line = _LONG_WORD.sub(
         lambda found: f"{found[0][:LONGEST_WORD]}… ({len(found[0])} characters)", visible(_LINE_BREAK.sub(" ", text))
     )
@@ -52,25 +52,25 @@ def show(text: str) -> None:
 
 
 def show_json_text(text: str) -> None:
-    """Print JSON, in ASCII already, on standard output; DEL alone stands in it unescaped."""
+    """Print JSON, which is ASCII, on standard output; only DEL needs escaping."""
     print(with_addresses(text).replace("\x7f", "\\u007f"))
 
 
 def tell(line: str) -> None:
-    """Say something on standard error, on one line."""
+    """Print a message on standard error, on one line."""
     print(f"fedscout: {visible_line(line)}", file=sys.stderr, flush=True)
 
 
 def extra_module(module: str, extra: str, subject: object) -> Any:
-    """Import a module of a library that an extra installs.
+    """Return an imported module of an optional package.
 
     Args:
-        module: Its name.
-        extra: That brings its library.
+        module: Name of the module.
+        extra: Extra that installs its package.
         subject: What needs it, for the message.
 
     Raises:
-        ConfigurationError: If it is not installed; says how to install it.
+        ConfigurationError: If it is not installed; the message says how to install it.
     """
     if find_spec(module.partition(".")[0]) is None:
         problem = f"needs the package {module}, which is not installed"

@@ -1,21 +1,17 @@
 """Trained models: their description, files, and predictions on new rows.
 
-What one must know of a model to use it: how rows become its inputs, and what its outputs mean.
+A description states how rows become the model's inputs and what its outputs mean. It is one JSON file, stored beside
+the weights and in the agreement of a real federation (`client.py`). It holds no row: for a table it holds the names of
+columns, categories and classes and the statistics that clients released (`federation.min_release`), for texts the words
+of the vocabulary.
 
-It is values alone, in one JSON file beside the weights (`trained.py`) and in the agreement of a real federation
-(`client.py`). It holds no row: of a table it has names of columns, categories and classes and the statistics that
-clients told (`federation.min_release`), of texts the words of the vocabulary.
+Weights are saved in the safetensors format, which holds only tensors, and as a PyTorch file. If there are several
+models, each has its own files, `model_0.safetensors` and so on, in the order in which the trial's notes list their
+clients.
 
-What a trained model says of new rows: of a table, a folder of pictures, or rows that are features already.
-
-Rows are read by the description beside the weights (`trained.py`), so a category that was not seen in
-training, a gap and a date become the features that they would have been there. The outputs are those of the trial's own
-evaluation, to the bit: the same layers on the same chunks of rows, by one thread.
-
-A trained model on disk: as safetensors, which hold numbers alone, and as PyTorch's own; a description; its rounds.
-
-Of several models each has files of its own, `model_0.safetensors` and so on, in the order in which the trial's notes
-name their clients.
+Predictions are made on a table, a folder of images, or rows that already are features. Rows are encoded by the
+description, so that unseen categories, missing values and dates are encoded as in training. Outputs are bit-identical
+to those of the trial's own evaluation: the same layers on the same chunks of rows, on one thread.
 """
 
 from __future__ import annotations
@@ -68,16 +64,16 @@ class ModelDescription(BaseModel):
     """A model's inputs, layers and outputs.
 
     Attributes:
-        rows: Which data it was trained on; of a table, which column is the label and which the group.
-        kind: What a row is.
-        feature_shape: Of a row as the model sees it.
-        class_names: In the order of the model's outputs; where a quantity is predicted, of its tenths.
-        feature_names: Of a table's features.
-        vocabulary_size: Of tokens.
-        encoding: How a table's columns, or its texts, become features; None where rows are given as features.
-        model: The layers.
-        target: The quantity that is predicted; empty where classes are.
-        scale: By which the quantity is standardised.
+        rows: The training data; for a table, also its label and group columns.
+        kind: Kind of a row.
+        feature_shape: Shape of a row as input of the model.
+        class_names: In the order of the model's outputs; for regression, names of the target's deciles.
+        feature_names: Names of a table's features.
+        vocabulary_size: Number of tokens.
+        encoding: How a table's columns, or texts, become features; None where rows are given as features.
+        model: Settings of the layers.
+        target: Regression target; empty for classification.
+        scale: Standardization of the regression target.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,7 +91,7 @@ class ModelDescription(BaseModel):
 
     @cached_property
     def request(self) -> ModelRequest:
-        """What the model is built for."""
+        """The request from which the model is built."""
         num_outputs = 1 if self.scale is not None else len(self.class_names)
         return ModelRequest(
             self.feature_shape, num_outputs, self.model, self.kind, self.vocabulary_size, self.scale is not None
@@ -107,10 +103,10 @@ class ModelDescription(BaseModel):
         return build_model(self.request)
 
     def checked_features(self, features: Any) -> FloatArray:
-        """Return rows that are features already, float32, shape `(num_rows, *feature_shape)`.
+        """Return rows that already are features as float32, shape `(num_rows, *feature_shape)`.
 
         Raises:
-            DataError: If they are not of the model's shape, or not finite numbers.
+            DataError: If they do not have the model's shape, or are not finite numbers.
         """
         values = np.asarray(features)
         if values.shape[1:] != self.feature_shape:
@@ -122,12 +118,12 @@ class ModelDescription(BaseModel):
 
 
 def part_of(part: type[Part], config: BaseModel) -> Part:
-    """Return the fields of a configuration that a part of it has, as that part."""
+    """Return an instance of `part` with the fields that it shares with a configuration."""
     return part(**{name: getattr(config, name) for name in part.model_fields})
 
 
 def read_description(folder: Path) -> ModelDescription:
-    """Read the description of the model in a folder.
+    """Return the description of the model in a folder.
 
     Raises:
         LogError: If there is none, or it can't be read.
@@ -152,10 +148,10 @@ PREDICTION, PICTURE, PROBABILITY = "prediction", "picture", "probability of {}"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model that a training has left, or one for each group of clients.
+    """A trained model, or one for each group of clients.
 
     Attributes:
-        folder: Where it is.
+        folder: Folder of the model.
         description: How rows become its inputs, and what its outputs mean.
         vectors: Parameters and buffers of each model, shape `(models, size)`.
     """
@@ -165,26 +161,26 @@ class TrainedModel:
     vectors: FloatArray
 
     def predict(self, rows: str | Path | pd.DataFrame | npt.ArrayLike, group: int | None = None) -> pd.DataFrame:
-        """Return what the model says of each row, in order.
+        """Return the model's prediction for each row, in order.
 
         Args:
-            rows: The path of a table with the columns of the training, or of a folder of pictures; a DataFrame; or
-                features of the model's shape.
-            group: Whose model, where each group of clients has one: from 0.
+            rows: Path of a table with the training columns or of a folder of images; a DataFrame; or features of the
+                model's shape.
+            group: Index of the model where each group of clients has its own, from 0.
 
         Returns:
-            `prediction`, the name of a class or the quantity in its own unit; of classes also `probability of CLASS`,
-            float32 in `[0, 1]`; of pictures also `picture`, the path below the folder.
+            `prediction`, a class name or the regression target in its own unit; for classes also `probability of
+            CLASS`, float32 in `[0, 1]`; for images also `picture`, the path below the folder.
 
         Raises:
-            UserError: If the rows can't be read, or are not as in the training.
+            UserError: If the rows can't be read, or differ in form from the training data.
         """
         import pandas as pd
 
         if (group is None) != (len(self.vectors) == 1) or (group is not None and not 0 <= group < len(self.vectors)):
-            wanted = f"be 0 to {len(self.vectors) - 1}" if len(self.vectors) > 1 else "be left out"
+            condition = f"be 0 to {len(self.vectors) - 1}" if len(self.vectors) > 1 else "be left out"
             raise ConfigurationError(
-                Fault("the group", f"{wanted}, as {self.folder} holds {len(self.vectors)} models", group)
+                Fault("the group", f"{condition}, as {self.folder} holds {len(self.vectors)} models", group)
             )
         features, names = self._features(rows)
         outputs = self._outputs(features, self.vectors[group or 0])
@@ -198,25 +194,25 @@ class TrainedModel:
         return pd.DataFrame(columns)
 
     def _features(self, rows: Any) -> tuple[FloatArray, dict[str, Any]]:
-        """Return rows as features, and what names them."""
+        """Return rows as features, with the columns that identify them."""
         import pandas as pd
 
         if isinstance(rows, pd.DataFrame):
             return self._encoded("DataFrame", read_frame(rows, ())), {}
         if not isinstance(rows, str | Path):
             return self.description.checked_features(rows), {}
-        given = Path(rows).expanduser()
-        if not ADDRESS.match(str(rows)) and not given.exists():
+        path = Path(rows).expanduser()
+        if not ADDRESS.match(str(rows)) and not path.exists():
             raise DataError(Fault("the rows", "be the path of a table or of a folder of pictures", shown(str(rows))))
-        if given.is_dir():
-            return self._pictures(given)
+        if path.is_dir():
+            return self._pictures(path)
         query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
-        name = str(rows) if ADDRESS.match(str(rows)) else str(given.absolute())
+        name = str(rows) if ADDRESS.match(str(rows)) else str(path.absolute())
         request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
-        place = own_place(request)
-        if isinstance(place, list):
+        location = own_place(request)
+        if isinstance(location, list):
             raise DataError(Fault("the rows", "be those of one table", shown(str(rows))))
-        return self._encoded(str(rows), read_table(place, request).rows), {}
+        return self._encoded(str(rows), read_table(location, request).rows), {}
 
     def _encoded(self, name: str, table: Any) -> FloatArray:
         if self.description.encoding is None:
@@ -252,15 +248,15 @@ class TrainedModel:
 
 
 def load(folder: str | Path, code: str | None = None) -> TrainedModel:
-    """Return the model that `fedscout train --out`, or a real federation, has left in a folder.
+    """Return the model that `fedscout train --out`, or a real federation, has written to a folder.
 
     Args:
         folder: The folder.
-        code: `package.module:factory`, where the model is one's own code: the folder's word for it does not suffice.
+        code: `package.module:factory` of a custom model; required, as code named by the folder is not trusted.
 
     Raises:
         ConfigurationError: If the model is code that was not named.
-        LogError: If the folder holds no model, or its files do not fit together.
+        LogError: If the folder holds no model, or its files are inconsistent.
     """
     folder = Path(folder).expanduser()
     description = read_description(folder)
@@ -296,7 +292,7 @@ def _vector(path: Path, description: ModelDescription) -> FloatArray:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute on one thread, as every host does: sums of several have other last bits."""
+    """Compute on one thread, as hosts do: multithreaded sums differ in the last bits."""
     import torch
 
     before = torch.get_num_threads()
@@ -313,14 +309,14 @@ MODEL_FILES = re.compile(r"model(_\d+)?\.(safetensors|pt)")
 
 
 def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
-    """Return what the files will hold, a sentence; None where that is the model that every client uses.
+    """Return a sentence on what the model files will hold; None if it is the model that every client uses.
 
     Args:
-        spec: What is going to be trained.
-        layout: Of the model.
+        spec: Strategy to be trained.
+        layout: Layout of the model.
 
     Raises:
-        StrategyError: If nothing will be trained in common.
+        StrategyError: If no parameters are shared.
     """
     algorithm = spec.client_algorithm()
     if shares_nothing(algorithm, layout):
@@ -331,12 +327,12 @@ def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
                 f"{spec.label}: all that it trains stays with its client",
             )
         )
-    told = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
-    return "; ".join(filter(None, told)) or None
+    sentences = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
+    return "; ".join(filter(None, sentences)) or None
 
 
 def leaves_model(spec: StrategySpec, federation: Federation) -> bool:
-    """Return whether a training leaves a model that clients have in common."""
+    """Return whether training produces a model that clients share."""
     from fedscout.engine.models.flat import new_model  # torch, which most strategies do without here
 
     algorithm = spec.client_algorithm()
@@ -350,11 +346,11 @@ def write_training(
     """Write the model of a simulated training.
 
     Args:
-        folder: Of the study.
-        config: Of the study.
-        federation: With its rows, where a quantity is predicted.
-        settings: Of the trial.
-        trial: With its model.
+        folder: Folder of the study.
+        config: Configuration of the study.
+        federation: Federation, with its rows for regression.
+        settings: Settings of the trial.
+        trial: Trial with its model.
     """
     assert trial.vector is not None
     parts, place = trainings_of(settings, config.training.repetitions), 0
@@ -374,14 +370,14 @@ def write_training(
 
 
 def write_model(folder: Path, description: ModelDescription, vector: npt.NDArray[np.float32]) -> None:
-    """Write a model, or several: what must be known to use it, and the tensors by name for `load_state_dict`.
+    """Write one model or several, as a description and named tensors for `load_state_dict`.
 
-    Files of an earlier training, which held another number of models, are removed.
+    Files of an earlier training with another number of models are removed.
 
     Args:
-        folder: Where to.
-        description: How its rows are read, and what its outputs mean.
-        vector: Its parameters and buffers, shape `(size,)` or `(models, size)`.
+        folder: Output folder.
+        description: How rows are read, and what the outputs mean.
+        vector: Parameters and buffers, shape `(size,)` or `(models, size)`.
     """
     import torch
     from safetensors.torch import save_file
@@ -389,23 +385,27 @@ def write_model(folder: Path, description: ModelDescription, vector: npt.NDArray
     from fedscout.engine.models.flat import new_model
 
     layout = new_model(description.factory, seed=0).layout
-    models = {"": vector} if vector.ndim == 1 else {f"_{place}": each for place, each in enumerate(vector)}
+    models = (
+        {"": vector} if vector.ndim == 1 else {f"_{place}": model_vector for place, model_vector in enumerate(vector)}
+    )
     written = set()
-    for number, each in models.items():
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in layout.split(each).items()}
+    for number, model_vector in models.items():
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in layout.split(model_vector).items()}
         safe, plain = (folder / name.format(number) for name in (SAFE_FILE, TORCH_FILE))
         write_atomically(safe, partial(save_file, tensors))
         write_atomically(plain, partial(torch.save, tensors))
         written |= {safe, plain}
-    alone = part_of(ModelDescription, description)  # of an agreement
-    write_atomically(folder / DESCRIPTION_FILE, lambda path: path.write_text(alone.model_dump_json(indent=1) + "\n"))
+    plain_description = part_of(ModelDescription, description)  # of an agreement
+    write_atomically(
+        folder / DESCRIPTION_FILE, lambda path: path.write_text(plain_description.model_dump_json(indent=1) + "\n")
+    )
     for path in folder.iterdir():
         if MODEL_FILES.fullmatch(path.name) and path not in written:
             remove_file(path)
 
 
 def write_rounds(folder: Path, trial: Trial) -> None:
-    """Write what was measured in each round, a row each."""
+    """Write the measurements of each round, one row per round."""
     import pandas as pd
 
     columns: dict[str, Any] = {

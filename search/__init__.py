@@ -1,9 +1,9 @@
-"""Searchers, the study loop around them, and the confirmation of what they find.
+"""Strategy recommendation and search, the study loop, and the confirmation of its results.
 
-Rooms, each resting on those before it:
+Subpackages and modules, each depending only on those before it:
 
-- language_model, recommenders: one answer without a trial
-- searchers: one file a searcher
-- confirmation: fresh seeds
-- study: all of it together
+- language_model, recommenders: recommendation of a strategy without a trial
+- searchers: one module per searcher
+- confirmation: confirmation on fresh seeds
+- study: the complete study
 """

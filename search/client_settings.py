@@ -1,4 +1,4 @@
-"""The configuration of settings that clients choose for themselves, by a table."""
+"""The configuration of client-specific training settings from a settings table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _metric(name: str) -> str:
 
 
 class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Which table clients are sent, and what they measure of themselves."""
+    """The settings table sent to clients, and the metric that they compute on their labels."""
 
     kind: Literal["table"] | None = Field(
         default=None, description="table: each client takes rate, batches and epochs from a table; nothing trains alike"
@@ -41,26 +41,27 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        given = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
-        if self.kind is None and given:
-            raise ValueError(f"must have kind=table where {', '.join(given)} is given")
+        changed = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
+        if self.kind is None and changed:
+            raise ValueError(f"must have kind=table where {', '.join(changed)} is given")
         if self.kind is not None and self.path is None:
             raise ValueError("must have a path, of the table, where kind is table")
         return self
 
     def read(self) -> tuple[SettingsTable, Mapping[str, Any]]:
-        """Return the table with the threshold that counts, and where it comes from.
+        """Return the table with the effective threshold, and its provenance.
 
         Raises:
-            ConfigurationError: If the file holds no table, or one by which clients do not say what ε is the privacy of.
+            ConfigurationError: If the file holds no table, was tuned for another metric, or has no threshold although
+                `epsilon` is set.
         """
         path = Path(self.path or "")
         stat = path.stat() if path.is_file() else None
         table, provenance = _read(path, (stat.st_mtime_ns, stat.st_size) if stat else None)
-        told = provenance.get("metric", HETEROGENEITY)
-        if told != self.metric:
+        tuned_metric = provenance.get("metric", HETEROGENEITY)
+        if tuned_metric != self.metric:
             raise ConfigurationError(
-                Fault("client_settings.metric", f"be {told}, for which {path} was tuned", self.metric)
+                Fault("client_settings.metric", f"be {tuned_metric}, for which {path} was tuned", self.metric)
             )
         table = table if self.threshold is None else SettingsTable(table.cells, self.threshold)
         if self.epsilon is not None and table.threshold is None:
@@ -74,7 +75,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         return table, provenance
 
     def identity(self) -> dict[str, Any]:
-        """Return what of it decides results: what the table holds, not where it lies.
+        """Return what determines results: the table's content rather than its path, and the metric.
 
         Raises:
             ConfigurationError: If the file holds no table.
@@ -86,7 +87,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
 
 @lru_cache(maxsize=16)
 def _read(path: Path, version: tuple[int, int] | None) -> tuple[SettingsTable, Mapping[str, Any]]:
-    """Return what a file holds; its version only says that it is another one."""
+    """Return the table and provenance of a file; `version` only invalidates the cache."""
     from fedscout.search.settings_table_file import read_settings_table  # pyarrow, which others do without
 
     del version

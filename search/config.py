@@ -1,13 +1,13 @@
-"""The configuration of a search and of what follows it.
+"""The configuration of search, confirmation and recommendation, and the redaction of external text.
 
-The configuration of one-shot recommendation; the language model's key is never part of it.
+It covers the search, the ranges of the clients' parameters in it, its confirmation, and one-shot recommendation; the
+language model's API key is never part of it.
 
-The configuration of the clients' parameters in a search: from which ranges each is drawn.
+A client parameter without a range has the study's value for every strategy. With a range it is a search parameter of
+every strategy, including FedAvg; the reference FedAvg keeps the study's value.
 
-Without a range, a parameter is the study's own for every strategy. With one it joins the parameters of every strategy,
-FedAvg's too; the FedAvg that is the reference keeps the study's.
-
-Texts of others, made fit to be sent, kept and shown: without secrets, and on one line of a terminal.
+External text is sanitised before it is sent, stored or displayed: secrets are redacted, and it is reduced to one line
+for the terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class RealInterval(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Ends of a range of real numbers."""
+    """Bounds of a range of real numbers."""
 
     low: float = Field(description="smallest value")
     high: float = Field(description="largest value, included")
@@ -45,7 +45,7 @@ class RealInterval(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
 
 class IntegerInterval(BaseModel, frozen=True, extra="forbid"):
-    """Ends of a range of whole numbers."""
+    """Bounds of a range of integers."""
 
     low: int = Field(description="smallest value")
     high: int = Field(description="largest value, included")
@@ -53,7 +53,7 @@ class IntegerInterval(BaseModel, frozen=True, extra="forbid"):
 
 
 class ClientRanges(BaseModel, frozen=True, extra="forbid"):
-    """What a search draws of the clients' parameters, named as in the study's local training."""
+    """Ranges of the clients' parameters in a search, named as in the study's local training."""
 
     learning_rate: RealInterval | None = Field(
         default=None, description="range of the clients' step size in a search, {low, high, log}; nothing keeps it"
@@ -77,17 +77,17 @@ class ClientRanges(BaseModel, frozen=True, extra="forbid"):
         return self
 
     def ranges(self) -> Mapping[str, Range]:
-        """Return the ranges by the names that the parameters have in a specification."""
+        """Return the ranges by the parameter names of a specification."""
         from fedscout.strategies.specification import CLIENT_PARAMETERS, IntegerRange, RealRange
 
-        found: dict[str, Range] = {}
-        for name, own_name in CLIENT_PARAMETERS.items():
-            interval = getattr(self, own_name)
+        ranges: dict[str, Range] = {}
+        for name, field_name in CLIENT_PARAMETERS.items():
+            interval = getattr(self, field_name)
             if isinstance(interval, RealInterval):
-                found[name] = RealRange(interval.low, interval.high, interval.log)
+                ranges[name] = RealRange(interval.low, interval.high, interval.log)
             elif isinstance(interval, IntegerInterval):
-                found[name] = IntegerRange(interval.low, interval.high, interval.log)
-        return found
+                ranges[name] = IntegerRange(interval.low, interval.high, interval.log)
+        return ranges
 
 
 def _interval_faults(name: str, interval: RealInterval | IntegerInterval) -> list[str]:
@@ -127,7 +127,7 @@ ONE_SHOT = "one_shot"
 
 
 class RacingConfig(BaseModel, frozen=True, extra="forbid"):
-    """What a race may cost, and how fast it drops configurations."""
+    """Budget and reduction of a race (successive halving)."""
 
     trainings: float = Field(
         default=2.5, ge=1, le=10_000, description="of racing: budget in full trainings, in place of search.budget"
@@ -165,7 +165,7 @@ def _one_or_two_objectives(given: Any) -> Any:
 
 
 class SearchConfig(BaseModel, frozen=True, extra="forbid"):
-    """How a strategy is searched for and its winner confirmed."""
+    """Configuration of the search for a strategy and the confirmation of its winner."""
 
     kind: Literal[
         "genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic", "one_shot"
@@ -245,10 +245,10 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _target_of_an_objective(self) -> Self:
         named = ", ".join(self.objectives)
-        wanted = any(name in HAS_TARGET for name in self.objectives)
-        if wanted and self.target is None:
+        needs_target = any(name in HAS_TARGET for name in self.objectives)
+        if needs_target and self.target is None:
             raise ValueError(f"target must be given where objective={named}, such as target=0.9, got none")
-        if not wanted and self.target is not None:
+        if not needs_target and self.target is not None:
             raise ValueError(
                 f"target must be left out unless objective is {' or '.join(HAS_TARGET)}, got {self.target:g} "
                 f"beside objective={named}"
@@ -279,22 +279,22 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def trials_at_once(self) -> int:
-        """How many proposals are trained side by side at most."""
+        """Largest number of proposals trained concurrently."""
         return 1 if self.kind in (ONE_SHOT, "multishot_llm") else self.generation_size
 
     @property
     def objectives(self) -> tuple[ObjectiveName, ...]:
-        """What is made as large as possible; of two, verdicts are by the first."""
+        """The maximised objectives; verdicts are by the first."""
         return (self.objective,) if isinstance(self.objective, str) else self.objective
 
     @property
     def has_tuned_reference(self) -> bool:
-        """Whether FedAvg is tuned: it is a reference of the confirmation, and without one there is no use for it."""
+        """Whether FedAvg is tuned as a reference, which requires a confirmation."""
         return self.tuned_baseline and self.confirmation_seeds > 0
 
     @property
     def is_informed(self) -> bool:
-        """Whether a diagnosis, if there is one, proposes the first trials."""
+        """Whether the diagnosis, if there is one, proposes the first trials."""
         return self.informed and self.kind in INFORMED
 
 
@@ -309,9 +309,9 @@ SHORT = 8
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
-    """Return a text without line breaks and control characters, cut to a length.
+    """Return a text without line breaks and control characters, truncated to a length.
 
-    A terminal obeys control characters: a text that moves the cursor could show what the program never said.
+    Control characters could manipulate the terminal and display text that the program did not print.
     """
     joined = " ".join(text[: 10 * longest].split())
     printable = "".join(character if character.isprintable() else "?" for character in joined)
@@ -323,12 +323,12 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without secrets.
 
     Args:
-        text: Any.
-        secrets: Keys that are known; what has the form of a key is taken out as well.
+        text: Any text.
+        secrets: Known keys; anything in the form of a key is redacted as well.
     """
     for secret in secrets:
-        found = re.escape(secret) if len(secret) >= SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
-        text = re.sub(found, REDACTED, text)
+        pattern = re.escape(secret) if len(secret) >= SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        text = re.sub(pattern, REDACTED, text)
     return _BEARER.sub(rf"\1{REDACTED}", _KEY_LIKE.sub(REDACTED, text))
 
 
@@ -343,12 +343,12 @@ NO_PART_OF_THE_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "c
 
 
 class PromptShape(BaseModel, frozen=True, extra="forbid"):
-    """What a prompt shows, as far as that can be chosen.
+    """Configurable content of a prompt.
 
     Attributes:
-        format: Of the diagnosis.
-        show_schema: Whether the answer's schema is shown, and the server told it.
-        few_shot: Whether examples of answers are shown.
+        format: Format of the diagnosis.
+        show_schema: Whether the answer's schema is in the prompt and sent to the server.
+        few_shot: Whether examples of answers are included.
     """
 
     format: PromptFormat = "B"
@@ -357,7 +357,7 @@ class PromptShape(BaseModel, frozen=True, extra="forbid"):
 
 
 class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """What a model costs.
+    """Price of a model.
 
     Attributes:
         input: US dollars for a million tokens of the prompt.
@@ -368,7 +368,7 @@ class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     output: float = Field(ge=0)
 
     def cost_usd(self, prompt_tokens: int | None, completion_tokens: int | None) -> float | None:
-        """Return what an answer cost; None where its tokens are not known."""
+        """Return the cost of an answer; None if its token counts are unknown."""
         if prompt_tokens is None or completion_tokens is None:
             return None
         return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
@@ -385,7 +385,7 @@ OPENAI_PRICES: Mapping[str, Price] = {
 
 
 class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Who is asked for a strategy, and how a language model is."""
+    """Configuration of the recommendation source and of the language model."""
 
     source: SourceChoice = Field(
         default="auto", description="who recommends: auto is a language model if there is a key for one, else the rules"
@@ -428,7 +428,7 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
 
     @property
     def prompt(self) -> PromptShape:
-        """What a prompt shows."""
+        """The configurable content of the prompt."""
         return PromptShape(format=self.format, show_schema=self.show_schema, few_shot=self.few_shot)
 
     @field_validator("text")
@@ -456,7 +456,7 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return name
 
     def price(self, is_openai: bool) -> Price | None:
-        """Return what the model costs: the configured price, else OpenAI's on its own server; None if not known."""
+        """Return the price of the model: as configured, else OpenAI's on its own server; None if unknown."""
         return self.prices.get(self.model) or (OPENAI_PRICES.get(self.model) if is_openai else None)
 
     @model_validator(mode="after")
@@ -471,7 +471,7 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*", re.ASCII)
 
 
 def address_fault(address: str) -> str | None:
-    """Return why an address of a server can't be used, without what may be secret in it; None if it can."""
+    """Return why a server address is invalid, without possible secrets in it; None if it is valid."""
     try:
         parts = urlsplit(address)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -1,39 +1,30 @@
-"""What is asked of a language model and what it answers, as values.
+"""Language-model access: chat requests and replies, a client for OpenAI-compatible servers, and a record of exchanges.
 
-Whoever needs a model takes a `Chat`: one that asks a server (`openai_chat`), one that keeps and repeats what was said
-(`record`), or one that a test makes up.
+Callers depend on the `Chat` protocol, implemented by a server client (`OpenAIChat`), by a recording and replaying
+wrapper (`RecordedChat`), or by a test double.
 
-Asks a server that speaks OpenAI's protocol, through OpenAI's own client.
+**Server.** Requests use OpenAI's own client. The answer's form is requested as a JSON schema. Servers differ in the
+parameters and response formats that they support, so if a server refuses a request (HTTP 400 or 422), the next one
+omits what the refusal names: first temperature, seed or the name of the token limit, then the schema (for any JSON
+object), then JSON mode (for text). Every such exchange is recorded, and the refused parameters are not sent to the
+server again. Busy and failing servers (HTTP 408, 409, 429, 5xx), lost connections and timeouts are retried by the
+client, which respects `Retry-After` up to two minutes. The key is read from the environment and sent in the request's
+header only. Redirects are not followed: they would send the prompt to a server that the user did not configure.
 
-The answer's form is asked for as a JSON schema. Not every server can hold a model to one, and each knows other
-parameters, so a server's refusal (HTTP 400 or 422) is taken at its word, and the next request leaves out what it
-named: first temperature, seed or the name of the token limit, then the schema (for any JSON object), then that (for
-text). Every such exchange is kept, and a server is not asked again for what it has refused.
+The response body is parsed here: the client's `chat.completions.parse` builds unvalidated objects, raises on truncated
+or filtered answers, which must be recorded and reported to the model, and requires a class, whereas the schema depends
+on the search space. Responses are limited in size and duration while they are read. Compressed responses are refused,
+as a few bytes may expand to gigabytes.
 
-Busy and failing servers (HTTP 408, 409, 429, 5xx), lost connections and time-outs are repeated by the client, which
-waits as long as `Retry-After` says, up to two minutes. The key comes from the environment and goes into the request's
-header, nowhere else. Redirections are not followed: they would take the prompt to a server that nobody named.
+**Record.** Exchanges are appended, without secrets, to
 
-The body is read here. The client's `chat.completions.parse` makes objects of it unchecked, raises where an answer was
-cut off or withheld, which is to be kept and told the model, and takes a class where the answer's form is the space's.
+    OUT/llm.jsonl       one exchange a line, in JSON
 
-The record of what was asked of a language model, and a model that is asked nothing twice.
-
-    OUT/llm.jsonl       one exchange a line, in JSON, without secrets
-
-What is in the record is answered from there. So a study that was cut off goes on with the answers that it had, and a
-record alone, without a network, repeats a recommendation. An answer belongs to a request, all of it: model,
-temperature, seed, schema and every message. If one letter of the prompt differs, the record has no answer to it. The
-answers of a conversation that led to no valid one are withdrawn, so that the study asks again when it is run again.
-
-A line that can't be read, such as the last one of a process that was killed while it wrote, is passed over and told.
-
-HTTP answers that can't fill the memory or drip for ever.
-
-A server is trusted with neither: what it sends is counted while it is read. Compressed answers are refused, as a few
-bytes of them may be gigabytes.
-
-What of a request a server understands: it says so by refusing the rest.
+Recorded requests are answered from the record. So an interrupted study resumes with the same answers, and a record
+alone reproduces a recommendation without a network. The key is the whole request: model, temperature, seed, schema and
+every message; any difference in the prompt is a cache miss. The answers of a conversation without a valid answer are
+withdrawn, so that the study asks again when it is resumed. Unreadable lines, such as a partial last line of a killed
+process, are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -80,15 +71,15 @@ class Message(BaseModel, frozen=True, extra="forbid"):
 
 
 class ChatRequest(BaseModel, frozen=True, extra="forbid"):
-    """One question to a model.
+    """One request to a model.
 
     Attributes:
-        model: Its name.
-        temperature: Of the answer.
-        seed: For servers that draw by seed, >= 0.
-        max_answer_tokens: Longest answer.
+        model: Name of the model.
+        temperature: Sampling temperature.
+        seed: Sampling seed, for servers that support it, >= 0.
+        max_answer_tokens: Token limit of the answer.
         messages: The conversation so far.
-        answer_schema: JSON schema of the answer; None where the model is not to be told it.
+        answer_schema: JSON schema of the answer; None if it is not sent.
     """
 
     model: str
@@ -99,14 +90,14 @@ class ChatRequest(BaseModel, frozen=True, extra="forbid"):
     answer_schema: dict[str, Any] | None
 
     def digest(self) -> str:
-        """Return the SHA-256 of all of the request, in hexadecimal."""
+        """Return the SHA-256 of the whole request, in hexadecimal."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def redacted(self, secrets: Iterable[str]) -> ChatRequest:
-        """Return the request as it may be sent and kept."""
-        known = tuple(secrets)
-        messages = tuple(Message(role=m.role, content=redact(m.content, known)) for m in self.messages)
+        """Return the request without secrets."""
+        secret_values = tuple(secrets)
+        messages = tuple(Message(role=m.role, content=redact(m.content, secret_values)) for m in self.messages)
         return self.model_copy(update={"messages": messages})
 
 
@@ -114,13 +105,13 @@ class ChatReply(BaseModel, frozen=True, extra="forbid"):
     """One answer of a model.
 
     Attributes:
-        text: What it said; empty if nothing.
-        finish_reason: Why it ended: `stop`, `length`, `content_filter` or a word of the server's.
-        refusal: What it said where it refused to answer; None if it did not.
-        model: The name that the server gives the model.
+        text: Text of the answer; may be empty.
+        finish_reason: Why it ended: `stop`, `length`, `content_filter` or a server-specific reason.
+        refusal: Text of a refusal to answer; None if there is none.
+        model: Name of the model as given by the server.
         prompt_tokens: Tokens of the request; None if the server does not count.
-        completion_tokens: Tokens of the answer, likewise.
-        cost_usd: What the two cost; None without a price.
+        completion_tokens: Tokens of the answer; None if the server does not count.
+        cost_usd: Cost of both; None without a price.
     """
 
     text: str = ""
@@ -133,22 +124,22 @@ class ChatReply(BaseModel, frozen=True, extra="forbid"):
 
 
 class Exchange(BaseModel, frozen=True, extra="forbid"):
-    """One request with what came of it: a line of the record.
+    """One request with its outcome: a line of the record.
 
     Attributes:
-        version: Of this form.
-        time: When it was over, in UTC.
-        server: The address that was asked.
-        request_digest: Of the request as it was meant; what is kept of it is redacted.
-        request: What was asked, without secrets.
-        response_format: How the server was told the answer's form.
-        left_out: Parameters that the server had refused before and that were not sent.
-        statuses: HTTP status of every attempt that got one.
+        version: Version of this format.
+        time: When it ended, in UTC.
+        server: Address of the server.
+        request_digest: Digest of the request before redaction.
+        request: The request, without secrets.
+        response_format: How the answer's form was requested.
+        left_out: Parameters that were omitted because the server had refused them.
+        statuses: HTTP status of every attempt with a response.
         reply: The answer; None if there was none.
         error: Why there was none, without secrets.
         seconds: From first attempt to last.
-        prompt: What the request showed; None in records from before that could be chosen.
-        withdraws: Whether it takes back what was answered to the request before.
+        prompt: Shape of the prompt; None in old records.
+        withdraws: Whether it withdraws the earlier answers to the request.
     """
 
     version: Literal[1] = 1
@@ -167,7 +158,7 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
 
 
 class Chat(Protocol):
-    """Answers requests."""
+    """A language model that answers requests."""
 
     def complete(self, request: ChatRequest) -> ChatReply:
         """Return the model's answer; equal requests get equal answers.
@@ -186,12 +177,12 @@ DISPENSABLE = ("temperature", "seed")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a server is asked.
+    """The request parameters that a server supports.
 
     Attributes:
-        limit_names: What it may call the longest answer, in tokens; the first is tried.
-        response_formats: How it may be told the answer's form; the first is tried.
-        left_out: Parameters that it is not told.
+        limit_names: Possible names of the token limit; the first is used.
+        response_formats: Possible response formats; the first is used.
+        left_out: Parameters that are not sent.
     """
 
     limit_names: tuple[str, ...]
@@ -200,25 +191,27 @@ class Dialect:
 
     @classmethod
     def first(cls, is_openai: bool) -> Dialect:
-        """Return how a server is asked that has refused nothing yet."""
+        """Return the dialect before any refusal."""
         names = ("max_completion_tokens", "max_tokens")
         return cls(names if is_openai else names[::-1])
 
     def for_request(self, request: ChatRequest) -> Dialect:
-        """Return how a request is put: one without a schema asks for any JSON object."""
+        """Return the dialect for a request; without a schema it requests any JSON object."""
         if request.answer_schema is not None:
             return self
         return replace(self, response_formats=tuple(name for name in self.response_formats if name != "json_schema"))
 
     def without_refused(self, refusal: str) -> Dialect | None:
-        """Return how to ask after a refusal; None if nothing is left to leave out.
+        """Return the dialect after a refusal; None if nothing is left to omit.
 
         Args:
-            refusal: The server's words, in lower case.
+            refusal: The server's message, in lower case.
         """
         for name in DISPENSABLE:
             if name not in self.left_out and name in refusal:
-                return replace(self, left_out=tuple(each for each in DISPENSABLE if each in {*self.left_out, name}))
+                return replace(
+                    self, left_out=tuple(parameter for parameter in DISPENSABLE if parameter in {*self.left_out, name})
+                )
         if len(self.limit_names) > 1 and self.limit_names[0] in refusal:
             return replace(self, limit_names=self.limit_names[1:])
         if len(self.response_formats) > 1:
@@ -226,7 +219,7 @@ class Dialect:
         return None
 
     def arguments(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the arguments of the API's call."""
+        """Return the arguments of the API call."""
         arguments: dict[str, Any] = {
             "model": request.model,
             "messages": [message.model_dump() for message in request.messages],
@@ -247,15 +240,15 @@ BUSY = (408, 409, 429)
 
 
 def has_key(settings: RecommenderConfig) -> bool:
-    """Return whether a model can be asked: the environment holds a key, or none is needed."""
+    """Return whether the model's credentials are available: the environment holds a key, or none is needed."""
     return settings.api_key_variable is None or bool(os.environ.get(settings.api_key_variable, "").strip())
 
 
 def key_of(settings: RecommenderConfig) -> str:
-    """Return the key.
+    """Return the API key.
 
     Raises:
-        RecommenderError: If there is none.
+        RecommenderError: If there is none, or it is not printable ASCII.
     """
     if settings.api_key_variable is None:
         return NO_KEY_NEEDED
@@ -280,7 +273,7 @@ def server_of(settings: RecommenderConfig) -> str:
     """Return the address of the server: the configuration's, else the environment's, else OpenAI's.
 
     Raises:
-        RecommenderError: If the environment's is none, or holds a user or a password.
+        RecommenderError: If the environment's is invalid, or contains a user or a password.
     """
     if settings.base_url is not None:
         return settings.base_url
@@ -291,11 +284,11 @@ def server_of(settings: RecommenderConfig) -> str:
 
 
 class OpenAIChat:
-    """A connection to a server; closed by whoever opened it.
+    """A client of a server, to be closed by its creator.
 
     Args:
-        settings: Which server and model.
-        on_exchange: Is told every exchange, failed ones included, without secrets.
+        settings: Server and model.
+        on_exchange: Called with every exchange, failed ones included, without secrets.
 
     Raises:
         RecommenderError: If there is no key, or no address.
@@ -321,7 +314,7 @@ class OpenAIChat:
         self.close()
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._client.close()
 
     def complete(self, request: ChatRequest) -> ChatReply:
@@ -331,7 +324,7 @@ class OpenAIChat:
             UnreachableModelError: If the server can't be reached, is too busy, fails or does not speak the protocol.
             RecommenderError: If it refuses the request.
         """
-        meant = request.digest()
+        digest = request.digest()
         request = request.redacted(self._secrets)
         while True:
             self._statuses.clear()
@@ -342,7 +335,7 @@ class OpenAIChat:
                 Exchange(
                     time=datetime.now(UTC).isoformat(timespec="seconds"),
                     server=self.server,
-                    request_digest=meant,
+                    request_digest=digest,
                     request=request,
                     response_format=dialect.response_formats[0],
                     left_out=dialect.left_out,
@@ -364,7 +357,7 @@ class OpenAIChat:
     def _try(
         self, request: ChatRequest, dialect: Dialect
     ) -> tuple[ChatReply | None, RecommenderError | None, str | None]:
-        """Return the answer, or the error and, if the server refused the request's form, its words."""
+        """Return the answer, or the error and, if the server refused the request's parameters, its message."""
         import openai
 
         try:
@@ -377,7 +370,7 @@ class OpenAIChat:
             return None, error, None
 
     def _error(self, fault: Exception) -> RecommenderError:
-        """Return what can happen to a connection as this program's error."""
+        """Return the error of this package for an exception of the client."""
         import openai
 
         where = f"the language model's server {self.server}"
@@ -395,7 +388,7 @@ class OpenAIChat:
                 return UnreachableModelError(Fault(where, problem=f"can't be used: {fault}"))
 
     def _of_status(self, error: openai.APIStatusError) -> RecommenderError:
-        """Return what an HTTP status means."""
+        """Return the error for an HTTP status."""
         status, text = error.status_code, self._shown(error)
         where = f"the language model's server {self.server}"
         if status in BUSY or status >= 500:
@@ -419,7 +412,7 @@ class OpenAIChat:
         return one_line(redact(text, self._secrets))
 
     def _reply(self, body: str) -> ChatReply:
-        """Read a chat completion; nothing of it is trusted."""
+        """Parse a chat completion as untrusted input."""
         try:
             document = json.loads(body)
             choice = document["choices"][0]
@@ -472,7 +465,7 @@ class OpenAIChat:
 
 
 def _origin(error: openai.APIStatusError) -> str:
-    """Return where a redirection leads: no more of it than scheme, host and port."""
+    """Return the target of a redirect, reduced to scheme, host and port."""
     try:
         parts = urlsplit(error.response.headers.get("location", ""))
         return one_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}") if parts.netloc else "another path"
@@ -495,14 +488,14 @@ Line = TypeVar("Line")
 
 
 class Transcript:
-    """A file of exchanges, read once and added to.
+    """A file of exchanges, read once and appended to.
 
     Args:
-        path: The file; it need not be there yet.
-        must_exist: Whether it has to be there.
+        path: The file; it may be missing.
+        must_exist: Whether it must exist.
 
     Raises:
-        LogError: If it can't be read, or is not there and must be.
+        LogError: If it can't be read, or is missing and must exist.
     """
 
     def __init__(self, path: Path, must_exist: bool = False) -> None:
@@ -512,22 +505,22 @@ class Transcript:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """All that can be read, in order."""
+        """All readable exchanges, in order."""
         return tuple(self._exchanges)
 
     def find(self, request_digest: str) -> Exchange | None:
-        """Return the exchange on a request: the first that brought an answer, else the last that failed.
+        """Return the exchange of a request: the first one with an answer, else the last failed one.
 
-        What stands before a withdrawal of the request does not count.
+        Exchanges before a withdrawal of the request are ignored.
         """
-        found: list[Exchange] = []
+        matches: list[Exchange] = []
         for exchange in self._exchanges:
             if exchange.request_digest == request_digest:
-                found = [] if exchange.withdraws else [*found, exchange]
-        return next((exchange for exchange in found if exchange.reply is not None), found[-1] if found else None)
+                matches = [] if exchange.withdraws else [*matches, exchange]
+        return next((exchange for exchange in matches if exchange.reply is not None), matches[-1] if matches else None)
 
     def add(self, exchange: Exchange) -> None:
-        """Keep an exchange, on disk before anything else happens.
+        """Append an exchange and sync it to disk.
 
         Raises:
             EngineError: If it can't be written, as when the disk is full.
@@ -555,14 +548,14 @@ class Transcript:
 
 
 def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], bool]:
-    """Return the lines of a record that can be read, and whether its last one is whole.
+    """Return the readable lines of a record, and whether its last line is complete.
 
     Args:
         path: The file.
-        read: Makes a value of a line's JSON, or raises a `ValidationError`.
+        read: Parses a line's JSON, or raises a `ValidationError`.
 
     Raises:
-        LogError: If it is no file that can be read.
+        LogError: If the file can't be read.
     """
     try:
         if not path.is_file():  # a pipe would be waited for
@@ -571,24 +564,24 @@ def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], boo
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise LogError(Fault("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}")) from error
-    found = []
+    values = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
         if not line.strip():
             continue
         try:
-            found.append(read(line))
+            values.append(read(line))
         except ValidationError as error:
             fault = one_line(str(error.errors()[0]["msg"]), 100)
             logger.warning("line %d of %s can't be read and is passed over (%s)", number, path, fault)
-    return found, not text or text.endswith("\n")
+    return values, not text or text.endswith("\n")
 
 
 class RecordedChat:
-    """Answers from a record, and asks a server for what is not in it; closed by whoever opened it.
+    """A chat that answers from a record and sends other requests to a server, to be closed by its creator.
 
     Args:
-        settings: Names the server, or the record that replaces it.
-        transcript: Where exchanges are kept and looked up; None keeps them nowhere.
+        settings: The server, or the record that replaces it.
+        transcript: Record for lookup and recording; None disables both.
 
     Raises:
         LogError: If the record to be replayed can't be read.
@@ -613,7 +606,7 @@ class RecordedChat:
             self._live = None
 
     def complete(self, request: ChatRequest) -> ChatReply:
-        """Return the recorded answer, or ask for one and record it.
+        """Return the recorded answer, or request and record one.
 
         Raises:
             RecommenderError: If there is none.
@@ -622,19 +615,19 @@ class RecordedChat:
         if len(request.messages) <= OPENING:
             self._conversation.clear()
         reply = self._answer(request, digest)
-        if self._transcript is not None and (kept := self._transcript.find(digest)) is not None:
-            self._conversation.append(kept)
+        if self._transcript is not None and (exchange := self._transcript.find(digest)) is not None:
+            self._conversation.append(exchange)
         return reply
 
     def _answer(self, request: ChatRequest, digest: str) -> ChatReply:
         for record in filter(None, (self._transcript, self._replayed)):
-            known = record.find(digest)
-            if known is not None and known.reply is not None:
+            exchange = record.find(digest)
+            if exchange is not None and exchange.reply is not None:
                 if record is self._replayed:
-                    self._keep(known)
-                return known.reply
-            if known is not None and self._replayed is not None:
-                raise RecommenderError(Fault("the recorded request", problem=f"was not answered: {known.error}"))
+                    self._keep(exchange)
+                return exchange.reply
+            if exchange is not None and self._replayed is not None:
+                raise RecommenderError(Fault("the recorded request", problem=f"was not answered: {exchange.error}"))
         if self._replayed is not None:
             raise RecommenderError(_not_recorded(request, self._replayed))
         if self._live is None:
@@ -647,49 +640,51 @@ class RecordedChat:
 
 
 def _not_recorded(request: ChatRequest, replayed: Transcript) -> str:
-    """Return why a record does not answer a request: what differs in the one that is most like it."""
-    asked = request.redacted(()).model_dump(mode="json")
+    """Return why a record does not answer a request: the differences from its most similar request."""
+    wanted = request.redacted(()).model_dump(mode="json")
 
     def differences(exchange: Exchange) -> list[str]:
-        return _differences(asked, exchange.request.model_dump(mode="json"))
+        return _differences(wanted, exchange.request.model_dump(mode="json"))
 
     nearest = min((differences(exchange) for exchange in replayed.exchanges), key=len)
-    what = ", ".join(nearest) or "what was taken out of it as a secret"
+    difference = ", ".join(nearest) or "what was taken out of it as a secret"
     return (
         f"recorded exchanges must hold the answer to the request that is made, got {replayed.path}, whose most similar "
-        f"request differs in {what}: it was recorded for other settings, another diagnosis or another version"
+        f"request differs in {difference}: it was recorded for other settings, another diagnosis or another version"
     )
 
 
 def _differences(asked: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
-    found = []
+    differences = []
     for name, value in asked.items():
         other = recorded[name]
         if value == other:
             continue
         if name == "messages":
-            found += [
-                f"message {number} ({here['role']})"
-                for number, (here, there) in enumerate(zip(value, other, strict=False), start=1)
-                if here != there
+            differences += [
+                f"message {number} ({asked_message['role']})"
+                for number, (asked_message, recorded_message) in enumerate(zip(value, other, strict=False), start=1)
+                if asked_message != recorded_message
             ]
-            found += [f"the number of messages ({len(other)} there, {len(value)} here)"] * (len(value) != len(other))
+            differences += [f"the number of messages ({len(other)} there, {len(value)} here)"] * (
+                len(value) != len(other)
+            )
         elif name == "answer_schema":
-            found.append("the strategies and ranges to choose from")
+            differences.append("the strategies and ranges to choose from")
         else:
-            found.append(f"{name} ({other!r} there, {value!r} here)")
-    return found
+            differences.append(f"{name} ({other!r} there, {value!r} here)")
+    return differences
 
 
 MAX_BYTES = 1_000_000
 
 
 class UnboundedAnswerError(Exception):
-    """A server sends more than an answer can be, or compresses it."""
+    """A server's response is too long, or is compressed."""
 
 
 class _BoundedStream(httpx2.SyncByteStream):
-    """A body that is given up when it gets too long or takes too long."""
+    """A response body that raises if it is too long or takes too long."""
 
     def __init__(self, stream: httpx2.SyncByteStream, request: httpx2.Request, seconds: float) -> None:
         self._stream = stream
@@ -712,10 +707,10 @@ class _BoundedStream(httpx2.SyncByteStream):
 
 
 def bounding_hook(seconds: float) -> Callable[[httpx2.Response], None]:
-    """Return a response hook for an HTTP client.
+    """Return a response hook for an HTTP client that bounds response bodies.
 
     Args:
-        seconds: That the body of an answer may take.
+        seconds: Time limit of a body.
     """
 
     def bound(response: httpx2.Response) -> None:

@@ -1,26 +1,23 @@
-"""The ledger of a study: runs planned trials that the log does not hold yet, and writes each as it finishes.
+"""The ledger of a study: runs planned trials that are not in the log yet, and logs each as it finishes.
 
-A trial's identity is the configuration, what is tried, and the code of a user's own strategy: once that is edited, its
-trials are run again. Trials are numbered in the order in which they are planned, so a study that was cut off plans the
+**Identity.** A trial is identified by the configuration, its settings, and the code of a user's own strategy: if that
+is edited, its trials are run again. Trials are numbered in the order of planning, so an interrupted study plans the
 same trials again and finds those that finished.
 
-A trial of fewer rounds than the study's keeps its end as a checkpoint, from which a longer trial of the same
-configuration goes on. Such checkpoints stay until `release`; one that is lost costs time and changes no result.
+**Checkpoints.** A trial of fewer rounds than the study's keeps its final state as a checkpoint, from which a longer
+trial of the same configuration continues. These checkpoints are kept until `release`; a lost one costs time but changes
+no result.
 
-A trial that trains its configuration several times, and counts as the median of its trainings.
+**Repetitions.** A trial may consist of several trainings and is their median. Each training has its own seed, the first
+one the trial's, and trials of one seed share them. So split, initial model, batches and episodes differ between
+trainings, not between candidates. With an odd number R of them,
 
-Each training has a seed of its own, the first the trial's, and all trials of a seed have the same ones. So split,
-initial model, batches and episodes differ between trainings, not between candidates. With an odd number R of them,
+    fitness = median of the R fitnesses, where failed trainings rank lowest
 
-    fitness = median of the R fitnesses, of which a training that failed has the least
-
-is that of one training, the trial's for all that has no median: clients, bytes, notes, the kept model. Its curves are
-medians round by round over the trainings that completed. If most trainings fail, so has the trial. Seconds are those of
-all.
-
-A training keeps its end as a checkpoint until the trial is logged: a study that is cut off repeats none that ended.
-
-The trials of a study beside each other: the best, the worst, what they cost.
+is that of one training, which also gives all fields without a median: clients, bytes, notes, the saved model. Curves
+are medians per round over the completed trainings. If most trainings fail, the trial has failed. Seconds are totals. A
+training keeps its final state as a checkpoint until the trial is logged, so an interrupted study repeats no finished
+one.
 """
 
 from __future__ import annotations
@@ -48,26 +45,26 @@ SEEDS = 2**31
 
 
 def trainings_of(settings: TrialSettings, repetitions: int) -> list[TrialSettings]:
-    """Return the trainings of a trial: itself alone, or so many on seeds of their own."""
+    """Return the trainings of a trial: the trial itself, or `repetitions` trainings with their own seeds."""
     if repetitions == 1:
         return [settings]
     seed = settings.session.seed
     seeds = [seed, *(integer(seed, "repetition", number) % SEEDS for number in range(1, repetitions))]
-    return [replace(settings, whole=False).on_seed(each) for each in seeds]
+    return [replace(settings, whole=False).on_seed(training_seed) for training_seed in seeds]
 
 
 def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
-    """Return the trial that its trainings make.
+    """Return the median trial of its trainings.
 
     Args:
-        settings: Of the trial.
-        trainings: Of `trainings_of`, in that order, an odd number.
+        settings: Settings of the trial.
+        trainings: Results of `trainings_of`, in that order, an odd number.
     """
     if len(trainings) == 1:
         return trainings[0]
     completed = [training for training in trainings if training.status == "completed"]
     failed = [training for training in trainings if training.status == "failed"]
-    told = [
+    failure_notes = [
         f"{len(failed)} of {len(trainings)} trainings failed, seed {each.seed}: {each.error}" for each in failed[:1]
     ]
     common: dict[str, Any] = {
@@ -79,7 +76,7 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
         "finished_at": max(training.finished_at for training in trainings),
     }
     if len(failed) > len(completed):
-        return replace(failed[0], error=told[0], **common)
+        return replace(failed[0], error=failure_notes[0], **common)
     fitness = _median((training.fitness for training in completed), len(failed))
     middle = next(training for training in completed if training.fitness == fitness)
     return replace(
@@ -89,24 +86,28 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
         own_fitness=_median((training.own_fitness for training in completed), len(failed)),
         clean_fitness=_median((training.clean_fitness for training in completed), len(failed)),
         objectives=_median_objectives(completed, len(failed)),
-        notes=(*middle.notes, *told),
+        notes=(*middle.notes, *failure_notes),
     )
 
 
 def _median(values: Iterable[float], num_failed: int) -> float:
-    """Return the median of some trainings, beside fewer that failed, which are worse than any."""
+    """Return the median of the completed trainings and fewer failed ones, which rank lowest."""
     return median([*values, *[-inf] * num_failed])
 
 
 def _median_objectives(completed: Sequence[Trial], num_failed: int) -> tuple[float, ...] | None:
-    each = [training.objectives for training in completed if training.objectives is not None]
-    return tuple(_median(values, num_failed) for values in zip(*each, strict=True)) if each else None
+    objective_values = [training.objectives for training in completed if training.objectives is not None]
+    return (
+        tuple(_median(values, num_failed) for values in zip(*objective_values, strict=True))
+        if objective_values
+        else None
+    )
 
 
 def _median_curves(completed: Sequence[Trial]) -> dict[str, Any]:
-    """Return what was measured in every round, by field."""
+    """Return the median of each per-round field, by name."""
     curves = {}
-    for name in (one.name for one in fields(Trial) if one.name.startswith("round_")):
+    for name in (trial_field.name for trial_field in fields(Trial) if trial_field.name.startswith("round_")):
         measured = [curve for training in completed if (curve := getattr(training, name)) is not None]
         if measured:
             curves[name] = tuple(np.median(np.array(measured), axis=0).tolist())
@@ -119,22 +120,22 @@ def _total_seconds(trainings: Sequence[Trial]) -> dict[str, float]:
 
 
 def told_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:
-    """Return what is told of trainings and tells of trials: the mean of their trainings' rounds, rounded down.
+    """Return a progress callback for trainings that reports trials: the mean rounds of their trainings, rounded down.
 
     Args:
-        on_rounds: Told of trials, by key.
+        on_rounds: Progress callback for trials, by key.
         trial_of: The trial's key, by that of a training.
-        repetitions: Trainings of a trial.
+        repetitions: Trainings per trial.
     """
-    known: dict[str, int] = {}
+    rounds_by_training: dict[str, int] = {}
 
     def told(rounds: Mapping[str, int]) -> None:
-        known.update(rounds)
+        rounds_by_training.update(rounds)
         totals: dict[str, int] = {}
-        for training, done in known.items():
+        for training, num_done in rounds_by_training.items():
             trial = trial_of[training]
-            totals[trial] = totals.get(trial, 0) + done
-        on_rounds({trial: done // repetitions for trial, done in totals.items()})
+            totals[trial] = totals.get(trial, 0) + num_done
+        on_rounds({trial: num_done // repetitions for trial, num_done in totals.items()})
 
     return told
 
@@ -144,29 +145,30 @@ logger = logging.getLogger("fedscout")
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """What all trials of a study share.
+    """Facts shared by all trials of a study.
 
     Attributes:
-        name: Of the study.
+        name: Name of the study.
         num_rounds: Rounds of a full training.
         cohort: The clients, on which strategies depend.
-        session: What trials fix for their messages: the study's seed and local training, split, limits of time.
-        view: Whose rows the fitness is measured on.
-        timeout_seconds: Of a trial.
+        session: Message settings of the trials: the study's seed and local training, split, time limits.
+        view: View of the test rows on which the fitness is measured.
+        timeout_seconds: Time limit of a trial.
         searcher: Name of the searcher.
-        config_hash: Of everything that decides results.
+        config_hash: Hash of everything that determines results.
         config: The whole configuration as JSON.
-        versions: Of the libraries.
-        data_digest: Of the rows and who holds which; None where it is not known.
-        guessing: Fitness of a constant answer, such as the most frequent class: what a failed trial is worth.
+        versions: Versions of the libraries.
+        data_digest: Digest of the rows and their partition; None if unknown.
+        guessing: Fitness of a constant answer, such as the most frequent class, which is assigned to failed trials.
         measure: What the fitness measures.
-        objectives: What makes the fitness of a trial, and beside it what else a front is of; none takes its mean score.
+        objectives: Objectives of the fitness and, if there are two, of the front; none uses the mean score.
         second_measure: What the second objective measures, if there is one.
-        selection: Who trains where a strategy does not say; None leaves that to the strategy.
-        dealing: How rows came to the clients; None where nobody knows.
-        repetitions: Trainings of a trial, an odd number; see `fedscout.search.ledger`.
+        selection: The selection policy used when the strategy samples no clients itself; None leaves it to the
+            strategy.
+        dealing: Data set and partition; None if unknown.
+        repetitions: Trainings per trial, an odd number; see `fedscout.search.ledger`.
         same_test_rows: Whether every seed tests on the same rows.
-        is_measured: Whether the search itself is measured, so that it may know nothing of these data.
+        is_measured: Whether the search itself is benchmarked, so that priors from the same data are excluded.
     """
 
     name: str
@@ -192,7 +194,7 @@ class StudyFacts:
 
     @property
     def selection_kind(self) -> str | None:
-        """Kind of the policy that says who trains; None where the strategy does."""
+        """Kind of the selection policy; None if the strategy samples clients itself."""
         return None if self.selection is None else self.selection.kind
 
     def trial(
@@ -208,10 +210,10 @@ class StudyFacts:
 
         Args:
             phase: `baseline`, `search`, `tuned-baseline`, `confirmation` or `train`.
-            strategy: What is tried.
-            seed: Of split, model and batches; None is the study's.
-            generation: Of the searcher, from 1; 0 outside the search.
-            learning_rate: The clients' step size, where it is neither the study's nor the strategy's.
+            strategy: The configuration.
+            seed: Seed of split, model and batches; None is the study's.
+            generation: Generation of the searcher, from 1; 0 outside the search.
+            learning_rate: Client learning rate that overrides the study's and the strategy's.
             num_rounds: Rounds from the start, fewer than the study's; None is all of them.
         """
         training = strategy.local_training(self.session.training)
@@ -240,11 +242,11 @@ class StudyFacts:
 
 @dataclass(frozen=True)
 class StudyEvents:
-    """What a display may want to know; every callback is optional.
+    """Optional callbacks for a display.
 
     Attributes:
-        on_record: A trial finished, or was found in the log (second argument True).
-        on_rounds: Rounds done by running trials.
+        on_record: Called when a trial finishes, or is found in the log (second argument True).
+        on_rounds: Called with the finished rounds of running trials.
     """
 
     on_record: Callable[[Trial, bool], None] | None = None
@@ -252,13 +254,13 @@ class StudyEvents:
 
 
 class Ledger:
-    """Plans, runs, logs.
+    """Plans, runs and logs trials.
 
     Args:
-        facts: What all trials share.
-        runner: Gives the trials.
-        log: Where they are written; read once, here.
-        events: For a display.
+        facts: Facts shared by all trials.
+        runner: Runs the trials.
+        log: Log of the trials; read once, on construction.
+        events: Callbacks for a display.
     """
 
     def __init__(
@@ -274,34 +276,34 @@ class Ledger:
         self._noted: set[tuple[str, str]] = set()
 
     def know_told(self, strategy: str, notes: Iterable[str]) -> None:
-        """Tell none of these notes of a strategy's trials, as they were told before."""
+        """Suppress these notes on a strategy's trials, as they were reported before."""
         self._noted.update((strategy, note) for note in notes)
 
     def run(self, batch: Sequence[TrialSettings]) -> list[Trial]:
-        """Bring a batch of trials to its end and return them, in its order."""
+        """Run a batch of trials and return them in its order."""
         first = self._next
         self._next += len(batch)
         trials: dict[int, Trial] = {}
         for position, settings in enumerate(batch):
             logged = self._logged.get((first + position, settings.key))
             if logged is not None and _has_every_round(logged, settings):
-                asked = None if settings.whole else settings.num_rounds
-                trials[position] = replace(logged, spec=settings.strategy, asked_rounds=asked)
+                asked_rounds = None if settings.whole else settings.num_rounds
+                trials[position] = replace(logged, spec=settings.strategy, asked_rounds=asked_rounds)
                 self._forget(settings)  # in case the run ended between log and checkpoint
         for trial in trials.values():
             self._tell(trial, known=True)
         missing = [position for position in range(len(batch)) if position not in trials]
         parts = {position: self._trainings(batch[position]) for position in missing}
-        planned = [(position, place) for position in missing for place in range(len(parts[position]))]
-        ended: dict[int, dict[int, Trial]] = {position: {} for position in missing}
-        results = self._runner.run([parts[position][place] for position, place in planned], self._progress(batch))
+        planned = [(position, number) for position in missing for number in range(len(parts[position]))]
+        finished: dict[int, dict[int, Trial]] = {position: {} for position in missing}
+        results = self._runner.run([parts[position][number] for position, number in planned], self._progress(batch))
         try:
             for index, result in results:
-                position, place = planned[index]
-                ended[position][place] = self._of_this_study(first + position, result)
-                if len(ended[position]) < len(parts[position]):
+                position, number = planned[index]
+                finished[position][number] = self._of_this_study(first + position, result)
+                if len(finished[position]) < len(parts[position]):
                     continue
-                trial = median_of(batch[position], [part for _, part in sorted(ended.pop(position).items())])
+                trial = median_of(batch[position], [part for _, part in sorted(finished.pop(position).items())])
                 self._log.append(trial)
                 self._forget(batch[position])
                 trials[position] = trial
@@ -322,26 +324,26 @@ class Ledger:
         return told_by_trial(on_rounds, trial_of, repetitions)
 
     def release(self) -> None:
-        """Remove the ends of short trials that nothing will go on from."""
+        """Remove the checkpoints of short trials that will not be continued."""
         for checkpoint in self._kept:
             self._runner.forget(checkpoint)
         self._kept.clear()
 
     def _of_this_study(self, number: int, trial: Trial) -> Trial:
         facts = self.facts
-        own, clean = trial.own_fitness, trial.clean_fitness
-        found = [objective.fitness(trial, facts.view) for objective in facts.objectives]
+        own_fitness, clean_fitness = trial.own_fitness, trial.clean_fitness
+        objective_values = [objective.fitness(trial, facts.view) for objective in facts.objectives]
         if facts.objectives:
-            own, clean = (facts.objectives[0].fitness(trial, view) for view in ("own", "clean"))
+            own_fitness, clean_fitness = (facts.objectives[0].fitness(trial, view) for view in ("own", "clean"))
         return replace(
             trial,
             study=facts.name,
             trial=number,
             searcher=facts.searcher,
-            fitness=clean if facts.view == "clean" else own,
-            own_fitness=own,
-            clean_fitness=clean,
-            objectives=tuple(found) if len(found) > 1 else None,
+            fitness=clean_fitness if facts.view == "clean" else own_fitness,
+            own_fitness=own_fitness,
+            clean_fitness=clean_fitness,
+            objectives=tuple(objective_values) if len(objective_values) > 1 else None,
             versions=facts.versions,
             config=facts.config,
         )
@@ -366,7 +368,7 @@ class Ledger:
 def _has_every_round(logged: Trial, settings: TrialSettings) -> bool:
     """Whether a logged trial may be compared with others.
 
-    Earlier versions logged a strategy with its own `start` with as many rounds as it happened to tell of.
+    Earlier versions logged strategies with their own `start` with however many rounds these reported.
     """
     return logged.status == "failed" or logged.num_rounds == settings.num_rounds
 
@@ -375,12 +377,12 @@ BASELINE = FedAvgSpec()
 
 
 def full_trainings_of(trials: Iterable[Trial], num_rounds: int) -> float:
-    """Return what trials cost, in full trainings: of a configuration that went on, its longest trial counts.
+    """Return the cost of trials in full trainings: for a continued configuration, its longest trial counts.
 
     A trial that failed early counts in full.
 
     Args:
-        trials: Of one seed.
+        trials: Trials of one seed.
         num_rounds: Rounds of a full training.
     """
     longest: dict[str, int] = {}
@@ -391,35 +393,35 @@ def full_trainings_of(trials: Iterable[Trial], num_rounds: int) -> float:
 
 
 def comparable(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the full trainings that went through."""
+    """Return the completed full trainings."""
     return [trial for trial in trials if trial.status == "completed" and trial.whole]
 
 
 def front_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the full trainings that no other beats, best by the first objective first; none without two objectives.
+    """Return the non-dominated full trainings, best by the first objective first; empty without two objectives.
 
-    One beats another if it is no worse by any objective and better by one. Of equals the earliest stands for all.
+    One dominates another if it is no worse by any objective and better by one. Of ties only the earliest is returned.
     """
-    left = sorted((trial for trial in comparable(trials) if trial.objectives), key=lambda trial: trial.trial)
-    found: list[Trial] = []
-    for trial in left:
-        others = [other.objectives or () for other in left if other is not trial]
-        known = [one.objectives for one in found]
-        if trial.objectives not in known and not any(beats(other, trial.objectives or ()) for other in others):
-            found.append(trial)
-    return sorted(found, key=lambda trial: -trial.fitness)
+    candidates = sorted((trial for trial in comparable(trials) if trial.objectives), key=lambda trial: trial.trial)
+    front: list[Trial] = []
+    for trial in candidates:
+        others = [other.objectives or () for other in candidates if other is not trial]
+        front_values = [member.objectives for member in front]
+        if trial.objectives not in front_values and not any(beats(other, trial.objectives or ()) for other in others):
+            front.append(trial)
+    return sorted(front, key=lambda trial: -trial.fitness)
 
 
 def beats(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether one is no worse than the other by any objective, and better by one."""
+    """Return whether `ours` dominates `theirs`: no worse by any objective, and better by one."""
     return tuple(ours) != tuple(theirs) and all(our >= their for our, their in zip(ours, theirs, strict=True))
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """Return the completed full training of largest fitness, the earliest of equals; None if there is none."""
+    """Return the completed full training of largest fitness, the earliest of ties; None if there is none."""
     return max(comparable(trials), key=lambda trial: trial.fitness, default=None)
 
 
 def worst_of(trials: Sequence[Trial]) -> Trial | None:
-    """Return the completed full training of smallest fitness, the earliest of equals; None if there is none."""
+    """Return the completed full training of smallest fitness, the earliest of ties; None if there is none."""
     return min(comparable(trials), key=lambda trial: trial.fitness, default=None)

@@ -1,29 +1,26 @@
-"""Objectives: the fitness of a trial, what it measures, and where a data set comes from.
+"""Objectives: the fitness of a trial, what it measures, and its display.
 
-What a fitness measures, and how people read it: in points where it is a share, else in its own unit.
-
-What a search makes as large as possible of a trial: its fitness.
+The fitness, which a search maximises, depends on the objective:
 
 - `accuracy`: the mean score, accuracy or the study's metric, of the last five rounds;
-- `worst_clients`: the same mean of the worst tenth of the clients, rounded up, which are chosen anew in each round (as
-  the tail that is reported beside the mean in Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated
-  learning. ICLR 2020);
-- `rounds_to_target`: with R rounds a training, of which the r-th is the first whose last five rounds have a mean score
-  of at least the target,
+- `worst_clients`: the same mean of the worst tenth of the clients, rounded up, chosen separately in each round (the
+  tail reported in Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated learning. ICLR 2020);
+- `rounds_to_target`: with R rounds of a training, and the r-th the first whose last five rounds have a mean score of at
+  least the target,
 
       fitness = R + 1 − r,
 
-  the rounds to spare, that one included, so at least 1. A trial that never gets there has the share of the target that
-  its best five rounds reach, in [0, 1): so it is worse than all that do, and the nearer the better;
-- `bytes_to_target`: the same with r replaced by r B / B₀, where B is what train messages and their answers carry in a
-  round and B₀ the same of plain FedAvg, 8 bytes a parameter and client: the cost in rounds of plain traffic. Who gets
-  there for more than R of these has fitness 1;
-- `time_to_accuracy`: the same with r replaced by T / T₀, where T is what the first r rounds took on the simulated clock
-  and T₀ what a round of plain FedAvg takes, with all clients, at most in the mean.
+  the remaining rounds, including that one, so at least 1. A trial that never reaches the target has the share of the
+  target that its best five rounds reach, in [0, 1), so it is worse than all that do, and better the closer it gets;
+- `bytes_to_target`: the same with r replaced by r B / B₀, where B is the traffic of train messages and their answers in
+  a round and B₀ that of plain FedAvg, 8 bytes per parameter and client: the cost in rounds of FedAvg traffic. If it
+  takes more than R of these to reach the target, the fitness is 1;
+- `time_to_accuracy`: the same with r replaced by T / T₀, where T is the duration of the first r rounds on the simulated
+  clock and T₀ an upper bound on the mean duration of a FedAvg round with all clients.
 
-A training of fewer than five rounds has all its rounds in place of five. A trial that fails has fitness 0.
+A training of fewer than five rounds uses all its rounds instead of five. A failed trial has fitness 0.
 
-How rows came to the clients, as far as that is known before anything is measured.
+Scores that are shares are displayed in points, others in their own unit.
 """
 
 from __future__ import annotations
@@ -42,20 +39,19 @@ from fedscout.search.config import ObjectiveName, View
 
 
 class Measure(BaseModel):
-    """What a fitness measures; larger is better.
+    """What a fitness measures, and its display; larger is better.
 
     Attributes:
-        goal: What is to be as high as possible, in words.
-        name: The heading of a column of scores.
-        unit: Of a difference of two scores.
-        per_unit: Units in a difference of 1: 100 where scores are shares, which are told in points.
-        best: The largest score there can be; None if that is not known.
-        step: Of the scale on which scores are read; None is the share of one test row, times `best`.
-        guessing_is_zero: Whether a constant answer is worth 0; else guessing of 0 is guessing that is not known.
-        of: Of what it is made: of the last rounds the mean score, or the worst clients', or of all when a target is
-            reached.
-        target: The mean score of five rounds that is to be reached; None where none is.
-        task: What clients learn: classes, a quantity, or to play.
+        goal: Description of the maximised quantity.
+        name: Heading of a column of scores.
+        unit: Unit of a difference of two scores.
+        per_unit: Units in a difference of 1: 100 for shares, which are displayed in points.
+        best: The largest possible score; None if unknown.
+        step: Resolution of scores; None is the share of one test row, times `best`.
+        guessing_is_zero: Whether a constant answer scores 0; otherwise a guessing score of 0 means unknown.
+        of: Basis of the fitness: the mean score or the worst clients' in the last rounds, or when a target is reached.
+        target: The target mean score of five rounds; None without one.
+        task: Learning task of the clients.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,12 +69,12 @@ class Measure(BaseModel):
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether it is the share of right answers over all test rows."""
+        """Whether it is the share of correct answers over all test rows."""
         return self == ACCURACY
 
     @property
     def worst(self) -> float | None:
-        """The smallest score there can be; None where a model can be worse than a constant answer without end."""
+        """The smallest possible score; None if it is unbounded below."""
         return None if self.guessing_is_zero else 0.0
 
     @property
@@ -88,20 +84,20 @@ class Measure(BaseModel):
 
     @property
     def span(self) -> float | None:
-        """The largest difference of two scores that there can be; None where that is not known."""
+        """The largest possible difference of two scores; None if unknown."""
         return None if self.best is None or self.worst is None else self.best - self.worst
 
     def number(self, difference: float) -> str:
-        """Return a difference without its unit, such as `+3.1`."""
+        """Return a formatted difference without its unit, such as `+3.1`."""
         digits = ".1f" if self.per_unit == 100 else ".3g"
         return f"{self.per_unit * difference:+{digits}}"
 
     def value(self, score: float) -> str:
-        """Return a score itself, such as `72.4 %`."""
+        """Return a formatted score, such as `72.4 %`."""
         return f"{100 * score:.1f} %" if self.per_unit == 100 else f"{self.per_unit * score:.3g} {self.unit}"
 
     def told(self, difference: float) -> str:
-        """Return a difference with its unit, such as `+3.1 points`."""
+        """Return a formatted difference with its unit, such as `+3.1 points`."""
         return f"{self.number(difference)} {self.unit}"
 
 
@@ -116,11 +112,11 @@ def _share(name: str) -> Measure:
 
 
 def reward(name: str, largest: float) -> Measure:
-    """Return the measure of clients that play: their score, a share of the largest, told in units of the environment.
+    """Return the measure of reinforcement-learning clients: the share of the largest score, in the score's unit.
 
     Args:
-        name: Of the score, such as `reward`.
-        largest: Score of an episode, > 0, of which a fitness is a share.
+        name: Name of the score, such as `reward`.
+        largest: Largest score of an episode, > 0.
     """
     return Measure(
         goal=f"mean {name} of an episode over the clients in the last five rounds, of {largest:g} at most",
@@ -153,14 +149,13 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Objective:
-    """What a search makes as large as possible.
+    """The objective that a search maximises.
 
     Attributes:
         name: As in `search.objective`.
         num_rounds: Rounds of a full training.
-        target: Mean score that is to be reached, > 0, if that is what counts.
-        plain_cost: What plain FedAvg sends and receives in a round, where bytes count, or how long it takes, where time
-            does.
+        target: Target mean score, > 0, for objectives with a target.
+        plain_cost: Bytes, or duration, of a round of plain FedAvg, for objectives on traffic or time.
     """
 
     name: ObjectiveName
@@ -188,7 +183,7 @@ class Objective:
         return next((number for number, mean in self._running_means(scores) if mean >= self.target), None)
 
     def _running_means(self, scores: Sequence[float]) -> list[tuple[int, float]]:
-        """Return rounds, from 1, and the mean over the window that ends with each; of less than one what there is."""
+        """Return rounds, from 1, and the mean of the window that ends there; short curves never reach the target."""
         scores = [-inf if isnan(score) else score for score in scores]  # a round without a score reaches nothing
         window = min(FITNESS_ROUNDS, self.num_rounds)
         if len(scores) < window:  # a race has just begun, and nobody is there yet
@@ -196,7 +191,7 @@ class Objective:
         return [(last, fmean(scores[last - window : last])) for last in range(window, len(scores) + 1)]
 
     def _cost(self, trial: Trial, num_rounds: int) -> float:
-        """Return what the first rounds of the trial cost, in rounds; without end if that is not known."""
+        """Return the cost of the first rounds of the trial, in rounds; infinite if unknown."""
         if self.name == "rounds_to_target":
             return num_rounds
         if self.name == "bytes_to_target":
@@ -204,10 +199,10 @@ class Objective:
         return inf if trial.round_seconds is None else fsum(trial.round_seconds[:num_rounds]) / self.plain_cost
 
     def measure(self, score: Measure) -> Measure:
-        """Return how people read the fitness.
+        """Return the measure of the fitness.
 
         Args:
-            score: How they read the score of a round.
+            score: Measure of the score of a round.
         """
         if self.name == "accuracy":
             return score
@@ -249,13 +244,13 @@ BELOW = 1 - 2**-40
 
 @dataclass(frozen=True)
 class DataOrigin:
-    """A data set and how it was dealt.
+    """A data set and its partition.
 
     Attributes:
-        dataset: Its name.
+        dataset: Name of the data set.
         partition: Kind of the partition, such as `iid`, `natural` or `dirichlet`.
-        alpha: Of a Dirichlet partition; else None.
-        class_share: Share of the classes that a client has, where that is what was dealt by; else None.
+        alpha: Parameter of a Dirichlet partition; else None.
+        class_share: Share of the classes per client, for a partition by classes; else None.
     """
 
     dataset: str

@@ -1,8 +1,8 @@
-"""A table of client settings as a file: a small Parquet, one row a cell, readable by pandas.
+"""A client settings table as a file: a small Parquet file with one row per cell, readable by pandas.
 
-Its columns are `heterogeneity`, `quantity`, `learning_rate`, `batch_size` and `local_epochs`, and beside them whatever
-whoever tuned the cells tells of each. Its metadata hold where the table comes from as JSON, with the format's mark. The
-cells are a full grid: a hole would send the clients that belong there to settings tuned for other data, unseen.
+Its columns are `heterogeneity`, `quantity`, `learning_rate`, `batch_size` and `local_epochs`, and optional ones with
+further information on each cell from tuning. Its metadata hold the provenance as JSON and a format identifier. The
+cells are a full grid: a missing cell would silently assign its clients settings tuned for other data.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _SETTINGS = ("learning_rate", "batch_size", "local_epochs")
 
 
 def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[str, Any]) -> None:
-    """Write a table so that a reader sees all of it or nothing.
+    """Write a table atomically.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         table: Its cells are a full grid.
-        provenance: Where it comes from, as JSON can hold it: by convention `dataset`, `model`, `num_classes` and
-            `metric`. Its `cells`, if there, has one mapping a cell, in the table's order, with further columns.
+        provenance: JSON-serialisable provenance: by convention `dataset`, `model`, `num_classes` and `metric`. `cells`,
+            if present, has one mapping per cell, in the table's order, with further columns.
 
     Raises:
-        ConfigurationError: If the table could not be read again, or the file can't be written.
+        ConfigurationError: If the table is invalid, or the file can't be written.
     """
-    beside = provenance.get("cells") or [{} for _ in table.cells]
-    rows = [{**asdict(cell), **more} for cell, more in zip(table.cells, beside, strict=True)]
+    extra_columns = provenance.get("cells") or [{} for _ in table.cells]
+    rows = [{**asdict(cell), **extra} for cell, extra in zip(table.cells, extra_columns, strict=True)]
     if faults := _faults(rows, provenance):
         raise ConfigurationError(Fault("a table of client settings", problem=faults[0]))
-    told = {name: value for name, value in provenance.items() if name != "cells"}
-    document = {"format": FORMAT, "threshold": table.threshold, "provenance": told}
+    table_provenance = {name: value for name, value in provenance.items() if name != "cells"}
+    document = {"format": FORMAT, "threshold": table.threshold, "provenance": table_provenance}
     metadata = {_KEY: json.dumps(document, sort_keys=True, allow_nan=False)}
     content = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
     try:
@@ -63,10 +63,10 @@ def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[s
 
 
 def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
-    """Return a table and where it comes from, with what the file tells of each cell under `cells`.
+    """Return a table and its provenance, with the further columns of each cell under `cells`.
 
     Raises:
-        ConfigurationError: If it is no file, none of this format, or its cells are not a full grid of valid settings.
+        ConfigurationError: If it is no file, has another format, or its cells are not a full grid of valid settings.
     """
     rows, document = _read(path)
     if faults := _faults(rows, document["provenance"]):
@@ -81,8 +81,8 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
         )
         for row in rows
     )
-    beside = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
-    return SettingsTable(cells, document["threshold"]), {**document["provenance"], "cells": beside}
+    extra_columns = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
+    return SettingsTable(cells, document["threshold"]), {**document["provenance"], "cells": extra_columns}
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -104,7 +104,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def _document(path: Path, text: bytes | None) -> dict[str, Any]:
-    """Return what a file's metadata say of the table."""
+    """Return the document in a file's metadata."""
     try:
         document = json.loads(text or b"{}")
         threshold = document.get("threshold")
@@ -116,21 +116,23 @@ def _document(path: Path, text: bytes | None) -> dict[str, Any]:
 
 
 def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the cells of a table, in the order in which it is best told."""
+    """Return the faults of the cells of a table, in the order of reporting."""
     if not rows:
         return ["must have cells, got none"]
     if missing := [name for name in COLUMNS if name not in rows[0]]:
         return [f"must have the columns {', '.join(COLUMNS)}, and lacks {', '.join(missing)}"]
-    faults = [f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _of_cell(row)]
+    faults = [
+        f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _cell_faults(row)
+    ]
     metric = provenance.get("metric", HETEROGENEITY)  # a user's own may have any values
     values = [] if faults else [float(row["heterogeneity"]) for row in rows]
     if metric in METRICS:
         faults += [f"must have heterogeneity in [0, 1], got {value:g}" for value in values if not 0 <= value <= 1]
-    return faults or _of_grid([(float(row["heterogeneity"]), int(row["quantity"])) for row in rows])
+    return faults or _grid_faults([(float(row["heterogeneity"]), int(row["quantity"])) for row in rows])
 
 
-def _of_cell(row: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with one cell."""
+def _cell_faults(row: Mapping[str, Any]) -> list[str]:
+    """Return the faults of one cell."""
     for name in COLUMNS:
         value = row[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -140,23 +142,25 @@ def _of_cell(row: Mapping[str, Any]) -> list[str]:
     try:
         LocalTraining(**{name: row[name] for name in _SETTINGS})
     except ValidationError as error:
-        return [fault_of(str(one["loc"][0]), one) for one in details(error)]
+        return [fault_of(str(detail["loc"][0]), detail) for detail in details(error)]
     return []
 
 
-def _of_grid(places: Sequence[tuple[float, int]]) -> list[str]:
-    """Return what is wrong with where cells lie: one that is there twice, one that is missing."""
-    times = Counter(places)
-    told = [
-        f"must have each cell once, got {_place(place)} {number} times" for place, number in times.items() if number > 1
+def _grid_faults(places: Sequence[tuple[float, int]]) -> list[str]:
+    """Return the faults of the grid: duplicate and missing cells."""
+    num_cells = Counter(places)
+    faults = [
+        f"must have each cell once, got {_place(place)} {number} times"
+        for place, number in num_cells.items()
+        if number > 1
     ]
     heterogeneities, quantities = sorted({h for h, _ in places}), sorted({q for _, q in places})
     grid = [(heterogeneity, quantity) for heterogeneity in heterogeneities for quantity in quantities]
-    missing = [place for place in grid if place not in times]
+    missing = [place for place in grid if place not in num_cells]
     if missing:
         size = f"{len(heterogeneities)} x {len(quantities)} grid"
-        told.append(f"must be a full {size}, and lacks {len(missing)} cells, the first at {_place(missing[0])}")
-    return told
+        faults.append(f"must be a full {size}, and lacks {len(missing)} cells, the first at {_place(missing[0])}")
+    return faults
 
 
 def _place(place: tuple[float, int]) -> str:

@@ -1,22 +1,17 @@
-"""A study: FedAvg and a search side by side, then confirmation on fresh seeds.
+"""A study: FedAvg and a search, then confirmation on fresh seeds.
 
     plan:   trial 0 = FedAvg  +  generation 1 ... generation n  ->  [tuned FedAvg]  ->  confirmation
-    each:   ask -> trials at once over shared hosts -> Parquet log -> tell
+    each:   ask -> concurrent trials on shared hosts -> Parquet log -> tell
 
-A searcher may ask for trials of fewer rounds than the study's. They are trials of the log as all others; only full
-trainings can be the best, or be confirmed.
+A searcher may request trials of fewer rounds than the study's. They are logged like all others; only full trainings can
+be the best, or be confirmed. A study is resumed by running it again with the same log: finished trials are read, the
+others are run. `SEARCHERS` is the registry of searchers.
 
-A study is resumed by running it again over the same log: what finished is read, the rest is run.
-
-How many rounds a study trains where that is left to it: until FedAvg levels off.
-
-FedAvg is trained for 10 rounds, then for 20, 40, … from where it was, up to the most that are allowed. It has levelled
-off when the mean fitness of its last five rounds is less than half a point above that of the five that end at half of
-them. A verdict at fewer rounds is one about speed: what was far ahead there is often level later.
-
-A rate of FedAvg's that fails, or one that learns nothing, levels off as well: the verdict then says that it guesses.
-
-The table of searchers: a new one is one file and one line here.
+With early stopping the number of rounds is determined by FedAvg. It is trained for 10 rounds, then for 20, 40, …,
+continuing from checkpoints, up to the maximum. It has converged when the mean fitness of its last five rounds is less
+than half a point above that of the five that end at half of them. A verdict after fewer rounds measures speed: a
+configuration that is far ahead there is often equal later. FedAvg at a failing or ineffective learning rate stops early
+as well; the verdict then reports that it is near guessing.
 """
 
 from __future__ import annotations
@@ -77,10 +72,10 @@ ASKS_A_LANGUAGE_MODEL: Mapping[str, type[MultiShotLLMSearcher]] = {
 
 
 def check_space(settings: SearchConfig, space: SearchSpace) -> None:
-    """Refuse a space that the configured searcher can't search.
+    """Check that the configured searcher can search a space.
 
     Raises:
-        ConfigurationError: With what would help.
+        ConfigurationError: If not, with what would help.
     """
     if settings.kind == "cmaes" and (faults := cma_faults(space, settings.generation_size)):
         raise ConfigurationError(faults)
@@ -94,9 +89,9 @@ def new_searcher(
     """Return the configured searcher.
 
     Args:
-        task: What is searched for.
-        report: How the clients' data differ, if that was measured.
-        model: A language model, for searchers that ask one.
+        task: The search task.
+        report: How the clients' data differ, if measured.
+        model: A language model, for searchers that use one.
     """
     kind = task.settings.kind
     if kind == ONE_SHOT:
@@ -127,23 +122,23 @@ def _untimed(_: str) -> AbstractContextManager[None]:
 
 @dataclass
 class StudyOutcome:
-    """What a study found.
+    """Results of a study.
 
     Attributes:
         baseline: FedAvg on the search's seed.
-        trials: The search's trials, in order, those of fewer rounds included.
-        best: The best full training, FedAvg included; None if every one failed.
-        trainings: What the search cost, in full trainings, FedAvg not counted.
-        tuned: FedAvg at several client learning rates, if asked for; the best is first.
-        confirmation: On fresh seeds, if asked for and possible.
-        warm_start: What earlier studies proposed, if there were any.
-        advice: The rules' answer, which takes no trial; None without a diagnosis.
-        first_generation: What the diagnosis proposed to try first; empty unless the search is informed.
-        front: Of two objectives the full trainings that no other beats, FedAvg included; else empty.
-        levelled: Rounds after which FedAvg had levelled off, or the most, where that decided; None where it did not.
-        at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
-        recommendation: What a one-shot study trained, and who recommended it; None where a search chose.
-        notes: What the searcher says of what it did not try.
+        trials: The search's trials, in order, including those of fewer rounds.
+        best: The best full training, including FedAvg; None if all failed.
+        trainings: Cost of the search in full trainings, without FedAvg.
+        tuned: FedAvg at several client learning rates, if configured; the best is first.
+        confirmation: Confirmation on fresh seeds, if configured and possible.
+        warm_start: Proposals of earlier studies, if there were any.
+        advice: The rules' recommendation, which takes no trial; None without a diagnosis.
+        first_generation: Initial proposals from the diagnosis; empty unless the search is informed.
+        front: For two objectives the non-dominated full trainings, including FedAvg; else empty.
+        levelled: Number of rounds determined by early stopping, at most the maximum; None without early stopping.
+        at_ceiling: Whether the search ended early, as FedAvg has the best possible score.
+        recommendation: The configuration trained by a one-shot study, and its source; None for a search.
+        notes: The searcher's notes on configurations that it did not try.
     """
 
     baseline: Trial
@@ -168,37 +163,36 @@ class StudyOutcome:
 
     @property
     def worst(self) -> Trial | None:
-        """The worst full training that went through, FedAvg included: with the best, the span of what was seen."""
+        """The worst completed full training, including FedAvg: with the best, the observed range."""
         return worst_of([self.baseline, *self.trials])
 
 
 def planned_space(
     config: SearchConfig, cohort: Cohort, training: LocalTraining | None = None, selection: SelectionSpec | None = None
 ) -> SearchSpace:
-    """Return the space of a study.
+    """Return the search space of a study.
 
     Args:
-        config: Of the search.
+        config: Configuration of the search.
         cohort: The clients.
-        training: What clients are told where a strategy says nothing; with it, a client parameter at that value is the
-            same as one that is not set.
-        selection: The study's policy, which is searched with its parameters; None where it has none.
+        training: Default local training; with it, a client parameter at that value is equivalent to an unset one.
+        selection: The study's selection policy, which is searched with its parameters; None if it has none.
 
     Raises:
-        StrategyError: If a strategy that was asked for is unknown or impossible with these clients.
+        StrategyError: If a configured strategy is unknown or impossible with these clients.
     """
     customs = [parse_strategy({"kind": "custom", **custom}) for custom in config.customs]
-    own = [custom for custom in customs if isinstance(custom, CustomSpec)]
-    searched = {**config.client_ranges.ranges()}
+    custom_specs = [custom for custom in customs if isinstance(custom, CustomSpec)]
+    searched_ranges = {**config.client_ranges.ranges()}
     if config.selection is not None:
         kinds = [named_selection(kind, selection, cohort).kind for kind in config.selection]
-        searched[SELECTION] = ChoiceRange(tuple(kinds))
+        searched_ranges[SELECTION] = ChoiceRange(tuple(kinds))
     return space_of(
         cohort,
         config.strategies,
         ranges=config.ranges,
-        customs=own,
-        client_ranges=searched,
+        customs=custom_specs,
+        client_ranges=searched_ranges,
         given=None if training is None else given_values(training),
     )
 
@@ -206,17 +200,17 @@ def planned_space(
 def check_search(
     config: SearchConfig, cohort: Cohort, training: LocalTraining, selection: SelectionSpec | None = None
 ) -> None:
-    """Refuse a search that can't begin, before anything is started for it; takes what `planned_space` takes.
+    """Check that a search can begin, before any resources are started; arguments as for `planned_space`.
 
     Raises:
         StrategyError: If the space can't be built.
-        ConfigurationError: If it is not one for the configured searcher.
+        ConfigurationError: If the configured searcher can't search it.
     """
     check_space(config, planned_space(config, cohort, training, selection))
 
 
 def study_space(config: SearchConfig, facts: StudyFacts) -> SearchSpace:
-    """Return the space in which a study searches."""
+    """Return the search space of a study."""
     return planned_space(config, facts.cohort, facts.session.training, facts.selection)
 
 
@@ -229,26 +223,28 @@ def run_study(
     recommendation: Recommendation | None = None,
     timed: Timed = _untimed,
 ) -> StudyOutcome:
-    """Search, and confirm what was found.
+    """Search, tune the reference, and confirm the winner.
 
     Args:
-        config: Of search and confirmation.
+        config: Configuration of search and confirmation.
         ledger: Runs and logs the trials.
         report: How the clients' data differ, for searchers that use it.
-        warm_start: What earlier studies propose to try first.
-        model: A language model, for searchers that ask one.
-        recommendation: What is trained where nothing is searched.
+        warm_start: Proposals of earlier studies, to try first.
+        model: A language model, for searchers that use one.
+        recommendation: The configuration of a one-shot study.
         timed: Opens a context around each stage: training, tuning, confirmation.
 
     Raises:
         StrategyError: If the space can't be built.
-        ConfigurationError: If nothing is to be searched and nothing is recommended.
+        ConfigurationError: If a one-shot study has no recommendation.
     """
     facts = ledger.facts
     space = study_space(config, facts)
-    given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
-    advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report, bool(given))
-    first = [*given, *(candidate.spec for candidate in informed)]
+    provided = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
+    advice, informed, kinds = (
+        (None, (), ()) if report is None else advised(config, space, facts, report, bool(provided))
+    )
+    first = [*provided, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
     with timed("training"):
         outcome = _search(config, ledger, new_searcher(task, report, model))
@@ -266,9 +262,9 @@ def run_study(
 def advised(
     config: SearchConfig, space: SearchSpace, facts: StudyFacts, report: HeterogeneityReport, warm: bool = False
 ) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
-    """Return the rules' answer to a diagnosis, what it proposes to an informed search, and one of each kind for later.
+    """Return the rules' recommendation, initial proposals of an informed search, and one configuration of each kind.
 
-    Where earlier studies propose the first generation (`warm`), the answer is all that is tried beside it.
+    If earlier studies provide the first generation (`warm`), the recommendation is the only proposal.
     """
     situation = RecommendationContext(
         space,
@@ -285,36 +281,37 @@ def advised(
         return advice, (), ()
     kinds = kinds_in_turn(situation, seed)
     if warm:
-        ground = advice.grounds[0]
-        return advice, (Alternative(advice.spec, ground.because, ground.source),), kinds
+        reason = advice.grounds[0]
+        return advice, (Alternative(advice.spec, reason.because, reason.source),), kinds
     size, references = config.generation_size, (BASELINE,)
-    known = priors(report, facts, space, size, references)
-    return advice, first_generation(situation, advice, size, seed, references, known), kinds
+    prior_proposals = priors(report, facts, space, size, references)
+    return advice, first_generation(situation, advice, size, seed, references, prior_proposals), kinds
 
 
 def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:
-    """Whether nothing could be gained on a trial."""
+    """Whether a trial has the best possible score."""
     best = facts.measure.best if facts.second_measure is None else None  # else traffic may be saved
     return best is not None and trial.fitness >= best
 
 
 def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOutcome:
-    """Spend the budget, unless FedAvg, which runs beside the first generation, leaves nothing to gain."""
+    """Run the search until the budget is spent, or stop if FedAvg, trained first, has the best possible score."""
     facts = ledger.facts
     outcome: StudyOutcome | None = None
     trials: list[Trial] = []
     generation = 0
     while True:
-        left = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
-        if outcome is not None and left > 0 and _is_best_possible(outcome.baseline, facts):
+        remaining = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
+        if outcome is not None and remaining > 0 and _is_best_possible(outcome.baseline, facts):
             outcome.at_ceiling = True
             break
-        proposals = searcher.plan(left) if left > 0 else []
+        proposals = searcher.plan(remaining) if remaining > 0 else []
         if not proposals and outcome is not None:
             break
         generation += 1
         batch = [
-            facts.trial("search", each.spec, generation=generation, num_rounds=each.num_rounds) for each in proposals
+            facts.trial("search", proposal.spec, generation=generation, num_rounds=proposal.num_rounds)
+            for proposal in proposals
         ]
         if outcome is None:
             baseline, *new = ledger.run([facts.trial("baseline", BASELINE), *batch])
@@ -339,7 +336,7 @@ LEVEL = 0.005
 
 
 def level_off(ledger: Ledger) -> int:
-    """Train FedAvg until it levels off, and let the ledger's further trials have as many rounds.
+    """Train FedAvg until it converges, and set the number of rounds of the ledger's further trials.
 
     Returns:
         The number of rounds; at most those of the ledger's facts.
@@ -356,7 +353,7 @@ def level_off(ledger: Ledger) -> int:
 
 
 def shorter_trainings(num_rounds: int) -> Iterator[int]:
-    """Yield after how many rounds it is asked whether FedAvg has levelled off: fewer than the most, ascending."""
+    """Yield the numbers of rounds at which convergence is checked, ascending, below the maximum."""
     rounds = FIRST_ROUNDS
     while rounds < num_rounds:
         yield rounds
@@ -364,13 +361,13 @@ def shorter_trainings(num_rounds: int) -> Iterator[int]:
 
 
 def has_levelled(trial: Trial, view: View = "own", measure: Measure = ACCURACY) -> bool:
-    """Whether the second half of a trial's rounds brought nothing."""
+    """Whether the second half of a trial's rounds brought no improvement."""
     if trial.status == "failed":
         return True
     scores = trial.scores("" if view == "own" else "clean_") or ()
     half = len(scores) // 2
-    before = scores[max(0, half - FITNESS_ROUNDS) : half]
-    if not before:
+    earlier = scores[max(0, half - FITNESS_ROUNDS) : half]
+    if not earlier:
         return False
     last = fmean(scores[-FITNESS_ROUNDS:])
-    return last - fmean(before) < LEVEL * (1 if measure.per_unit == 100 else abs(last))
+    return last - fmean(earlier) < LEVEL * (1 if measure.per_unit == 100 else abs(last))

@@ -1,45 +1,37 @@
-"""Warm start: what did well in similar earlier studies is tried first.
+"""Warm start: configurations that did well in similar earlier studies are tried first.
 
-**Similarity.** A study is a point: what the detectors measured and how clients train (`FEATURES`), logarithms where
-ratios matter. Each feature is divided by 1.4826 times its median absolute deviation over all studies, the present one
-included, or by its smallest unit if that is larger, so that a feature in which the studies hardly differ decides
-nothing, and one odd study does not set the scale. A difference counts at most 3 units; a feature that is known on one
-side only counts 1. The distance is the root mean square over the features.
+The idea is that of meta-feature warm starts in algorithm configuration; features and distance are our own.
 
-**Proposals.** Of each study, the configurations that beat FedAvg there on the same seeds, best first
-(`search/warm_start.py`). They are taken by turns: the best of the nearest study, then the second of it and
-the best of the next, and so on. Each is moved into the present space: a strategy that is impossible here is passed
-over, a value is moved to the nearest of its range, and a client parameter that was not searched there is the present
-study's.
+**Earlier studies.** A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a
+configuration is its fitness minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the
+search's, and for confirmed configurations the fresh ones. Trials of fewer rounds than the study's are excluded. Studies
+can be exported to one Parquet file with one row per configuration: `study`, `config_hash`, `config`, `data_digest` and
+`report` (`config` and `report` as JSON) are in the first row of each study; `specification`, as JSON, and `gain`, its
+mean gain over FedAvg, in every row.
+
+**Similarity.** A study is a point of meta-features: the detectors' measurements and the local training (`FEATURES`), in
+logarithms for ratios. Each feature is divided by 1.4826 times its median absolute deviation over all studies, including
+the present one, or by its smallest unit if that is larger, so that features that hardly vary have little influence, and
+one outlying study does not set the scale. Differences are capped at 3 units; a feature that is missing on one side only
+counts 1. The distance is the root mean square over the features.
+
+**Proposals.** From each study, the configurations that beat FedAvg there on the same seeds, best first. They are
+interleaved: the best of the nearest study, then its second and the best of the next, and so on. Each is mapped to the
+present search space: a strategy that is impossible here is skipped, values are clipped to their ranges, and a client
+parameter that was not searched there is taken from the present study.
 
 **Leave-one-out.** A study is never used for itself, nor for another study of the same federation: the same `federation`
-settings, or the same rows in the same hands under the same scenario. It would be told its own result.
+settings, or the same rows with the same partition and scenario. Otherwise its own result would leak.
 
-The idea is that of warm starts by meta-features in configuring learning algorithms; features and distance are our own.
+**Priors.** `priors.parquet` in this folder holds the project's own studies, for warm starts without earlier studies:
+the development half of the published table of trials (docs/choice.md), with the best configurations of each federation
+for several client settings, and in the joint space with them. They cover accuracy in classification only. A study of
+the same data with another partition is marked as such, and excluded if the search itself is benchmarked.
 
 References:
     Feurer, Springenberg, Hutter: Initializing Bayesian hyperparameter optimization via meta-learning. AAAI 2015.
     Leys, Ley, Klein, Bernard, Licata: Detecting outliers: do not use standard deviation around the mean, use absolute
         deviation around the median. Journal of Experimental Social Psychology 49(4), 2013. (1.4826)
-
-Reading earlier studies: how their clients' data differed, and by how much each configuration beat FedAvg there.
-
-A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a configuration is its fitness
-minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the search's, and for what was
-confirmed the fresh ones. Trials of fewer rounds than the study's are left out.
-
-Earlier studies in one file, to be kept and handed on without their folders.
-
-A Parquet file, one row a configuration. `study`, `config_hash`, `config`, `data_digest` and `report`, the last two of
-JSON, stand in the first row of each study; `specification`, as JSON, and `gain`, its mean gain over FedAvg, in each.
-
-What is known before a first study: configurations that did well in the project's own studies of like federations.
-
-The file beside this one holds the development half of the published table of trials (docs/choice.md): of each
-federation the best configurations at several settings of the clients, and in the joint space with them. They are of
-accuracy in classification, and speak of no other task or measure. Which federation is like the present one, and that
-none is told its own result: `fedscout.search.warm_start`. A study of the same data in other hands is told as
-such, and left out where the search itself is measured.
 """
 
 from __future__ import annotations
@@ -74,7 +66,7 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 
 class _Row(BaseModel):
-    """What is read of a trial: another may have written it."""
+    """The validated columns of a logged trial, which another program may have written."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
@@ -88,21 +80,21 @@ class _Row(BaseModel):
 
 
 class _Training(BaseModel):
-    """What is read of a study's training."""
+    """The validated training settings of a study."""
 
     num_rounds: PositiveInt = 1
     level_off: bool = False
 
 
 class _Settings(BaseModel):
-    """What is read of its configuration."""
+    """The validated configuration of a study."""
 
     federation: dict[str, Any] = {}
     training: _Training = _Training()
 
 
 class _Claim(BaseModel):
-    """What is read of what a study's folder is bound to."""
+    """The validated `config.json` of a study."""
 
     config_hash: str
     config: _Settings
@@ -114,14 +106,14 @@ COLUMNS = ("trial", *_Row.model_fields)
 
 @dataclass(frozen=True)
 class EarlierStudy:
-    """What is left of a study.
+    """Summary of a study.
 
     Attributes:
-        name: Its folder, as it was given.
-        config_hash: Of all that decided its results.
-        config: The same in full.
-        data_digest: Of its rows and who held which; None if it is not known.
-        report: How its clients' data differed, as JSON.
+        name: Its folder, as given.
+        config_hash: Hash of everything that determines its results.
+        config: The configuration behind the hash.
+        data_digest: Digest of its rows and their partition; None if unknown.
+        report: Heterogeneity report, as JSON.
         gains: Mean gain over FedAvg of each configuration that was trained in full, best first.
     """
 
@@ -133,43 +125,47 @@ class EarlierStudy:
     gains: tuple[tuple[StrategySpec, float], ...]
 
     def is_of(self, config_hash: str, config: Mapping[str, Any], data_digest: str | None) -> bool:
-        """Whether it is the same study as another, or one of the same federation, whatever was trained there."""
+        """Whether it is the given study, or one of the same federation, whatever was trained there."""
         if self.config_hash == config_hash:
             return True
-        own, other = self.config.get("federation", {}), config.get("federation", {})
+        own_federation, other_federation = self.config.get("federation", {}), config.get("federation", {})
         same_rows = self.data_digest is not None and self.data_digest == data_digest
-        return own == other or (same_rows and own.get("scenario") == other.get("scenario"))
+        return own_federation == other_federation or (
+            same_rows and own_federation.get("scenario") == other_federation.get("scenario")
+        )
 
     def is_of_data(self, config: Mapping[str, Any]) -> bool:
-        """Whether its federation is made from the same data set as that of a configuration."""
-        own, other = (each.get("federation", {}).get("dataset") for each in (self.config, config))
-        return own is not None and own == other
+        """Whether its federation uses the same data set as that of a configuration."""
+        own_dataset, other_dataset = (
+            settings.get("federation", {}).get("dataset") for settings in (self.config, config)
+        )
+        return own_dataset is not None and own_dataset == other_dataset
 
 
 def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) -> tuple[list[EarlierStudy], list[str]]:
     """Read studies.
 
     Args:
-        folders: Each a study's folder, or one under which there are studies, at any depth.
-        leave_out: A folder that is not read, nor spoken of: the reader's own.
+        folders: Study folders, or folders that contain studies at any depth.
+        leave_out: A folder to skip silently: that of the present study.
 
     Returns:
-        The studies by name, and a sentence on each that was found under a folder and can't be used, and on each file.
+        The studies by name, and a note on each unusable study found under a folder, and on each unusable file.
 
     Raises:
-        ConfigurationError: If a folder holds no study, or is a study that can't be used; carries every fault.
+        ConfigurationError: If a folder holds no study, or is an unusable study; carries every fault.
     """
     studies: dict[str, EarlierStudy] = {}
     notes: list[str] = []
     faults: list[str] = []
     for name in folders:
         folder = Path(name).expanduser()
-        found = list(_study_folders(folder))
-        if not found:
+        paths = list(_study_folders(folder))
+        if not paths:
             faults.append(
                 Fault("search.warm_start", "name folders of studies", f"{name!r} without any config.json in it")
             )
-        for path in found:
+        for path in paths:
             if leave_out is not None and path.resolve() == leave_out.resolve():
                 continue
             try:
@@ -185,11 +181,11 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
 
 
 def full_rounds(training: Mapping[str, Any], baseline: Sequence[int]) -> int:
-    """Return the rounds of a study's full trainings.
+    """Return the number of rounds of a study's full trainings.
 
     Args:
-        training: The study's settings of training.
-        baseline: Rounds of each of FedAvg's trials on the search's seed; the longest decides where it was left to them.
+        training: The study's training settings.
+        baseline: Rounds of each FedAvg trial on the search's seed; with early stopping the longest decides.
     """
     return max(baseline, default=1) if training.get("level_off") else int(training.get("num_rounds", 1))
 
@@ -202,18 +198,18 @@ def _study_folders(folder: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
-    """Return a study, and why files of its log could not be used.
+    """Return a study, and why files of its log are unusable.
 
     Raises:
-        ValueError: If it can't be used; says why.
+        ValueError: If the study is unusable, with the reason.
     """
     document, report = (_json_object(path / name) for name in FILES)
-    claim = _checked(_Claim, document, "its config.json is not that of a study")
+    claim = _validated(_Claim, document, "its config.json is not that of a study")
     read, damaged = read_columns(path / "trials", COLUMNS, claim.config_hash)
     if not read:
         reason = next(iter(damaged.values()), "there are none")
         raise ValueError(f"its log must hold trials that can be read: {reason}")
-    rows = [_checked(_Row, row, f"trial {row['trial']} of its log is none") for row in read]
+    rows = [_validated(_Row, row, f"trial {row['trial']} of its log is none") for row in read]
     baseline = [row.num_rounds for row in rows if row.phase == "baseline"]
     study = EarlierStudy(
         name=str(path),
@@ -226,11 +222,11 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
     return study, damaged
 
 
-def _checked(kind: type[Checked], document: Mapping[str, Any], otherwise: str) -> Checked:
-    """Return what is read of a document.
+def _validated(kind: type[Checked], document: Mapping[str, Any], otherwise: str) -> Checked:
+    """Return the validated document.
 
     Raises:
-        ValueError: If it is not what it should be; begins with what is said otherwise.
+        ValueError: If it is invalid; the message begins with `otherwise`.
     """
     try:
         return kind.model_validate(document)
@@ -250,7 +246,7 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def best_first(gains: Iterable[tuple[StrategySpec, float]]) -> tuple[tuple[StrategySpec, float], ...]:
-    """Return configurations with their gains, the largest gain first; equals in an order that is always the same."""
+    """Return configurations with their gains, in descending order of gain; ties are in a deterministic order."""
     return tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json())))
 
 
@@ -258,8 +254,8 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
     fitness: dict[str, dict[tuple[str, int], float]] = {}
     specs: dict[str, StrategySpec] = {}
     for row in rows:
-        whole = row.status == "failed" or row.num_rounds >= num_rounds
-        if row.phase not in PHASES or not whole:
+        is_full = row.status == "failed" or row.num_rounds >= num_rounds
+        if row.phase not in PHASES or not is_full:
             continue
         kind = "custom" if "path" in row.parameters else row.strategy
         try:
@@ -268,12 +264,14 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
             continue
         key = spec.model_dump_json()
         specs[key] = spec
-        part = "confirmation" if row.phase == "confirmation" else "search"
-        fitness.setdefault(key, {})[part, row.seed] = row.fitness
+        phase = "confirmation" if row.phase == "confirmation" else "search"
+        fitness.setdefault(key, {})[phase, row.seed] = row.fitness
     baseline = fitness.pop(FedAvgSpec().model_dump_json(), {})
     gains = []
     for key, scores in fitness.items():
-        differences = [score - baseline[place] for place, score in scores.items() if place in baseline]
+        differences = [
+            score - baseline[phase_and_seed] for phase_and_seed, score in scores.items() if phase_and_seed in baseline
+        ]
         if differences:
             gains.append((specs[key], fmean(differences)))
     return best_first(gains)
@@ -288,11 +286,12 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Feature:
-    """One coordinate of a study.
+    """One meta-feature of a study.
 
     Attributes:
-        read: Its value from the report and the local training, both as JSON; it may raise or return None if unknown.
-        unit: The smallest difference that counts as one.
+        read: Returns its value from the report and the local training, both as JSON; may raise or return None if
+            unknown.
+        unit: The smallest scale of its differences.
     """
 
     read: Callable[[Document, Document], float | None]
@@ -304,14 +303,16 @@ def _label_values(report: Document) -> list[float]:
 
 
 def _decided(report: Document, name: DetectorName) -> Document:
-    """Return the finding that decides in a verdict (`fedscout.detectors.report`)."""
-    found: Document = next((one for one in report.get("calibrated", ()) if one["name"] == name), report[name])
-    return found
+    """Return the finding that decides on a property (`fedscout.detectors.report`)."""
+    finding: Document = next(
+        (candidate for candidate in report.get("calibrated", ()) if candidate["name"] == name), report[name]
+    )
+    return finding
 
 
 def _share_of_outliers(report: Document) -> float | None:
-    found = _decided(report, "outliers")
-    return None if found.get("p_value", 0) is None else len(found["flagged_clients"]) / report["num_clients"]
+    finding = _decided(report, "outliers")
+    return None if finding.get("p_value", 0) is None else len(finding["flagged_clients"]) / report["num_clients"]
 
 
 FEATURES: Mapping[str, Feature] = {
@@ -335,13 +336,13 @@ FEATURES: Mapping[str, Feature] = {
 
 
 class SimilarStudy(BaseModel, frozen=True):
-    """An earlier study and how far it is.
+    """An earlier study and its distance.
 
     Attributes:
         study: Its folder.
         distance: See the module; None if it is not used.
         note: Why it is not used.
-        same_data: Whether its federation is made from the same data set.
+        same_data: Whether its federation uses the same data set.
     """
 
     study: str
@@ -355,8 +356,8 @@ class WarmProposal(BaseModel, frozen=True):
 
     Attributes:
         strategy: Its kind and parameters in the present space.
-        study: Where it did well.
-        gain: By how much it beat FedAvg there.
+        study: The study in which it did well.
+        gain: Its gain over FedAvg there.
     """
 
     strategy: Mapping[str, Any]
@@ -365,11 +366,11 @@ class WarmProposal(BaseModel, frozen=True):
 
 
 class WarmStart(BaseModel, frozen=True):
-    """What earlier studies say; a study keeps it, so that it goes on with the same if they change.
+    """Proposals from earlier studies; saved with the study, so that it resumes with the same ones if they change.
 
     Attributes:
         studies: Nearest first, then those that are not used.
-        proposals: In the order in which they are tried.
+        proposals: In the order of their trials.
         notes: What could not be read or used.
     """
 
@@ -382,7 +383,7 @@ class WarmStart(BaseModel, frozen=True):
         return [parse_strategy(proposal.strategy) for proposal in self.proposals]
 
     def fits(self, space: SearchSpace) -> bool:
-        """Whether all that it proposes can be chosen in a space; nothing that is not of the space is imported."""
+        """Whether a space contains all proposals; nothing outside the space is imported."""
         try:
             return all(space.contains(spec) for spec in self.specs())
         except StrategyError:
@@ -390,17 +391,17 @@ class WarmStart(BaseModel, frozen=True):
 
 
 def features_of(report: Document, training: Document) -> dict[str, float | None]:
-    """Return a study's features; None where one is unknown.
+    """Return a study's meta-features; None if unknown.
 
     Args:
         report: The heterogeneity report as JSON.
-        training: The study's settings of training as JSON.
+        training: The study's training settings as JSON.
     """
 
     def value(feature: Feature) -> float | None:
         try:
-            found = feature.read(report, training)
-            return found if found is not None and math.isfinite(found) else None
+            number = feature.read(report, training)
+            return number if number is not None and math.isfinite(number) else None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None  # a report of another version, or a detector that did not measure
 
@@ -408,20 +409,20 @@ def features_of(report: Document, training: Document) -> dict[str, float | None]
 
 
 def distances(present: Mapping[str, float | None], others: Sequence[Mapping[str, float | None]]) -> list[float]:
-    """Return the distance of each earlier study from the present one, >= 0, by their features."""
+    """Return the distance of each earlier study from the present one, >= 0."""
     units = {name: _unit(name, [present, *others]) for name in FEATURES}
 
     def difference(name: str, other: Mapping[str, float | None]) -> float | None:
-        here, there = present.get(name), other.get(name)
-        if here is None or there is None:
-            return None if here is there else UNKNOWN_DIFFERENCE
-        return min(abs(here - there) / units[name], LARGEST_DIFFERENCE)
+        own_value, other_value = present.get(name), other.get(name)
+        if own_value is None or other_value is None:
+            return None if own_value is other_value else UNKNOWN_DIFFERENCE
+        return min(abs(own_value - other_value) / units[name], LARGEST_DIFFERENCE)
 
-    found = []
+    result = []
     for other in others:
-        known = [value for name in FEATURES if (value := difference(name, other)) is not None]
-        found.append(math.sqrt(fmean(value**2 for value in known)) if known else 0.0)
-    return found
+        differences = [value for name in FEATURES if (value := difference(name, other)) is not None]
+        result.append(math.sqrt(fmean(value**2 for value in differences)) if differences else 0.0)
+    return result
 
 
 def warm_start(
@@ -432,22 +433,22 @@ def warm_start(
     num_proposals: int,
     references: Sequence[StrategySpec] = (),
 ) -> WarmStart:
-    """Return what to try first.
+    """Return the configurations to try first.
 
     Args:
-        studies: Earlier ones, none of them of the present federation.
-        report: Of the present federation, as JSON.
-        training: The present settings of training, as JSON.
-        space: Of the present study.
-        num_proposals: At most so many.
-        references: Never proposed.
+        studies: Earlier studies, none of them of the present federation.
+        report: Report on the present federation, as JSON.
+        training: Training settings of the present study, as JSON.
+        space: Search space of the present study.
+        num_proposals: Largest number of proposals.
+        references: Configurations that are never proposed.
     """
     others = [features_of(study.report, study.config.get("training", {})) for study in studies]
-    apart = distances(features_of(report, training), others)
-    order = sorted(range(len(studies)), key=lambda place: (apart[place], studies[place].name))
+    study_distances = distances(features_of(report, training), others)
+    order = sorted(range(len(studies)), key=lambda place: (study_distances[place], studies[place].name))
     taken = {space.digest(spec) for spec in references}
     proposals: list[WarmProposal] = []
-    for study, spec, gain in _by_turns([studies[place] for place in order]):
+    for study, spec, gain in _interleaved([studies[place] for place in order]):
         if len(proposals) == num_proposals:
             break
         moved = space.nearest(spec)
@@ -456,18 +457,18 @@ def warm_start(
         taken.add(space.digest(moved))
         document = {"kind": moved.kind, **moved.parameters()}
         proposals.append(WarmProposal(strategy=document, study=study.name, gain=gain))
-    similar = tuple(SimilarStudy(study=studies[place].name, distance=apart[place]) for place in order)
+    similar = tuple(SimilarStudy(study=studies[place].name, distance=study_distances[place]) for place in order)
     return WarmStart(studies=similar, proposals=tuple(proposals))
 
 
-def _by_turns(studies: Sequence[EarlierStudy]) -> Iterator[tuple[EarlierStudy, StrategySpec, float]]:
+def _interleaved(studies: Sequence[EarlierStudy]) -> Iterator[tuple[EarlierStudy, StrategySpec, float]]:
     """Yield what beat FedAvg: the best of the first study; its second and the best of the second study; and so on."""
     winners = [[(spec, gain) for spec, gain in study.gains if gain > 0] for study in studies]
-    last = max((place + len(found) for place, found in enumerate(winners)), default=0)
+    last = max((index + len(gains) for index, gains in enumerate(winners)), default=0)
     for turn in range(last):
-        for place in range(min(turn + 1, len(studies))):
-            if turn - place < len(winners[place]):
-                yield (studies[place], *winners[place][turn - place])
+        for index in range(min(turn + 1, len(studies))):
+            if turn - index < len(winners[index]):
+                yield (studies[index], *winners[index][turn - index])
 
 
 def _unit(name: str, studies: Sequence[Mapping[str, float | None]]) -> float:
@@ -489,29 +490,29 @@ SCHEMA = pa.schema(
 
 
 def write_studies(path: Path, studies: Iterable[EarlierStudy]) -> None:
-    """Write studies to a file; one without a configuration is left out."""
+    """Write studies to a Parquet file; studies without configurations are omitted."""
     table = pa.Table.from_pylist([row for study in studies for row in _rows(study)], SCHEMA)
     pq.write_table(table, path, compression="zstd", compression_level=19)
 
 
 def _rows(study: EarlierStudy) -> Iterator[dict[str, Any]]:
-    about = {
+    study_columns = {
         "study": study.name,
         "config_hash": study.config_hash,
         "config": json.dumps(study.config, sort_keys=True),
         "data_digest": study.data_digest,
         "report": json.dumps(study.report, sort_keys=True),
     }
-    for place, (spec, gain) in enumerate(study.gains):
+    for index, (spec, gain) in enumerate(study.gains):
         document = json.dumps({"kind": spec.kind, **spec.parameters()})
-        yield {**({} if place else about), "specification": document, "gain": gain}
+        yield {**({} if index else study_columns), "specification": document, "gain": gain}
 
 
 def read_studies(path: Path) -> list[EarlierStudy]:
-    """Read studies from a file; a configuration of a strategy that there is no more is left out.
+    """Read studies from a Parquet file; configurations of strategies that no longer exist are skipped.
 
     Raises:
-        ValueError: If it is no such file; says why.
+        ValueError: If it is no such file, with the reason.
     """
     try:
         table = pq.read_table(path)
@@ -519,14 +520,14 @@ def read_studies(path: Path) -> list[EarlierStudy]:
         raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
         raise ValueError("it must be a file of studies, as `fedscout bench table` writes one")
-    found: list[tuple[dict[str, Any], list[tuple[StrategySpec, float]]]] = []
+    studies: list[tuple[dict[str, Any], list[tuple[StrategySpec, float]]]] = []
     parsed = cache(lambda document: parse_strategy(json.loads(document)))  # studies share configurations and reports
     read = cache(json.loads)
     for row in table.to_pylist():
         if row["study"] is not None:
-            found.append((row, []))
+            studies.append((row, []))
         try:
-            found[-1][1].append((parsed(row["specification"]), row["gain"]))
+            studies[-1][1].append((parsed(row["specification"]), row["gain"]))
         except StrategyError:  # of another version
             continue
     return [
@@ -538,7 +539,7 @@ def read_studies(path: Path) -> list[EarlierStudy]:
             report=read(row["report"]),
             gains=tuple(gains),
         )
-        for row, gains in found
+        for row, gains in studies
     ]
 
 
@@ -560,15 +561,15 @@ def priors(
     references: Sequence[StrategySpec] = (),
     studies: Sequence[EarlierStudy] | None = None,
 ) -> tuple[Alternative, ...]:
-    """Return what did well in federations that are like the present one, the nearest first.
+    """Return configurations that did well in similar federations, those of the nearest first.
 
     Args:
         report: How the clients' data differ.
-        facts: Of the present study.
-        space: In which it searches; where the clients' settings are searched, too, studies of the joint space speak.
-        count: At most so many configurations.
-        references: Never proposed.
-        studies: In place of the project's own.
+        facts: Facts of the present study.
+        space: Its search space; if client settings are searched, studies of the joint space are used.
+        count: Largest number of configurations.
+        references: Configurations that are never proposed.
+        studies: Used in place of the project's own.
     """
     if not facts.config or not facts.measure.is_accuracy:
         return ()
@@ -582,14 +583,14 @@ def priors(
     ]
     same_data = {study.name for study in others if study.is_of_data(config)}
     training = {**config["training"], "num_rounds": facts.num_rounds}
-    found = warm_start(others, report.model_dump(mode="json"), training, space, count, references)
+    warm = warm_start(others, report.model_dump(mode="json"), training, space, count, references)
     return tuple(
         Alternative(
             parse_strategy(each.strategy),
             f"It gained {100 * each.gain:.1f} points on FedAvg in {_described(each.study in same_data)}: {each.study}.",
             SOURCE,
         )
-        for each in found.proposals
+        for each in warm.proposals
     )
 
 

@@ -1,4 +1,4 @@
-"""Strategies: one validated specification each, and the space of those that a federation can choose from."""
+"""Federated-learning strategies: their validated specifications, and the search space of a federation."""
 
 from fedscout.strategies.methods.averaging import (
     FedAdagradSpec,

@@ -1,19 +1,20 @@
-"""Arguments of a user's constructor: JSON values in a document, and what the constructor's annotations make of them.
+"""Arguments and import paths of user-defined classes in documents.
 
-| annotation | takes |
+JSON values are converted by the annotations of the user's constructor:
+
+| annotation | accepts |
 | --- | --- |
-| `str` | text; a whole number or a truth value as it is written: `1` is `"1"`, `true` is `"true"` |
+| `str` | text; an integer or boolean as it is written: `1` is `"1"`, `true` is `"true"` |
 | an enum | the name of a member, or its value |
 | `tuple`, `list`, `set`, `frozenset`, `Sequence` | a list, whose items are converted likewise |
-| `X | None` | null, or what `X` takes |
-| any other, or none | the value as it is |
+| `X | None` | null, or the values of `X` |
+| any other, or none | the value unchanged |
 
-YAML reads `007`, `1.10` and `yes` as a number or a truth value, and how they were written is lost: whoever means text
-quotes it (`strategy.values.mode='"007"'` in a shell). A fraction for a `str` is therefore refused.
+YAML reads `007`, `1.10` and `yes` as a number or a boolean and loses their spelling, so text must be quoted
+(`strategy.values.mode='"007"'` in a shell). A float for a `str` is therefore refused.
 
-What a user names by import path, `package.module:Class`: whether it has that form, and what stands there.
-
-Nothing is imported when a document is parsed, but when a class is checked against a cohort or built.
+An import path has the form `package.module:Class`. It is imported when the class is checked against a cohort
+or built, never when a document is parsed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.seeds import UNSEEDED, unseeded_generators
 from fedscout.engine.text import alternatives, shown
 
-_LISTS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
+_COLLECTIONS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     tuple: tuple,
     list: list,
     set: set,
@@ -46,7 +47,7 @@ _LISTS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
 
 
 def _as_json(value: Any) -> Any:
-    """Return what a program gave as a document would say it: a member of an enum by its name, a tuple as a list."""
+    """Return a Python value as in a document: an enum member by its name, a tuple as a list."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, tuple):
@@ -59,7 +60,7 @@ Argument = Annotated[JsonValue, BeforeValidator(_as_json)]
 
 
 def accepted(constructor: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
-    """Return the arguments that a constructor takes by name, and whether it takes any others."""
+    """Return the named arguments of a constructor, and whether it accepts any others."""
     parameters = inspect.signature(constructor).parameters
     by_name = {
         name: parameter
@@ -70,13 +71,13 @@ def accepted(constructor: Callable[..., Any]) -> tuple[Mapping[str, inspect.Para
 
 
 def name_faults(path: str, constructor: Callable[..., Any], given: Set[str], added: Set[str]) -> list[str]:
-    """Return which names a constructor does not take, and which it requires and does not get.
+    """Return the faults of argument names: names that a constructor does not accept, and missing required ones.
 
     Args:
-        path: Of the class, for the text of faults.
-        constructor: A class, or anything that is called.
-        given: The names of its arguments.
-        added: The names that it gets without being told.
+        path: Import path of the class, for error messages.
+        constructor: A class or callable.
+        given: Names of the user's arguments.
+        added: Names of arguments that are passed automatically.
     """
     named, takes_any = accepted(constructor)
     allowed = ", ".join(sorted(named.keys() - added)) or "none"
@@ -93,42 +94,42 @@ def name_faults(path: str, constructor: Callable[..., Any], given: Set[str], add
 
 
 def converted(path: str, constructor: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as the annotations of a constructor want them.
+    """Return arguments converted by the annotations of a constructor.
 
     Args:
-        path: Of the class, for the text of errors.
-        constructor: A class, or anything that is called.
-        values: By the names of its parameters.
+        path: Import path of the class, for error messages.
+        constructor: A class or callable.
+        values: Values by parameter name.
 
     Raises:
-        StrategyError: If a value can't be what an annotation says; carries every fault.
+        StrategyError: If a value can't be converted; contains all faults.
     """
     annotations = _annotations(constructor)
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     faults = []
     for name, value in values.items():
         try:
-            found[name] = _converted(value, annotations.get(name, Any))
+            arguments[name] = _converted(value, annotations.get(name, Any))
         except ValueError as error:
             faults.append(f"{name} of {path} {error}")
     if faults:
         raise StrategyError(faults)
-    return found
+    return arguments
 
 
 def constructed(
     path: str, constructor: Callable[..., Any], arguments: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Any:
-    """Return what a user's constructor makes of its arguments.
+    """Return the instance that a user's constructor creates.
 
     Args:
-        path: Of the class, for the text of faults.
+        path: Import path of the class, for error messages.
         constructor: The class.
-        arguments: As it takes them.
-        told: Those of them that the user gave.
+        arguments: All arguments, converted.
+        told: Those that the user gave.
 
     Raises:
-        StrategyError: If it raises anything.
+        StrategyError: If the constructor raises anything.
     """
     try:
         return constructor(**arguments)
@@ -139,14 +140,14 @@ def constructed(
 
 
 def _annotations(constructor: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return what a constructor says of its parameters; nothing of those that it says in names that are not there."""
-    own = {name: parameter.annotation for name, parameter in inspect.signature(constructor).parameters.items()}
+    """Return the annotations of a constructor's parameters; `Any` for those that can't be evaluated."""
+    annotations = {name: parameter.annotation for name, parameter in inspect.signature(constructor).parameters.items()}
     target = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]  # as called
     try:
         hints = typing.get_type_hints(target, include_extras=True)
     except Exception:  # a name under TYPE_CHECKING, or whatever evaluating a user's text raises
         hints = {}
-    return {name: hints.get(name, Any if isinstance(told, str) else told) for name, told in own.items()}
+    return {name: hints.get(name, Any if isinstance(hint, str) else hint) for name, hint in annotations.items()}
 
 
 def _converted(value: Any, annotation: Any) -> Any:
@@ -156,8 +157,8 @@ def _converted(value: Any, annotation: Any) -> Any:
     for form in forms:
         if isinstance(form, type) and issubclass(form, Enum):
             return _member(value, forms)
-        if isinstance(value, list) and (make := _LISTS.get(get_origin(form) or form)) is not None:
-            return make(_converted(item, _of_item(form, place)) for place, item in enumerate(value))
+        if isinstance(value, list) and (construct := _COLLECTIONS.get(get_origin(form) or form)) is not None:
+            return construct(_converted(item, _item_annotation(form, index)) for index, item in enumerate(value))
         if form is str or (get_origin(form) is Literal and isinstance(value, bool | int)):
             text = _text(value)
             if form is str or text in get_args(form):
@@ -174,7 +175,7 @@ def _fits(value: Any, form: Any) -> bool:
 
 
 def _member(value: Any, forms: Iterable[Any]) -> Enum:
-    """Return the member of an enum of that name, or else of that value."""
+    """Return the enum member with that name, or else with that value."""
     members = [member for form in forms if isinstance(form, type) and issubclass(form, Enum) for member in form]
     for member in members:
         if member.name == value:
@@ -193,8 +194,8 @@ def _text(value: Any) -> str:
     raise ValueError(f"must be text, as its constructor says, got {shown(value)}; in quotes, '\"1.0\"', it is")
 
 
-def _of_item(form: Any, place: int) -> Any:
-    """Return the annotation of an item of a list: `tuple[int, str]` says each, all others say one for all."""
+def _item_annotation(form: Any, place: int) -> Any:
+    """Return the annotation of a list item: by position for `tuple[int, str]`, otherwise one for all items."""
     items = get_args(form)
     if get_origin(form) is tuple and Ellipsis not in items:
         return items[place] if place < len(items) else Any
@@ -218,7 +219,7 @@ ImportPath = Annotated[str, AfterValidator(_well_formed)]
 
 
 def imported(path: str) -> Any:
-    """Return what stands at a path; None if its module has nothing of that name.
+    """Return the attribute at an import path; None if the module does not define it.
 
     Raises:
         StrategyError: If the module can't be imported.
@@ -237,19 +238,19 @@ def imported(path: str) -> Any:
 
 
 def imported_class(path: str, bases: Mapping[str, type]) -> type[Any]:
-    """Return the class that stands at a path.
+    """Return the class at an import path.
 
     Args:
         path: `package.module:Class`.
-        bases: What it may be a subclass of, by the names that users import.
+        bases: Allowed base classes, by their import names.
 
     Raises:
-        StrategyError: If the module can't be imported, no such class stands there, or it lacks methods.
+        StrategyError: If the module can't be imported, there is no such class, or it has abstract methods.
     """
-    found = imported(path)
-    if not (isinstance(found, type) and issubclass(found, tuple(bases.values()))):
-        what = "nothing of that name" if found is None else repr(found)
-        raise StrategyError(Fault(path, f"be a subclass of {' or of '.join(bases)}", what))
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+    attribute = imported(path)
+    if not (isinstance(attribute, type) and issubclass(attribute, tuple(bases.values()))):
+        description = "nothing of that name" if attribute is None else repr(attribute)
+        raise StrategyError(Fault(path, f"be a subclass of {' or of '.join(bases)}", description))
+    if missing := sorted(getattr(attribute, "__abstractmethods__", ())):
         raise StrategyError(Fault(path, f"define every abstract method, {', '.join(missing)} missing"))
-    return found
+    return attribute

@@ -1,15 +1,14 @@
-"""The search space of a federation: which strategies can be chosen there, and from which ranges their parameters.
+"""The search space of a federation: available strategies, parameter ranges and log columns.
 
-A strategy is drawn first, uniformly, then its parameters, uniformly or log-uniformly each. A twin is the same in this
-cohort as another strategy that is tried, such as Bulyan without malicious clients as FedAvg: no searcher draws it as
-long as there is anything else. A range may depend on the
-clients sampled per round and on the parameters chosen before it, so values are always chosen in order: `compose` is the
-one place that walks them, whoever chooses.
+A strategy is drawn first, uniformly, then its parameters, each uniformly or log-uniformly. A range may depend
+on the number of clients sampled per round and on the parameters chosen before it, so values are always chosen
+in order: `compose` is the only place that iterates over them, for any searcher.
 
-Where ranges are given for the clients' own parameters, they join those of every strategy, after its own. A client
-parameter at the study's own value is the same as one that is not set, so it has the same digest.
+A twin is a specification that is equivalent in this cohort to another strategy of the space, such as Bulyan
+without malicious clients to FedAvg. No searcher draws a twin while other specifications are left.
 
-Which parameters have a column in a log, and of which type.
+Ranges for client parameters are added to every strategy, after its own. A client parameter at the study's
+value is equivalent to an unset one, so both have the same digest.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ Choose = Callable[[str, Range], Value]
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One searched parameter, for people.
+    """One search parameter, for display.
 
     Attributes:
-        name: As Flower calls it.
-        meaning: Its symbol in the paper and what it does.
+        name: Its name in Flower.
+        meaning: Its symbol in the paper and its effect.
         range: The range in this space.
-        default: What it is if nobody sets it; None if it has no default.
+        default: Its default; None if it has none.
     """
 
     name: str
@@ -62,13 +61,13 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """One strategy, for people.
+    """One strategy, for display.
 
     Attributes:
-        name: Its kind, or the import path of a user's own.
-        summary: What it does, in a line.
-        paper: Where it was published.
-        parameters: What is searched of it.
+        name: Its kind, or the import path of a custom one.
+        summary: One-line description.
+        paper: Reference.
+        parameters: Its search parameters.
         unavailable: Why it is not in the space; None if it is.
     """
 
@@ -81,15 +80,15 @@ class StrategyRow:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Strategies and ranges for one cohort; made by `space_of`.
+    """Strategies and ranges for one cohort; constructed by `space_of`.
 
     Attributes:
         cohort: The clients.
-        width: Which ranges are used.
-        members: One specification per strategy: a template, whose searched parameters are replaced.
+        width: Default or wide ranges.
+        members: One specification per strategy, a template whose search parameters are replaced.
         absent: Kinds that are impossible in this cohort, with the reason.
-        client_ranges: Of the clients' parameters that are searched, by their names in a specification.
-        given: What clients are told where a specification says nothing, likewise; what is not known is left out.
+        client_ranges: Ranges of the searched client parameters, by their names in a specification.
+        given: The study's values of client parameters, likewise; unknown ones are left out.
     """
 
     cohort: Cohort
@@ -101,27 +100,27 @@ class SearchSpace:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Names of the strategies that can be chosen; of a user's own, its import path."""
+        """Names of the available strategies; import paths for custom ones."""
         return tuple(self.members)
 
     def parameters_of(self, kind: str, chosen: Mapping[str, Value] | None = None) -> Mapping[str, Range]:
-        """Return the concrete range of every searched parameter, in the order in which they are to be chosen.
+        """Return the concrete range of every search parameter, in the order in which they are chosen.
 
         Args:
             kind: One of `kinds`.
             chosen: Values that later ranges may depend on; without them each range is at its widest.
         """
         member = self.members[kind]
-        given = dict(chosen or {})
-        own = {name: member.search_range(name, self.cohort, given, self.width) for name in member.search_names()}
-        return {**own, **self.client_ranges}
+        values = dict(chosen or {})
+        ranges = {name: member.search_range(name, self.cohort, values, self.width) for name in member.search_names()}
+        return {**ranges, **self.client_ranges}
 
     def compose(self, kind: str, choose: Choose) -> StrategySpec:
         """Return the specification of a strategy whose parameters are chosen one after the other."""
         return self.recompose(self.members[kind], choose)
 
     def recompose(self, template: StrategySpec, choose: Choose) -> StrategySpec:
-        """As `compose`, keeping what is not searched of `template`, whose strategy must be in the space."""
+        """Return `template` with newly chosen search parameters; its strategy must be in the space."""
         chosen: dict[str, Value] = {}
         member = self.members[template.label]
         for name in member.search_names():
@@ -131,24 +130,24 @@ class SearchSpace:
         return template.with_values(chosen)
 
     def random(self, generator: np.random.Generator) -> StrategySpec:
-        """Draw a specification: the strategy first, then its parameters; a twin only if the space holds little else."""
-        for place in generator.permutation(len(self.kinds)):
+        """Draw a strategy, then its parameters; a twin only if `TWIN_DRAWS` draws of each give no other."""
+        for index in generator.permutation(len(self.kinds)):
             for _ in range(TWIN_DRAWS):
-                spec = self.compose(self.kinds[place], lambda _, parameter_range: parameter_range.draw(generator))
+                spec = self.compose(self.kinds[index], lambda _, parameter_range: parameter_range.draw(generator))
                 if not self.is_twin(spec):
                     return spec
         return spec
 
     def is_twin(self, spec: StrategySpec) -> bool:
-        """Return whether a specification is the same in this cohort as one of another strategy of the space, or FedAvg.
+        """Return whether a specification is equivalent in this cohort to another strategy of the space, or to FedAvg.
 
-        FedAvg is the reference of every search. What equals a strategy that nothing else draws is no twin.
+        FedAvg is the reference of every search. An equivalent of a strategy outside the space is no twin.
         """
         simplest = spec.simplest(self.cohort).kind
         return simplest != spec.kind and (simplest in self.members or simplest == "fedavg")
 
     def contains(self, spec: StrategySpec) -> bool:
-        """Return whether a specification could have been drawn, rounding apart."""
+        """Return whether a specification could have been drawn, up to rounding."""
         member = self.members.get(spec.label)
         if member is None:  # and if it is a user's own, it is not imported to be looked into
             return False
@@ -158,33 +157,33 @@ class SearchSpace:
         return all(self.parameters_of(spec.label, values)[name].contains(value) for name, value in values.items())
 
     def nearest(self, spec: StrategySpec) -> StrategySpec | None:
-        """Return the configuration of this space that is nearest to one from elsewhere, strategy and all.
+        """Return the specification of this space that is nearest to one from another space, with the same strategy.
 
-        Each value is moved into its range. What is not set is as the study gives it, or at the middle of its range;
-        what is not searched here is as in the space's own member.
+        Each value is clamped into its range. An unset value becomes the study's, or the middle of its range;
+        parameters not searched here are those of the space's member.
 
         Returns:
-            None if the strategy can't be chosen here.
+            None if the strategy is not in the space.
         """
         if spec.label not in self.members:
             return None
-        known = {**self.given, **spec.search_values()}
-        return self.compose(spec.label, lambda name, found: _moved_into(found, known.get(name)))
+        values = {**self.given, **spec.search_values()}
+        return self.compose(spec.label, lambda name, found: _nearest_value(found, values.get(name)))
 
     def default(self, kind: str) -> StrategySpec:
-        """Return a strategy at its documented defaults, which are moved into their ranges."""
+        """Return a strategy at its documented defaults, clamped into their ranges."""
         spec = self.nearest(self.members[kind])
         assert spec is not None
         return spec
 
     def digest(self, spec: StrategySpec) -> str:
-        """Return the digest of a specification in this cohort, the same for equivalents."""
+        """Return the digest of a specification in this cohort, equal for equivalents."""
         values = spec.client_values()
         unset = {name: None for name, value in values.items() if self.given.get(name) == value}
         return (spec.model_copy(update=unset) if unset else spec).digest(self.cohort)
 
     def describe(self) -> list[StrategyRow]:
-        """Return one row per strategy, those that are impossible here last."""
+        """Return one row per strategy, unavailable ones last."""
         rows = [self._row(name, member) for name, member in self.members.items()]
         for kind, reason in self.absent.items():
             spec_class = strategy_class(kind)
@@ -192,21 +191,21 @@ class SearchSpace:
         return rows
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of exactly this space: the searched parameters of each strategy, all required."""
+        """Return the JSON schema of this space: the search parameters of each strategy, all required."""
         return {"oneOf": [self._schema(name, member) for name, member in self.members.items()]}
 
     def _row(self, name: str, member: StrategySpec) -> StrategyRow:
         defaults = {**self.given, **member.search_values()}
         parameters = tuple(
-            ParameterRow(parameter, _meaning(member, parameter), found.text(), defaults.get(parameter))
-            for parameter, found in self.parameters_of(name).items()
+            ParameterRow(parameter, _meaning(member, parameter), parameter_range.text(), defaults.get(parameter))
+            for parameter, parameter_range in self.parameters_of(name).items()
         )
         return StrategyRow(name, summary_of(type(member)), member.paper, parameters)
 
     def _schema(self, name: str, member: StrategySpec) -> dict[str, Any]:
         searched = {
-            parameter: {**found.json_schema(), "description": _meaning(member, parameter)}
-            for parameter, found in self.parameters_of(name).items()
+            parameter: {**parameter_range.json_schema(), "description": _meaning(member, parameter)}
+            for parameter, parameter_range in self.parameters_of(name).items()
         }
         properties = member.document_schema(searched)
         return {
@@ -231,23 +230,23 @@ def space_of(
 
     Args:
         cohort: The clients.
-        kinds: Strategies to choose from, pairs included, and `"all"` for those that are possible here; None for all
-            built-in ones that are possible here.
+        kinds: Kinds to choose from, including pairs, and `"all"` for all available ones; None for all available
+            built-in ones.
         ranges: `"default"`, or `"wide"` for the broader ranges of published searches.
-        customs: A user's own strategies, each with its ranges.
-        client_ranges: Of the clients' parameters that are searched, by their names in a specification.
-        given: What clients are told where a specification says nothing, likewise; at least the cohort's step size.
+        customs: Custom strategies with their ranges.
+        client_ranges: Ranges of the searched client parameters, by their names in a specification.
+        given: The study's values of client parameters, likewise; at least the cohort's step size is known.
 
     Raises:
-        StrategyError: If a kind is unknown or impossible in this cohort, if a user's strategy can't be used, or if
-            nothing is left to choose from; carries every fault.
+        StrategyError: If a kind is unknown or unavailable in this cohort, if a custom strategy can't be used, or
+            if the space is empty; contains all faults.
     """
     faults: list[str] = []
     if ranges not in get_args(RangeWidth):
         faults.append(Fault("ranges", f"be one of {', '.join(get_args(RangeWidth))}", repr(ranges)))
     faults += name_faults(kinds or ())
-    asked = {kind_of(each): each for each in named_classes(BUILT_IN_KINDS if kinds is None else kinds)}
-    absent = {kind: reason for kind, each in asked.items() if (reason := each.unavailable(cohort))}
+    classes = {kind_of(each): each for each in named_classes(BUILT_IN_KINDS if kinds is None else kinds)}
+    absent = {kind: reason for kind, each in classes.items() if (reason := each.unavailable(cohort))}
     faults += [reason for kind, reason in absent.items() if kind in (kinds or ())]
     for custom in customs:
         faults += custom.class_faults(cohort)
@@ -263,7 +262,7 @@ def space_of(
         if paths.count(path) > 1
     ]
     members: dict[str, StrategySpec] = {
-        kind: each.model_validate({"kind": kind}) for kind, each in asked.items() if kind not in absent
+        kind: each.model_validate({"kind": kind}) for kind, each in classes.items() if kind not in absent
     }
     members |= {custom.label: custom for custom in customs}
     if not members and not faults:
@@ -280,8 +279,8 @@ def space_of(
     )
 
 
-def _moved_into(parameter_range: Range, value: Value | None) -> Value:
-    """Return the value of a range that is nearest to another; its middle, or its first choice, where there is none."""
+def _nearest_value(parameter_range: Range, value: Value | None) -> Value:
+    """Return the value of a range nearest to another; without one, its middle or first choice."""
     if isinstance(parameter_range, ChoiceRange):
         return value if value is not None and parameter_range.contains(value) else parameter_range.choices[0]
     if not isinstance(value, int | float):
@@ -292,39 +291,39 @@ def _moved_into(parameter_range: Range, value: Value | None) -> Value:
 
 
 def summary_of(spec_class: type[StrategySpec]) -> str:
-    """Return what a strategy does, in a line."""
+    """Return the one-line description of a strategy."""
     return (spec_class.__doc__ or "").strip().splitlines()[0]
 
 
 def _meaning(member: StrategySpec, name: str) -> str:
-    declared = type(member).model_fields.get(name)
-    return (declared.description or "") if declared else ""
+    field_info = type(member).model_fields.get(name)
+    return (field_info.description or "") if field_info else ""
 
 
 ColumnType = Literal["int", "float", "str"]
 
 
 def parameter_columns(named: Collection[str] = ()) -> Mapping[str, ColumnType]:
-    """Return the type of every parameter that gets a column in a log, sorted by name, so that all its files agree.
+    """Return the type of every parameter that has a log column, sorted by name, so that all log files agree.
 
-    These are the parameters of the built-in strategies, and of those that a study names among the others: so a log has
-    the columns that it had before there were others, unless its study is about them. A name means one type in all
-    strategies. Who trains has a column of its own.
+    These are the parameters of the built-in strategies and of the others that a study names, so the columns of a
+    log do not change with new strategies that its study does not name. A name has one type in all strategies. The
+    selection policy has a separate column.
 
     Args:
-        named: Kinds that a study names, of whatever sort; `"custom"` and unknown ones have no columns.
+        named: Kinds that a study names, of any type; `"custom"` and unknown ones have no columns.
     """
     columns: dict[str, ColumnType] = {}
     for spec_class in (*BUILT_IN, *named_classes(named)):
-        for name, declared in spec_class.model_fields.items():
+        for name, field_info in spec_class.model_fields.items():
             if name not in ("kind", SELECTION):
-                column = _column_type(declared.annotation)
+                column = _column_type(field_info.annotation)
                 assert columns.setdefault(name, column) == column, f"{name} has two types"
     return dict(sorted(columns.items()))
 
 
 def _column_type(annotation: Any) -> ColumnType:
-    """Return the type of a column: of numbers where all values are; else of text, in which what is no text is JSON."""
+    """Return the type of a column: numeric if all values are; otherwise text, with other values as JSON."""
     kinds = {*alternatives([annotation])} - {type(None)}
     if kinds == {int}:
         return "int"

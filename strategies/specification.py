@@ -1,32 +1,30 @@
-"""What a strategy must declare: its name, its parameters with their ranges, what it needs and how Flower builds it.
+"""Base class of strategy specifications, and the ranges of their searched parameters.
 
-A specification is a frozen pydantic model. What a field *accepts* (what Flower and the mathematics can work with) is
-its pydantic constraint; what a search *draws* is the `SearchRange` beside it, narrower and log-scaled where that helps.
-Both stand on the field and nowhere else: validation, JSON schema, search space, help and the columns of the trial log
-are read from there.
+A specification is a frozen pydantic model with the name of a strategy, its parameters, the engine features
+that it needs and the construction of its Flower strategy. A field's pydantic constraint defines the valid
+values (what Flower and the mathematics support); its `SearchRange` defines the values that a search draws,
+usually narrower and log-scaled where useful. Validation, JSON schema, search space, help and the columns of
+the trial log are all derived from the fields.
 
-Some ranges depend on the clients sampled per round, such as the number of clients that Krum may distrust. They are
-functions of the `Cohort`, and for them range and validity are the same thing.
+Ranges that depend on the number of clients sampled per round, such as Krum's number of malicious clients, are
+functions of the `Cohort`; for them the range is also the set of valid values.
 
-**Clients.** Every specification has four parameters beside its own: three named `client_…`, what it tells its clients
-of their local training, and `selection`, the policy by which it chooses them. One that is not set is the study's, so
-FedAvg, the reference, trains as the study says. A search draws them only where the study gives ranges for them; then
-they join the parameters of every strategy, after its own.
+**Client parameters.** In addition to its own parameters every specification has three `client_…` parameters
+for local training and `selection`, the client selection policy. An unset one takes the study's value, so
+FedAvg, the reference, trains with the study's settings. A search draws them only if the study gives ranges
+for them; they then follow the own parameters of every strategy.
 
-**Equivalents.** Two specifications are equivalent in a cohort if they give the same global model from any replies in
-exact arithmetic, every sampled client answering. FedAvgM with server rate 1 and no momentum is FedAvg; among four
-clients every trimmed mean with a share below 1/4 is the uniform mean. Equivalents may differ in float32 rounding
-(another order of summation) and in what they do when clients fail. A search that evaluated both would spend a trial on
-nothing, so `canonical` and `digest` are those of the simplest equivalent. Equivalents tell their clients the same.
+**Equivalents.** Two specifications are equivalent in a cohort if they give the same global model for any
+replies in exact arithmetic when all sampled clients reply. FedAvgM with server rate 1 and no momentum is
+FedAvg; with four clients every trimmed mean with a share below 1/4 is the uniform mean. Equivalents may
+differ in float32 rounding (order of summation) and in their handling of client failures. They have the same
+client parameters. `canonical` and `digest` are those of the simplest equivalent, so that a search does not
+evaluate the same strategy twice.
 
-Ranges from which a search draws the values of a parameter.
-
-A range maps its values to the unit interval and back, in log space where it is log-scaled, so a searcher can draw,
-move and clamp a value without knowing what kind of range it is in.
-
-Values of real ranges are rounded, then clamped: log-scaled ones to four significant digits, linear ones to four
-decimals. A linear range narrower than 0.01 keeps as many further decimals as give it at least a hundred steps, since
-four decimals would collapse it.
+**Ranges.** A range maps its values to the unit interval and back, in log space if it is log-scaled, so that
+searchers draw, move and clamp values independently of the type of the range. Values of real ranges are
+rounded, then clamped: log-scaled ones to four significant digits, linear ones to four decimals. A linear
+range narrower than 0.01 keeps enough further decimals for at least a hundred steps.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class _NumberRange(Generic[Number]):
-    """What ranges of numbers have in common: their ends, and the unit interval, which may be in log space.
+    """Base class of numeric ranges: bounds, and the mapping to the unit interval, optionally in log space.
 
     Attributes:
         low: Smallest value.
@@ -72,7 +70,7 @@ class _NumberRange(Generic[Number]):
         log: Whether values are drawn and moved in log space.
 
     Raises:
-        StrategyError: If the ends are not finite, not in order, or not positive in log space.
+        StrategyError: If the bounds are not finite, not in order, or not positive in log space.
     """
 
     low: Number
@@ -94,7 +92,7 @@ class _NumberRange(Generic[Number]):
             raise StrategyError(faults)
 
     def to_unit(self, value: Any) -> float:
-        """Return the place of `value`, clamped, in `[0, 1]`."""
+        """Return the position of `value`, clamped, in `[0, 1]`."""
         clamped: float = min(max(float(value), self.low), self.high)
         if self.low == self.high:
             return 0.0
@@ -103,12 +101,12 @@ class _NumberRange(Generic[Number]):
         return (clamped - self.low) / (self.high - self.low)
 
     def contains(self, value: Any) -> bool:
-        """Return whether `value` is a number of the range's kind within it."""
+        """Return whether `value` is a number of the range's type and lies within the range."""
         is_number = isinstance(value, self.value_types) and not isinstance(value, bool)
         return is_number and bool(self.low <= value <= self.high)
 
     def clamp(self, value: Number) -> Number:
-        """Return the member of the range next to `value`."""
+        """Return the value of the range nearest to `value`."""
         return min(max(value, self.low), self.high)
 
     def json_schema(self) -> dict[str, Any]:
@@ -117,7 +115,7 @@ class _NumberRange(Generic[Number]):
         return schema | ({"x-scale": "log"} if self.log else {})
 
     def _at(self, place: float) -> float:
-        """Return what is at `place`, clamped to `[0, 1]`, without rounding."""
+        """Return the unrounded value at `place`, clamped to `[0, 1]`."""
         place = min(max(place, 0.0), 1.0)
         if self.log:
             return float(self.low * (self.high / self.low) ** place)
@@ -133,7 +131,7 @@ class RealRange(_NumberRange[float]):
 
     @property
     def num_values(self) -> int | None:
-        """Number of values if there is but one, else None: not countable."""
+        """Number of values: 1 for a degenerate range, otherwise None."""
         return 1 if self.low == self.high else None
 
     def from_unit(self, place: float) -> float:
@@ -152,7 +150,7 @@ class RealRange(_NumberRange[float]):
         return self.from_unit(float(generator.random()))
 
     def text(self) -> str:
-        """Return the range for people, such as `[0.01, 1] (log)`."""
+        """Return the range as text, such as `[0.01, 1] (log)`."""
         return f"[{self.low:g}, {self.high:g}]" + (" (log)" if self.log else "")
 
 
@@ -179,19 +177,19 @@ class IntegerRange(_NumberRange[int]):
         return int(generator.integers(self.low, self.high, endpoint=True))
 
     def text(self) -> str:
-        """Return the range for people, such as `0 … 7`."""
+        """Return the range as text, such as `0 … 7`."""
         return f"{self.low} … {self.high}" + (" (log)" if self.log else "")
 
 
 @dataclass(frozen=True)
 class ChoiceRange:
-    """One of several values without an order.
+    """A set of unordered values.
 
     Attributes:
         choices: The values, distinct.
 
     Raises:
-        StrategyError: If there is no choice, or one is given twice.
+        StrategyError: If there is no choice, or a duplicate.
     """
 
     choices: tuple[Value, ...]
@@ -216,7 +214,7 @@ class ChoiceRange:
         return self.choices[int(generator.integers(len(self.choices)))]
 
     def text(self) -> str:
-        """Return the choices for people, such as `a | b`."""
+        """Return the choices as text, such as `a | b`."""
         return " | ".join(str(choice) for choice in self.choices)
 
     def json_schema(self) -> dict[str, Any]:
@@ -249,19 +247,20 @@ RangeRule = Callable[[Cohort, Mapping[str, Value]], Range]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Marks a field as a parameter of the search.
+    """Marks a field as a search parameter.
 
     Attributes:
-        default: The range, or the rule that gives it. A rule's range is also the set of valid values in a cohort. The
-            values chosen so far that it gets may lack fields; it then gives the widest range.
-        wide: The wider, published-style range; None where there is but one.
+        default: The range, or a function that returns it. The range that a function returns is also the set of
+            valid values in a cohort. The chosen values passed to it may lack fields; it then returns the widest
+            range.
+        wide: The wider range of published searches; None if there is only one range.
     """
 
     default: Range | RangeRule
     wide: Range | None = None
 
     def concrete(self, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default") -> Range:
-        """Return the range in a cohort."""
+        """Return the range for a cohort."""
         if callable(self.default):
             return self.default(cohort, chosen)
         return self.wide if width == "wide" and self.wide is not None else self.default
@@ -274,7 +273,7 @@ class SearchRange:
 
 
 class NodeCounts(TypedDict):
-    """The arguments that every Flower strategy takes to sample its clients."""
+    """Arguments by which every Flower strategy samples its clients."""
 
     fraction_train: float
     fraction_evaluate: float
@@ -286,8 +285,8 @@ class NodeCounts(TypedDict):
 def node_counts(cohort: Cohort) -> NodeCounts:
     """Return the arguments with which Flower trains exactly `num_sampled` clients and evaluates all.
 
-    Flower samples `max(int(nodes * fraction), min_nodes)` and waits for ever for nodes that are missing. The fraction
-    alone could round down to one too few (`int(49 * (1 / 49)) == 0`); the minimum mends that, and the fraction never
+    Flower samples `max(int(nodes * fraction), min_nodes)` and waits indefinitely for missing nodes. The fraction
+    alone can round down to one client too few (`int(49 * (1 / 49)) == 0`), which the minimum corrects; it never
     rounds up to one too many.
     """
     return NodeCounts(
@@ -305,13 +304,13 @@ def clients_text(num_clients: int) -> str:
 
 
 def missing_layers(cohort: Cohort, kind: str, what: str, *layers: str) -> str | None:
-    """Return that a cohort's model has none of the layers that a strategy needs; None if it has, or is not known.
+    """Return the fault that a cohort's model has none of the required layers; None if it has one or is unknown.
 
     Args:
-        cohort: Of which the model is.
-        kind: Of the strategy.
-        what: It needs a model with.
-        layers: Names of classes, any of which will do.
+        cohort: The clients.
+        kind: Kind of the strategy.
+        what: Description of the required layers.
+        layers: Class names of layers, any of which suffices.
     """
     if cohort.layers is None or cohort.layers & {*layers}:
         return None
@@ -319,7 +318,7 @@ def missing_layers(cohort: Cohort, kind: str, what: str, *layers: str) -> str | 
 
 
 def without_classes(cohort: Cohort, kind: str) -> str | None:
-    """Return that a strategy needs classes where a cohort predicts a quantity; None where it has classes."""
+    """Return the fault that a classification strategy is used for regression; None for classification."""
     return None if cohort.classifies else Fault(kind, "have classes", "a federation that predicts a quantity")
 
 
@@ -327,12 +326,12 @@ class StrategySpec(BaseModel, ABC):
     """A strategy and its parameters: a validated, picklable value that satisfies `TrialStrategy`.
 
     Attributes:
-        kind: The name of the strategy; a literal in each subclass, by which a document is told apart.
-        paper: Where the strategy was published.
-        bound: Parameters of Flower's class that are not free here, and what binds them.
-        reads_layers: Whether it depends on the model's layers, which then must be in the cohort.
-        unpaired: Why it is no half of a pair, where its methods do not tell; empty otherwise.
-        grouped: Whether groups of clients may have global models of their own.
+        kind: Name of the strategy; a literal in each subclass that discriminates documents.
+        paper: Reference of the strategy.
+        bound: Parameters of Flower's class that can't be set here, and what determines them.
+        reads_layers: Whether it depends on the model's layers, which the cohort must then contain.
+        unpaired: Reason why it can't be combined in a pair, if its methods do not imply it; empty otherwise.
+        grouped: Whether groups of clients may have separate global models.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -359,33 +358,33 @@ class StrategySpec(BaseModel, ABC):
 
     @property
     def label(self) -> str:
-        """The name in a search space: the kind, unless several strategies share one."""
+        """Name in a search space: the kind, unless several strategies share it."""
         return self.kind
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return everything but the kind as JSON-able values; with the kind they make the same specification.
+        """Return all fields but the kind as JSON-able values; together with the kind they reproduce the specification.
 
-        What clients are told comes last, and only what is set.
+        Client parameters come last, and only those that are set.
         """
         return {**self.model_dump(mode="json", exclude={"kind", *SHARED_PARAMETERS}), **self.client_values()}
 
     @abstractmethod
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide."""
+        """Return the engine features that the strategy needs."""
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of a user's own code that it is; nothing for this program's."""
+        """Return the SHA-256 of each user code file of the strategy; empty for built-in strategies."""
         return {}
 
     def client_algorithm(self) -> ClientAlgorithm | None:
-        """Return what its clients do; None is plain local training."""
+        """Return the client algorithm; None for plain local training."""
         return None
 
     def build(self, cohort: Cohort) -> Strategy:
         """Construct the Flower strategy.
 
         Raises:
-            StrategyError: If the parameters do not fit the cohort; carries every fault.
+            StrategyError: If the parameters do not fit the cohort; contains all faults.
         """
         if faults := self.faults(cohort):
             raise StrategyError(faults)
@@ -393,56 +392,56 @@ class StrategySpec(BaseModel, ABC):
 
     @abstractmethod
     def _construct(self, cohort: Cohort) -> Strategy:
-        """Construct the Flower strategy; the parameters fit."""
+        """Construct the Flower strategy from valid parameters."""
 
     # Which clients train, and what they are told.
 
     def client_values(self) -> Mapping[str, Value]:
-        """Return what is set of that."""
+        """Return the client parameters that are set."""
         values = {name: getattr(self, name) for name in SHARED_PARAMETERS}
         return {name: value for name, value in values.items() if value is not None}
 
     def local_training(self, given: LocalTraining) -> LocalTraining:
-        """Return the study's local training with what is set here."""
+        """Return the study's local training, overridden by the client parameters that are set."""
         values = self.client_values()
-        changes = {own_name: values[name] for name, own_name in CLIENT_PARAMETERS.items() if name in values}
+        changes = {training_name: values[name] for name, training_name in CLIENT_PARAMETERS.items() if name in values}
         return given.model_copy(update=changes) if changes else given
 
     # What is searched.
 
     def search_names(self) -> tuple[str, ...]:
-        """Return the names of its own searched parameters, in the order in which their ranges may depend on each other.
+        """Return the names of the strategy's own search parameters, in an order that respects dependent ranges.
 
-        A space may search the clients' parameters as well.
+        A space may search client parameters as well.
         """
         return tuple(searched_fields(type(self)))
 
     def search_values(self) -> Mapping[str, Value]:
-        """Return the present values of the searched parameters, and of those of the clients that are set."""
+        """Return the current values of the search parameters and of the client parameters that are set."""
         return {**{name: getattr(self, name) for name in self.search_names()}, **self.client_values()}
 
     def search_range(
         self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
     ) -> Range:
-        """Return the range of one searched parameter.
+        """Return the range of a search parameter.
 
         Args:
             name: One of `search_names()`.
-            cohort: The clients; the strategy must be available there.
-            chosen: Values of the parameters before it; without them the widest range is given.
-            width: Which of the two ranges.
+            cohort: The clients; the strategy must be available for them.
+            chosen: Values of the preceding parameters; without them the widest range is returned.
+            width: Default or wide range.
         """
         return searched_fields(type(self))[name].concrete(cohort, chosen, width)
 
     def with_values(self, values: Mapping[str, Value]) -> Self:
-        """Return the specification with other values of searched parameters, validated."""
+        """Return a validated copy with other values of search parameters."""
         return type(self).model_validate({**self.model_dump(), **values})
 
     def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of each entry of the documents in which only searched parameters differ from it.
+        """Return the JSON schema of each entry of a document that differs from this one only in search parameters.
 
         Args:
-            searched: The schemas of the searched parameters, the clients' included.
+            searched: Schemas of the search parameters, including client parameters.
         """
         return {"kind": {"const": self.kind}, **searched}
 
@@ -450,12 +449,12 @@ class StrategySpec(BaseModel, ABC):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make the strategy work in a cohort; None if some can."""
+        """Return the reason why the strategy works with no parameters in a cohort; None if it can work."""
         del cohort
         return None
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the strategy can't be built in a cohort, each fault a sentence; empty if it can."""
+        """Return the faults that prevent building the strategy for a cohort, as sentences; empty if none."""
         if reason := self.unavailable(cohort):
             return [reason]
         faults: list[str] = []
@@ -463,37 +462,37 @@ class StrategySpec(BaseModel, ABC):
         for name, searched in searched_fields(type(self)).items():
             value = getattr(self, name)
             if callable(searched.default) and not (allowed := searched.concrete(cohort, chosen)).contains(value):
-                given = "".join(f" and {other}={chosen[other]}" for other in chosen)
-                where = f"with {clients_text(cohort.num_sampled)}{given}"
+                conditions = "".join(f" and {other}={chosen[other]}" for other in chosen)
+                where = f"with {clients_text(cohort.num_sampled)}{conditions}"
                 faults.append(Fault(f"{name} of {self.kind}", f"be in {allowed.text()} {where}", value))
             else:
                 chosen[name] = value
         return faults
 
     def notes(self, cohort: Cohort) -> list[str]:
-        """Return what is allowed but worth knowing, each a sentence."""
+        """Return warnings about a valid strategy, as sentences."""
         simplest = self.simplest(cohort)
         if simplest.kind == self.kind:
             return []
         return [f"{self} is the same as {simplest} with {clients_text(cohort.num_sampled)}"]
 
     def notes_after(self, cohort: Cohort, num_models: int) -> list[str]:
-        """Return what is worth knowing of a trial whose rounds gave so many models, each a sentence."""
+        """Return notes on a trial whose rounds produced `num_models` models, as sentences."""
         del cohort, num_models
         return []
 
     # Equivalents.
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification that gives the same model in a cohort that it fits, or itself.
+        """Return a simpler specification that gives the same model in a valid cohort, or the specification itself.
 
-        It speaks of the server alone; what clients are told may be left out.
+        Only the server side matters; client parameters may be omitted.
         """
         del cohort
         return self
 
     def simplest(self, cohort: Cohort) -> StrategySpec:
-        """Return the simplest equivalent; the specification itself if it has none or does not fit the cohort."""
+        """Return the simplest equivalent; the specification itself if it has none or is invalid for the cohort."""
         spec: StrategySpec = self
         while (simpler := self._with_same_clients(spec.equivalent(cohort))) != spec and not spec.faults(cohort):
             spec = simpler
@@ -504,7 +503,7 @@ class StrategySpec(BaseModel, ABC):
         return spec if spec.client_values() == values else spec.model_copy(update=dict(values))
 
     def canonical(self, cohort: Cohort) -> str:
-        """Return the canonical JSON of the simplest equivalent: one text for all that are the same here."""
+        """Return the canonical JSON of the simplest equivalent, the same text for all equivalents."""
         return json.dumps(self.simplest(cohort)._identity(), sort_keys=True, separators=(",", ":"))
 
     def digest(self, cohort: Cohort) -> str:
@@ -512,7 +511,7 @@ class StrategySpec(BaseModel, ABC):
         return hashlib.sha256(self.canonical(cohort).encode()).hexdigest()
 
     def _identity(self) -> Mapping[str, Any]:
-        """Return what decides the model; numbers without a negative zero, which is another text for the same value."""
+        """Return the fields that determine the model; negative zeros become 0, which has one text form."""
         fields = {"kind": self.kind, **self.parameters()}
         return {name: value + 0.0 if isinstance(value, float) else value for name, value in fields.items()}
 
@@ -521,21 +520,21 @@ class StrategySpec(BaseModel, ABC):
         return f"{self.label}({shown})" if shown else self.label
 
     def _text(self, name: str, value: Any) -> str:
-        """Return a parameter and its value, as `parameters()` has it, for people."""
+        """Return the display text of a parameter; `value` is that of `parameters()`."""
         return f"{name}={value}"
 
     def _shows(self, name: str) -> bool:
-        """Return whether people need to see a parameter: it is searched, or not at its default."""
+        """Return whether a parameter is displayed: it is searched or not at its default."""
         return name in self.search_names() or getattr(self, name) != type(self).model_fields[name].default
 
 
 def given_values(training: LocalTraining) -> Mapping[str, Value]:
-    """Return what clients are told where a specification says nothing, by the names of a specification."""
-    return {name: getattr(training, own_name) for name, own_name in CLIENT_PARAMETERS.items()}
+    """Return the study's values of the client parameters, by their names in a specification."""
+    return {name: getattr(training, training_name) for name, training_name in CLIENT_PARAMETERS.items()}
 
 
 def searched_fields(spec_class: type[StrategySpec]) -> dict[str, SearchRange]:
-    """Return the searched fields of a specification, in the order of their declaration."""
+    """Return the search ranges of a specification's fields, in order of declaration."""
     return {
         name: entry
         for name, field in spec_class.model_fields.items()

@@ -1,11 +1,9 @@
-"""The tables of strategies. A new one is a file with its specification and a line here.
+"""The registry of strategies, and the parsing of names and documents into specifications.
 
-What holds for all of them is read from it: how a document is told apart, the JSON schema, the columns of the log, and
-which of them make pairs.
-
-What a name means: a kind of the table, a pair of two of them, or all that are possible.
-
-From a document to a specification, with every fault reported at once.
+A new strategy is a module with its specification and an entry here. The discrimination of documents by kind,
+the JSON schema, the log columns and the available pairs are derived from the registry. A name is a kind of
+the registry, a pair of two kinds, or `"all"` for all available ones. Parsing a document reports all its
+faults at once.
 """
 
 from __future__ import annotations
@@ -135,7 +133,7 @@ STRATEGY_ADAPTER: TypeAdapter[StrategySpec] = TypeAdapter(StrategyChoice)
 
 
 def strategy_json_schema() -> dict[str, Any]:
-    """Return the JSON schema of all strategies but pairs: what is valid, and under `x-searched` what a search draws.
+    """Return the JSON schema of all strategies except pairs: valid values, and search ranges under `x-searched`.
 
     `SearchSpace.json_schema` gives the schema of the strategies and ranges of one federation.
     """
@@ -160,28 +158,28 @@ NAMES = f"{', '.join([*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])}, pairs as fedada
 
 
 def strategy_class(kind: object) -> type[StrategySpec]:
-    """Return the specification of a kind: one of the table, or a pair of two.
+    """Return the specification class of a kind or of a pair of kinds.
 
     Raises:
-        StrategyError: If there is none; says what is allowed, and of a pair why it has no sense.
+        StrategyError: If there is none; states what is allowed, and why a pair is invalid.
     """
     if isinstance(kind, str) and kind in STRATEGIES:
         return STRATEGIES[kind]
     if isinstance(kind, str) and JOINT in kind:
         return _pair(kind)
     allowed = f"{', '.join(STRATEGIES)}, and pairs as fedadam{JOINT}fedprox"
-    meant = did_you_mean(kind, STRATEGIES)
-    raise StrategyError(Fault("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{meant}"))
+    suggestion = did_you_mean(kind, STRATEGIES)
+    raise StrategyError(Fault("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{suggestion}"))
 
 
 def _pair(kind: str) -> type[StrategySpec]:
     halves = kind.split(JOINT)
-    if own := [half for half in halves if ":" in half]:
+    if import_paths := [half for half in halves if ":" in half]:
         raise StrategyError(
             Fault(
                 "a pair",
                 "be of strategies of the table",
-                f"{shown(kind)}: {shown(own[0])} is a user's own, which stands alone",
+                f"{shown(kind)}: {shown(import_paths[0])} is a user's own, which stands alone",
                 "its _construct may return any server rule (docs/client_algorithms.md)",
             )
         )
@@ -193,7 +191,7 @@ def _pair(kind: str) -> type[StrategySpec]:
                 shown(kind),
                 (
                     f"allowed are server rules {', '.join(SERVER_RULE_KINDS)} and clients "
-                    f"{', '.join(CLIENT_KINDS)}{_pair_meant(halves)}"
+                    f"{', '.join(CLIENT_KINDS)}{_pair_suggestion(halves)}"
                 ),
             )
         )
@@ -204,8 +202,8 @@ def _pair(kind: str) -> type[StrategySpec]:
     return pair_class(server_class, client_class)
 
 
-def _pair_meant(halves: Sequence[str]) -> str:
-    """Return the pair that is nearest, if there is one with a half in the place of each."""
+def _pair_suggestion(halves: Sequence[str]) -> str:
+    """Return a suggestion of the nearest valid pair, if both halves are near a known one."""
     if len(halves) != 2:
         return ""
     tables = (SERVER_RULE_KINDS, CLIENT_KINDS)
@@ -217,21 +215,21 @@ CommunitiesSpec.named = staticmethod(strategy_class)
 
 
 def named_classes(kinds: Iterable[str]) -> list[type[StrategySpec]]:
-    """Return the specifications that names mean, in the table's order and then pairs, without those that mean none.
+    """Return the specification classes of names, in registry order and then pairs; unknown names are skipped.
 
     Args:
-        kinds: Of whatever sort; a user's own strategies are named otherwise.
+        kinds: Names of any type; custom strategies are named by import path instead.
     """
-    named = {*kinds}
-    if ALL in named:
-        named |= {*ALL_KINDS}
-    tabled = [spec_class for spec_class in (*BUILT_IN, *CHOSEN_BY_NAME) if kind_of(spec_class) in named]
-    pairs = sorted(kind for kind in named if JOINT in kind and not _pair_faults(kind))
-    return [*tabled, *map(strategy_class, pairs)]
+    names = {*kinds}
+    if ALL in names:
+        names |= {*ALL_KINDS}
+    registered = [spec_class for spec_class in (*BUILT_IN, *CHOSEN_BY_NAME) if kind_of(spec_class) in names]
+    pairs = sorted(kind for kind in names if JOINT in kind and not _pair_faults(kind))
+    return [*registered, *map(strategy_class, pairs)]
 
 
 def name_faults(kinds: Iterable[str]) -> list[str]:
-    """Return what is wrong with the names that a search is given to choose from."""
+    """Return the faults of the names that a search chooses from."""
     faults: list[str] = []
     for kind in kinds:
         if JOINT in kind:
@@ -257,11 +255,11 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     """Return the specification that a document describes.
 
     Args:
-        value: `{"kind": ..., parameter: ...}`, the same as JSON text, or a kind alone for its defaults.
-        cohort: If given, the specification must fit it as well.
+        value: `{"kind": ..., parameter: ...}`, the same as JSON text, or a kind for its defaults.
+        cohort: If given, the specification must also fit it.
 
     Raises:
-        StrategyError: If it is no valid strategy; carries every fault with what is allowed.
+        StrategyError: If it is invalid; contains all faults and what is allowed.
     """
     document = _document(value) if isinstance(value, str) else dict(value)
     if "kind" not in document:
@@ -298,19 +296,19 @@ def _document(text: str) -> dict[str, Any]:
 def _cohort_faults(
     spec_class: type[StrategySpec], document: Mapping[str, Any], error: ValidationError, cohort: Cohort | None
 ) -> list[str]:
-    """Return the cohort's faults of those parameters that are valid by themselves, the others at their defaults."""
+    """Return the cohort's faults of the parameters that are valid on their own, the others at defaults."""
     if cohort is None:
         return []
-    bad = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+    invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
     try:
-        rest = spec_class.model_validate({name: given for name, given in document.items() if name not in bad})
+        spec = spec_class.model_validate({name: value for name, value in document.items() if name not in invalid})
     except ValidationError:
         return []
-    return rest.faults(cohort)
+    return spec.faults(cohort)
 
 
 def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -> str:
-    """Return a fault as condition, value and what is allowed."""
+    """Return a fault with its condition, value and what is allowed."""
     path = [str(part) for part in detail["loc"]]
     if not path:  # parameters that do not go together
         return fault_of(kind, detail)
@@ -323,8 +321,8 @@ def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -
 def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:
     if name in spec_class.bound:
         return f"{name} of {kind} can't be set, got {shown(value)}; it is {spec_class.bound[name]}"
-    own = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
-    allowed = ", ".join([*own, *SHARED_PARAMETERS])
+    parameters = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
+    allowed = ", ".join([*parameters, *SHARED_PARAMETERS])
     return f"{name} is no parameter of {kind}, got {shown(value)}; its parameters are {allowed}"
 
 

@@ -1,1 +1,1 @@
-"""The client's side of a message: the host, what goes up and what stays, scores of one's own, what detectors see."""
+"""Client side of the engine: hosts, clients' updates, personalised scores and embeddings for detectors."""

@@ -1,7 +1,7 @@
-"""A host: answers messages for any clients it is handed. The Ray actor and the in-process grid both wrap this class.
+"""Client host: answers messages for any clients of a federation. The Ray actor and the in-process grid wrap this class.
 
-Hosts keep no state that matters: everything a client's answer depends on comes with the call or from the federation,
-so a host can be replaced at any time and the work repeated bit for bit.
+Hosts keep no state that affects results: everything that a client's answer depends on comes with the call or from the
+federation, so a host can be replaced at any time and the work repeated with bitwise identical results.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ SplitKey = tuple[int, float, float]
 
 
 class ClientHost:
-    """Answers `train`, `evaluate` and `query` for clients of one federation, and does the server's own work.
+    """Answers `train`, `evaluate` and `query` calls for clients of one federation, and runs server-side work.
 
     Args:
-        federation: The whole federation; large arrays are shared memory where Ray provides it.
-        queries: The aggregates that clients are willing to give.
-        device: Where clients train, and rows are embedded, multiplied and given to models for detectors; a task and the
-            server's own work stay on the core.
+        federation: The whole federation; large arrays are shared memory if Ray provides it.
+        queries: Table of the queries that clients answer.
+        device: Device for training, embeddings, cross products and detectors' model outputs; tasks and server-side work
+            run on the CPU.
     """
 
     def __init__(self, federation: Federation, queries: QueryTable, device: HostDevice = CPU) -> None:
@@ -93,9 +93,9 @@ class ClientHost:
         self._model = new_model(federation.model, seed=0)
         self._trainers = _trainers(self._model, federation, device)
         source = federation.embedding
-        there = device.opened()
-        self._embedding = None if source is None else Embedding(source, federation.seed, there)
-        self._cross_products = products_on(there) if device.in_lanes else products_on_a_core
+        torch_device = device.opened()
+        self._embedding = None if source is None else Embedding(source, federation.seed, torch_device)
+        self._cross_products = products_on(torch_device) if device.in_lanes else products_on_a_core
         self._embedded: dict[int, Samples] = {}
         self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
         self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
@@ -104,7 +104,7 @@ class ClientHost:
         self._max_weight = max(1, len(federation.partition.rows))
 
     def facts(self) -> FederationFacts:
-        """Return what the driver must know."""
+        """Return the facts of the federation that the driver needs."""
         federation, server = self._federation, self._federation.server
         return FederationFacts(
             num_clients=federation.num_clients,
@@ -130,33 +130,33 @@ class ClientHost:
         return model.vector.numpy().copy()
 
     def train(self, call: HostCall) -> TrainResults:
-        """Train each client from `call.vector`, which the clients of `call.evaluated` score first."""
+        """Train each client from `call.vector`; the clients of `call.evaluated` score it first."""
         _, results = self.train_apart(call)
         return results
 
     def train_apart(
         self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
     ) -> tuple[list[Any], TrainResults]:
-        """Train as `train` does; return what `training` yields, and what it returns."""
-        training, taken = self.training(call, parts, large_bytes), []
+        """Train as `train` does; return the objects that `training` yields, and its return value."""
+        training, objects = self.training(call, parts, large_bytes), []
         while True:
             try:
-                taken.append(next(training))
-            except StopIteration as end:
-                return taken, end.value
+                objects.append(next(training))
+            except StopIteration as stop:
+                return objects, stop.value
 
     def training(
         self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
     ) -> Generator[Any, None, TrainResults]:
-        """Train as `train` does, and yield after each block of clients what of them lies beside the results.
+        """Train as `train` does, and yield the separately stored objects of each block of clients once it is trained.
 
         Args:
-            call: What is asked.
+            call: The train call.
             parts: See `GatheredUpdates.taken`.
-            large_bytes: Likewise.
+            large_bytes: See `GatheredUpdates.taken`.
 
         Returns:
-            The rest.
+            The results without the yielded objects.
         """
         with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
             return (yield from self._training(call, parts, large_bytes))
@@ -165,24 +165,24 @@ class ClientHost:
         started = time.perf_counter()
         assert call.vector is not None
         evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
-        asked = replace(_train_request(call), num_classes=self._federation.num_classes)
+        request = replace(_train_request(call), num_classes=self._federation.num_classes)
         attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
         has_task = self._federation.task is not None
-        answers = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
-        sent = SentUpdates(attacks, num_trainable, asked, call.clients, partial(self._honest_vectors, call, asked))
+        updates = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
+        sent = SentUpdates(attacks, num_trainable, request, call.clients, partial(self._honest_vectors, call, request))
         withheld = WithheldTensors(call, self._model.layout)
-        durations = self._durations(call, asked)
+        durations = self._durations(call, request)
         works = []
         for client in call.clients:
             try:
                 works.append(self._work(client, call, durations))
             except Exception as error:  # a client's failure is an answer, not the host's end
-                answers.failed(client, error)
-        for block in self._trainer(call, asked).train(asked, works):
-            answers.add(with_signals(asked, withheld.of(sent.of(block))))
+                updates.failed(client, error)
+        for block in self._trainer(call, request).train(request, works):
+            updates.add(with_signals(request, withheld.of(sent.of(block))))
             if parts:
-                yield from answers.taken(parts, large_bytes)
-        results = answers.results()
+                yield from updates.taken(parts, large_bytes)
+        results = updates.results()
         results.num_withheld = withheld.num_values
         if call.watched is not None:
             results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
@@ -193,7 +193,7 @@ class ClientHost:
         return results
 
     def measure(self, call: HostCall) -> TrainResults:
-        """Measure losses of the received model as in a train call, and train nobody."""
+        """Measure losses of the received model as in a train call, without training any client."""
         started = time.perf_counter()
         assert call.watched is not None
         durations = self._durations(replace(call, clients=()), _train_request(call))
@@ -203,7 +203,7 @@ class ClientHost:
         return results
 
     def _can_measure(self, client: int, call: HostCall, durations: Mapping[int, float]) -> bool:
-        """Return whether a client that does not train answers in this round; whoever would train late still may."""
+        """Return whether a client that does not train answers; a client too late for training may still measure."""
         deadline = call.session.deadline_seconds
         if misses(self._federation.dropout, call.config[SEED_KEY], call.config[ROUND_KEY], client):
             return False
@@ -214,13 +214,13 @@ class ClientHost:
     def _received_losses(
         self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int] = ()
     ) -> dict[str, dict[int, RowMeans]]:
-        """Return the losses of the received model, of those that trained and of those that only measure."""
+        """Return the losses of the received model for clients that trained and for those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
-        wanted = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
-        losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
+        requested = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
+        losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_requested in requested.items() if is_requested}
         places = [(part, client) for part in losses for client in clients]
         rows = {
-            place: self._unabstained(self._part(client, call, part, clean=False))
+            place: self._unless_abstaining(self._part(client, call, part, clean=False))
             for place, (part, client) in enumerate(places)
         }
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
@@ -231,25 +231,25 @@ class ClientHost:
         return losses
 
     def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:
-        """Return the simulated seconds of a call's clients; none where no client's rounds take any."""
+        """Return the simulated seconds of a call's clients; empty if the federation has no devices."""
         if not self._federation.devices:
             return {}
         plays = self._federation.task is not None
         return RoundDurations(call, asked, self._model.layout, self._training_rows, plays).of(self._federation.devices)
 
     def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
-        """Return the way in which a call trains."""
+        """Return the training backend of a call."""
         one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
         one_by_one |= asked.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
         return self._trainers["loop" if one_by_one else call.session.backend]
 
     def _honest_vectors(self, call: HostCall, asked: TrainRequest, clients: Sequence[int]) -> FloatArray:
-        """Train clients as in a call, but as if they had kept nothing; return the vectors of those that can train.
+        """Train clients as in a call, but without client states; return the vectors of those that can train.
 
         Args:
-            call: Of which these clients may or may not be.
-            asked: By it.
-            clients: Who, ascending.
+            call: The train call; its clients may be others.
+            asked: The call's train request.
+            clients: Clients to train, ascending.
 
         Returns:
             Shape `(clients that trained, layout.size)`.
@@ -266,9 +266,9 @@ class ClientHost:
         return np.array(vectors, np.float32).reshape(len(vectors), self._model.layout.size)
 
     def evaluate(self, call: HostCall) -> EvaluateResults:
-        """Score `call.vector` on each client's evaluation rows, as the client has them and as they were.
+        """Score `call.vector` on each client's evaluation rows, observed and uncorrupted.
 
-        Where an algorithm has clients use another model than that, those that take part are scored under both.
+        If an algorithm scores clients with another model than that, participating clients are scored under both.
         """
         started = time.perf_counter()
         results = EvaluateResults()
@@ -282,10 +282,10 @@ class ClientHost:
         if own_models is not None:
             seen = [client for client in call.clients if client not in self._federation.unseen]
             received = self._scores(call, seen, None, clean=False)
-        for into, scores in ((results.own, own), (results.clean, clean), (results.received, received)):
+        for target, scores in ((results.own, own), (results.clean, clean), (results.received, received)):
             for client, score in scores.items():
                 if isinstance(score, ClientScore):
-                    into[client] = score
+                    target[client] = score
                 else:
                     results.own.pop(client, None)
                     results.failures[client] = f"{type(score).__name__} in evaluation: {score}"
@@ -295,7 +295,7 @@ class ClientHost:
         return results
 
     def query(self, call: HostCall) -> QueryResults:
-        """Compute one aggregate over all local rows of each client, as far as it lets that out."""
+        """Compute one aggregate over all local rows of each client, as far as the client releases it."""
         started = time.perf_counter()
         results = QueryResults()
         name = str(call.config.get(FUNCTION_KEY, ""))
@@ -314,7 +314,7 @@ class ClientHost:
         return results
 
     def serve(self, call: HostCall) -> ServeResults:
-        """Do work on the server's rows; a failure is an answer, as in train."""
+        """Run server-side work; as in `train`, a failure is reported in the answer."""
         started = time.perf_counter()
         assert call.work is not None
         results = ServeResults()
@@ -330,7 +330,7 @@ class ClientHost:
         return results
 
     def _answer(self, client: int, name: str, call: HostCall) -> Arrays:
-        """Return what one client lets out of its answer to a query."""
+        """Return the part of a client's answer to a query that it releases."""
         function, release = self._queries.get(name), self._federation.release
         if self._federation.task is not None:
             raise WithheldError("holds no rows to describe")
@@ -339,10 +339,10 @@ class ClientHost:
         data = self._client(client).own
         release.check_answers(len(data))
         if (client, name) in self._told:
-            terms, told = self._told[client, name]
-            if terms != call.config:
+            config, released = self._told[client, name]
+            if config != call.config:
                 raise WithheldError("has answered this query with noise before, on other terms")
-            return told
+            return released
         outputs = partial(self._trainers["auto"].outputs, data)
         inputs = QueryInputs(
             self._described(client),
@@ -362,7 +362,7 @@ class ClientHost:
     def _scores(
         self, call: HostCall, clients: Sequence[int], own_models: ClientAlgorithm | None, clean: bool
     ) -> dict[int, ClientScore | Exception]:
-        """Score `call.vector`, or what an algorithm makes of it for each client, on one view of some clients' rows."""
+        """Score `call.vector`, or each client's model that an algorithm derives from it, on some clients' rows."""
         scores: dict[int, ClientScore | Exception] = {}
         parts: dict[int, Samples] = {}
         for client in clients:
@@ -375,18 +375,18 @@ class ClientHost:
         if own_models is None:
             return {**scores, **trainer.scores(received, parts, seed, metric)}
         if own_models.tunes:
-            asked = replace(_tuning_request(call, own_models), num_classes=self._federation.num_classes)
-            found, parts = self._tuned_scores(call, asked, parts)
-            scores |= found
+            request = replace(_tuning_request(call, own_models), num_classes=self._federation.num_classes)
+            tuned, parts = self._tuned_scores(call, request, parts)
+            scores |= tuned
         layout = self._model.layout
-        own = personal_scores(own_models, trainer, layout, received, parts, call.states, call.config, seed, metric)
-        return {**scores, **own}
+        personal = personal_scores(own_models, trainer, layout, received, parts, call.states, call.config, seed, metric)
+        return {**scores, **personal}
 
     @torch.random.fork_rng(devices=[])
     def _tuned_scores(
         self, call: HostCall, asked: TrainRequest, parts: Mapping[int, Samples]
     ) -> tuple[dict[int, ClientScore | Exception], dict[int, Samples]]:
-        """Score clients with what each of them tunes, and return the parts of those that have no rows to train on."""
+        """Score clients with their tuned models; return the scores, and the rows of clients that can't train."""
         works: list[RowsWork] = []
         scores: dict[int, ClientScore | Exception] = {}
         for client in parts:
@@ -415,12 +415,12 @@ class ClientHost:
         epochs = 1 if assigned is None else assigned.epochs
         algorithm = call.session.algorithm
         validates = algorithm is not None and algorithm.validates
-        validation = self._unabstained(self._part(client, call, "validation", clean=False)) if validates else None
+        validation = self._unless_abstaining(self._part(client, call, "validation", clean=False)) if validates else None
         state = call.states.get(client) or {}
         return RowsWork(client, generator, state, data, epochs=epochs, validation=validation)
 
     def _training_rows(self, client: int, call: HostCall) -> Samples:
-        """Return the training part of a client's split, or what the message asks for of all its rows."""
+        """Return the training part of a client's split, or the part of all its rows that the message requests."""
         part = RowPart.from_config(call.config)
         if part is None:
             return self._part(client, call, "train", clean=False)
@@ -431,7 +431,7 @@ class ClientHost:
         return own.part(positions, self._target_scale(call))
 
     def _described(self, client: int) -> Samples:
-        """Return a client's rows as detectors see them."""
+        """Return a client's rows with the features that detectors compare."""
         own = self._client(client).own
         if self._embedding is None:
             return own
@@ -440,15 +440,15 @@ class ClientHost:
         return self._embedded[client]
 
     def _scored_part(self, client: int, call: HostCall, clean: bool) -> Samples:
-        """Return the rows on which a client is scored: none if they are so few that it abstains."""
-        return self._unabstained(self._part(client, call, call.session.evaluate_on, clean))
+        """Return the rows on which a client is scored; none if they are so few that it abstains."""
+        return self._unless_abstaining(self._part(client, call, call.session.evaluate_on, clean))
 
-    def _unabstained(self, part: Samples) -> Samples:
+    def _unless_abstaining(self, part: Samples) -> Samples:
         takes_part = self._federation.release.takes_part(len(part))
         return part if takes_part else part.part(np.empty(0, np.int64))
 
     def _part(self, client: int, call: HostCall, part: str, clean: bool) -> Samples:
-        """Return the rows of one part of one client's split; both views share the positions."""
+        """Return the rows of one part of a client's split; observed and uncorrupted data share the positions."""
         data = self._client(client)
         view = data.clean if clean else data.own
         return view.part(self._positions(client, call, part), self._target_scale(call))
@@ -459,7 +459,7 @@ class ClientHost:
         return positions
 
     def _splits_of(self, key: SplitKey) -> Callable[[int], ClientSplit]:
-        """Return what tells how each client splits its rows, drawn when it is asked for the first time."""
+        """Return a cached function that returns the split of each client's rows."""
 
         @lru_cache(CLIENTS_KEPT)
         def split(client: int) -> ClientSplit:
@@ -469,7 +469,7 @@ class ClientHost:
         return split
 
     def _target_scale(self, call: HostCall) -> TargetScale | None:
-        """Return by which a target is standardised; the same on every host, as each can reach all rows."""
+        """Return the standardisation of a regression target; the same on every host, as each can access all rows."""
         key = _split_key(call)
         if key not in self._scales:
             self._scales[key] = self._federation.target_scale(*key)
@@ -477,12 +477,12 @@ class ClientHost:
 
 
 def _split_key(call: HostCall) -> SplitKey:
-    """Return what fixes how clients split their rows."""
+    """Return the values that determine how clients split their rows."""
     return int(call.config[SEED_KEY]), call.session.test_fraction, call.session.validation_fraction
 
 
 def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> dict[str, Trainer]:
-    """Return the ways that a session may choose as its `backend`."""
+    """Return the training backends by the name of a session's `backend`."""
     if federation.task is not None:
         return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
     if device.in_lanes:
@@ -493,7 +493,7 @@ def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> d
 
 
 def _train_request(call: HostCall) -> TrainRequest:
-    """Return what a train message asks for."""
+    """Return the train request of a call."""
     config = call.config
     return TrainRequest(
         received=_tensor(call.vector),
@@ -510,7 +510,7 @@ def _train_request(call: HostCall) -> TrainRequest:
 
 
 def _tuning_request(call: HostCall, algorithm: ClientAlgorithm) -> TrainRequest:
-    """Return what clients do before they are scored: the same whichever message carries the scoring."""
+    """Return the request of training before scoring; it is the same for every message that carries the scoring."""
     return TrainRequest(
         received=_tensor(call.vector),
         training=call.session.training,
@@ -523,5 +523,5 @@ def _tuning_request(call: HostCall, algorithm: ClientAlgorithm) -> TrainRequest:
 
 
 def _tensor(vector: FloatArray | None) -> Tensor:
-    """Return a copy in torch's hands: what comes with a call may be read-only."""
+    """Return a tensor with a copy of the values, because arrays of a call may be read-only."""
     return torch.from_numpy(np.array(vector, dtype=np.float32))

@@ -1,41 +1,36 @@
-"""What clients send: updates gathered into exact sums or one by one, scores of personal models, embeddings, durations.
+"""Updates that clients return, scores of personalised models, embeddings, server-side models and round durations.
 
-From clients' updates to one host's answer: each client's vectors, or their exact sums.
+`GatheredUpdates` collects the clients' updates into one host's answer: vectors of each client, or their exact sums.
 
-From what clients trained to what they send: the one place where an attacker's update is exchanged.
+`SentUpdates` replaces the updates of attackers, between training and merging. Everything else about an attacker remains
+that of its honest training: losses, steps, the state kept for its next round. An attack changes the trainable
+parameters. Buffers, which are statistics of batch normalisation, are sent as trained: attacks are defined on gradients
+and parameters, and a reversed variance would be negative, so that the model would yield no valid outputs and reveal the
+attack. Accomplices may train on other hosts, or not be selected by the server in this round. A host therefore
+trains all accomplices again, from data that every host has: with identical bits on every host, and as clients without
+state.
 
-It lies between training, in whichever way, and merging. What else is known of the client stays that of its honest
-training: losses, steps, what it keeps for its next round. An attack changes the trainable parameters. Buffers, which
-are statistics of batch normalisation, go up as they were trained: attacks are defined on gradients and parameters, and
-a turned variance would be negative, a model that tells of itself as it gives no numbers at all.
+`WithheldTensors` handles tensors that clients do not send, as a selection policy may request for slow clients; the
+server keeps its own values for them.
 
-Accomplices may train on other hosts, and in rounds for which the server did not choose them. So a host trains all of
-them once more, from what every host has: with equal bits wherever, and as clients that have kept nothing.
+`add_statistics` sums the statistics of a metric over a host's clients, so that only totals leave the host.
 
-Tensors that clients do not send, as a selection policy may ask of slow ones: the server keeps its own values.
+`personal_scores` and `tuned_scores` score clients that have models of their own, kept or tuned on their rows before
+scoring.
 
-The sums of a metric over a host's clients: what travels on is the total, and no client's own.
+`Embedding` computes the features that detectors compare if rows are images or token ids, whose raw distances carry
+little information. The features are the outputs of a fixed network: a user's extractor, or the input of the last fully
+connected layer of the task's own model, freshly initialised from the federation's seed. Every client derives the same
+network, so nothing is sent for it; random convolutional features preserve enough information for this (K. Jarrett,
+K. Kavukcuoglu, M. Ranzato and Y. LeCun, "What is the best multi-stage architecture for object recognition?",
+ICCV 2009).
 
-Scores where clients have models of their own: kept, or tuned on their rows before they are scored.
-
-What detectors compare where rows are images or token numbers: embeddings instead of raw values.
-
-Distances of pixels or of token numbers say little. The features are then what a fixed network makes of a row: an
-extractor of the user's, or the input of the task's own last fully connected layer, freshly initialised from the
-federation's seed. Every client derives the same network, so nothing is sent for it; random convolutional features keep
-enough of a row for this (K. Jarrett, K. Kavukcuoglu, M. Ranzato and Y. LeCun, "What is the best multi-stage
-architecture for object recognition?", ICCV 2009).
-
-The server's context on a host: the host's own model over the server's rows.
-
-What detectors have multiplied of many rows, where a host trains: on a core by NumPy, on a device by PyTorch.
-
-How long a round takes the clients of a call on the simulated clock: known before anybody trains.
-
-Steps are those of one local training on a client's rows, with the settings that its algorithm or a selection policy
-chooses for it; an algorithm that trains several times in a round pays for one. Where clients play, each epoch counts as
-one step. Who fails or abstains takes as long as if it had answered, as its server can't know; who hangs is waited for
-(`fedscout.engine.grid.watchdog`). Clients that only measure the received model pay for that (`Device.probe_seconds`).
+`RoundDurations` computes the simulated round durations of a call's clients, before any client trains. Steps are those
+of one local training on a client's rows, with the settings that its algorithm or a selection policy chooses for it; an
+algorithm that trains several times in a round pays for one. For reinforcement-learning clients, each epoch counts as
+one step. A client that fails or abstains takes as long as if it had answered, since the server can't know; a client
+that hangs is waited for (`fedscout.engine.grid.watchdog`). Clients that only measure the received model pay for that
+(`Device.probe_seconds`).
 """
 
 from __future__ import annotations
@@ -103,14 +98,14 @@ NOTHING: FloatArray = np.empty(0, np.float32)
 
 
 class GatheredUpdates:
-    """Gathers what the clients of one call have trained, in any order.
+    """Collects the updates of the clients of one call, in any order.
 
     Args:
-        call: Says how replies are wanted.
+        call: Determines the form of the replies.
         received: The global vector, shape `(params,)`.
-        max_weight: Which no sum of the federation's weights exceeds.
-        keeps_state: Whether clients keep something although no algorithm does.
-        num_trainable: Parameters of the model that training moves, which come first; None is all.
+        max_weight: Upper bound of any sum of the federation's weights.
+        keeps_state: Whether clients keep state even without a client algorithm.
+        num_trainable: Number of trainable parameters, which come first in the vector; None means all.
     """
 
     def __init__(
@@ -137,39 +132,39 @@ class GatheredUpdates:
         }
         self._vectors: dict[int, FloatArray] = {}
         self._companions: dict[int, Mapping[str, FloatArray]] = {}
-        self._untaken: list[int] = []
+        self._pending: list[int] = []
         self._total = np.zeros(len(received), np.int64)
         self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without what is large of them
 
     def failed(self, client: int, error: Exception) -> None:
-        """Note a client's failure."""
+        """Record a client's failure."""
         self._results.failures[client] = f"{type(error).__name__} in local training: {error}"
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Take in what some clients have trained."""
-        done = []
+        """Add the training outcomes of some clients."""
+        successful = []
         for work, update in outcomes:
             failure = update if isinstance(update, Exception) else self._unfit(len(work.data), update)
             if failure is not None:
                 self.failed(work.client, failure)
             else:
                 assert isinstance(update, ClientUpdate)
-                done.append((work, update))
-        if not done:
+                successful.append((work, update))
+        if not successful:
             return
         if self._merged:
-            self._sum(done)
-        for work, update in done:
+            self._sum(successful)
+        for work, update in successful:
             if self._norms_from is not None:
                 self._results.update_norms[work.client] = self._norm(update.vector)
             if not self._merged:
                 self._vectors[work.client] = np.ascontiguousarray(update.vector, np.float32)
                 self._companions[work.client] = update.companions
-            self._untaken.append(work.client)
+            self._pending.append(work.client)
             self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions={}))
 
     def _rows(self, work: RowsWork) -> int:
-        """Return the training rows that a client says it has: one under a table of settings, as rows tell the cell."""
+        """Return the training rows that a client reports: 1 with a settings table, which they would reveal."""
         return len(work.data) if self._tells_rows else 1
 
     def _norm(self, vector: FloatArray) -> float:
@@ -179,12 +174,12 @@ class GatheredUpdates:
         return float(np.linalg.norm(moved))
 
     def _unfit(self, num_examples: int, update: ClientUpdate) -> ValueError | None:
-        """Return why an update has no place in a mean: sums weigh means, for which exact sums leave so much room."""
+        """Return an error if a weight of an update is missing, or outside the range that exact sums have room for."""
         for name in {self._weighted_by, *self._companions_weighted_by.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
             weight = update.sums.get(name)
             if weight is None:
-                given = ", ".join(sorted(update.sums)) or "none"
-                return ValueError(f"the algorithm must report the sum {name!r}, which weighs a mean, got {given}")
+                reported = ", ".join(sorted(update.sums)) or "none"
+                return ValueError(f"the algorithm must report the sum {name!r}, which weighs a mean, got {reported}")
             if not 0 <= weight <= num_examples:
                 return ValueError(
                     f"the weight {name!r} must be in [0, {num_examples}], the client's rows, got {weight}"
@@ -192,7 +187,7 @@ class GatheredUpdates:
         return None
 
     def _sum(self, done: Sequence[tuple[RowsWork, ClientUpdate]]) -> None:
-        """Add vectors and companions to their exact sums, without clients of which one can't be added."""
+        """Add vectors and companions to their exact sums; a client is left out if one of them is out of range."""
         vectors = _stacked([update.vector for _, update in done])
         inside = self._scale.holds(vectors)
         companions = {}
@@ -212,15 +207,15 @@ class GatheredUpdates:
             add(total, self._companion_scales[name], rows, self._companions_weighted_by[name])
 
     def taken(self, parts: Sequence[Part], large_bytes: int) -> Iterator[Any]:
-        """Yield what of the clients that were added since lies beside the results: of each these parts, in this order.
+        """Yield the separately stored objects of clients added since the last call: for each, these parts in order.
 
         Args:
-            parts: A model; its companions; a state, in place of which there is None if it is not large.
-            large_bytes: From which a state is.
+            parts: Model, companions or state; a state that is not large is replaced by None.
+            large_bytes: Minimum size of a large state.
         """
-        waiting, self._untaken = self._untaken, []
-        self._results.slots += waiting
-        for client in waiting:
+        clients, self._pending = self._pending, []
+        self._results.slots += clients
+        for client in clients:
             for part in parts:
                 yield self._part(part, client, large_bytes)
 
@@ -238,7 +233,7 @@ class GatheredUpdates:
         return update.state
 
     def results(self) -> TrainResults:
-        """Return the answer, its lists in ascending order of the clients, without what was taken."""
+        """Return the results in ascending order of the clients, without the objects already taken."""
         results = self._results
         for client in sorted(self._updates):
             num_examples, update = self._updates[client]
@@ -259,19 +254,19 @@ class GatheredUpdates:
         if len(self._vectors) == len(results.clients):
             results.vectors = [self._vectors.pop(client) for client in results.clients]
         if len(self._companions) == len(results.clients):
-            beside = [self._companions.pop(client) for client in results.clients]
+            companions = [self._companions.pop(client) for client in results.clients]
             names = self._companions_weighted_by
-            results.companions = {name: [vectors[name] for vectors in beside] for name in names}
+            results.companions = {name: [vectors[name] for vectors in companions] for name in names}
         return results
 
 
 def _stacked(rows: Sequence[FloatArray]) -> FloatArray:
-    """Return vectors as the rows of a matrix; of one, which may be large, without a copy."""
+    """Return vectors as the rows of a matrix; a single vector, which may be large, is not copied."""
     return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
 def weight_of(name: str, num_examples: int, sums: Mapping[str, float]) -> float:
-    """Return a client's weight in a mean: 1, its rows or a sum that it reports."""
+    """Return a client's weight in a mean: 1, its rows, or a sum that it reports."""
     if name == NUM_CLIENTS_KEY:
         return 1
     return num_examples if name == NUM_EXAMPLES_KEY else sums[name]
@@ -282,15 +277,16 @@ Attacks = Mapping[int, tuple[UpdateAttack, ...]]
 
 
 class SentUpdates:
-    """What the clients of one call send.
+    """The updates that the clients of one call send, attacks included.
 
     Args:
-        attacks: Of the federation.
-        num_trainable: Elements of the vectors that attacks see; they come first.
-        asked: By the train message.
-        clients: Of the call.
-        honest: Trains clients, told ascending, of the call or not; returns the vectors of those that can train, in
-            that order, shape `(clients, layout.size)`.
+        attacks: Attacks of the federation's clients.
+        num_trainable: Number of leading vector elements that attacks see.
+        asked: The train request.
+        clients: Clients of the call.
+        honest: Trains the given clients, in ascending order and whether of the call or not; returns the vectors of
+            those
+            that can train, in that order, shape `(clients, layout.size)`.
     """
 
     def __init__(
@@ -308,13 +304,13 @@ class SentUpdates:
         self._known = {group: honest(group)[:, :num_trainable] for group in groups}
 
     def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return the outcomes of honest training with the updates that are sent; a failure stays one."""
+        """Return the outcomes with attackers' updates replaced; failures are unchanged."""
         if not self._attacks:
             return outcomes
         return [(work, self._sent(work, update)) for work, update in outcomes]
 
     def _sent(self, work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
-        """Return what one client sends; of an attacker the exception, if an attack ends with one."""
+        """Return the update that one client sends, or the exception if an attack raises one."""
         attacks, asked = self._attacks.get(work.client, ()), self._asked
         if not attacks or isinstance(update, Exception):
             return update
@@ -332,25 +328,25 @@ class SentUpdates:
 
 
 class WithheldTensors:
-    """What the clients of one call do not send.
+    """Tensors that the clients of one call do not send.
 
     Args:
-        call: With assignments, if a policy makes any.
-        layout: Of the model.
+        call: With the assignments of a policy, if any.
+        layout: Layout of the model.
 
     Attributes:
-        num_values: Of their models, over all clients so far.
+        num_values: Number of withheld model values, over all clients so far.
     """
 
     def __init__(self, call: HostCall, layout: ParameterLayout) -> None:
         assigned = {} if call.watched is None else call.watched.assigned
-        self._shares = {client: each.withheld for client, each in assigned.items() if each.withheld}
+        self._shares = {client: assignment.withheld for client, assignment in assigned.items() if assignment.withheld}
         self._call = call
         self._layout = layout
         self.num_values = 0
 
     def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return what clients send: tensors that they withhold are as they were received."""
+        """Return the outcomes with withheld tensors replaced by their received values."""
         if not self._shares:
             return outcomes
         return [
@@ -367,11 +363,11 @@ class WithheldTensors:
         return replace(update, vector=np.where(elements, self._call.vector, update.vector))
 
     def num_values_of(self, client: int) -> int:
-        """Return how many values of its model a client does not send."""
+        """Return how many model values a client withholds."""
         return int(self._elements(client).sum()) if client in self._shares else 0
 
     def _elements(self, client: int) -> npt.NDArray[np.bool_]:
-        """Return whether a client withholds each value of the model."""
+        """Return a mask of the model values that a client withholds."""
         config, names = self._call.config, [slot.name for slot in self._layout.parameters]
         generator = stream(config[SEED_KEY], "withheld", config[ROUND_KEY], client)
         drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
@@ -379,11 +375,11 @@ class WithheldTensors:
 
 
 def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
-    """Add the clients' statistics and take them out of their scores.
+    """Sum the clients' metric statistics, and remove them from the clients' scores.
 
     Args:
-        results: Of a host; changed.
-        unseen: Clients that take no part, whose sums stand apart.
+        results: Results of a host; modified.
+        unseen: Clients that do not train; their sums are separate.
     """
     clean = {client: results.clean.get(client, score) for client, score in results.own.items()}
     seen = {client for client in results.own if client not in unseen}
@@ -397,9 +393,9 @@ def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
         total = add(score.statistics for score in scores)
         if total is not None:
             results.sums[part] = total
-    for told in (results.own, results.clean, results.received):
-        for client, score in told.items():
-            told[client] = replace(score, statistics=None)
+    for scores_by_client in (results.own, results.clean, results.received):
+        for client, score in scores_by_client.items():
+            scores_by_client[client] = replace(score, statistics=None)
 
 
 MODELS_BYTES_TOGETHER = 2**26
@@ -417,42 +413,42 @@ def personal_scores(
     seed: int,
     metric: Metric | None = None,
 ) -> dict[int, ClientScore | Exception]:
-    """Score each client's own model on its rows; the exception stands where there is no score.
+    """Score each client's own model on its rows; an exception replaces a missing score.
 
     Args:
-        algorithm: Makes the models.
+        algorithm: Creates the models.
         trainer: Scores them.
-        layout: Of the model.
+        layout: Layout of the model.
         received: The global model, shape `(size,)`.
-        clients: The rows of each.
-        states: What clients kept; none of those that never trained.
-        config: The message's scalars.
-        seed: The trial's.
-        metric: What is measured beside accuracy and loss.
+        clients: Rows of each client.
+        states: Client states; missing for clients that never trained.
+        config: Scalars of the message.
+        seed: Seed of the trial.
+        metric: Metric measured in addition to accuracy and loss.
     """
 
     def scored(group: Mapping[int, Samples]) -> dict[int, ClientScore | Exception]:
-        known = Clients(received, layout, [states.get(client) or {} for client in group], config)
+        group_clients = Clients(received, layout, [states.get(client) or {} for client in group], config)
         try:
-            return trainer.scores(algorithm.scored(known), group, seed, metric)
+            return trainer.scores(algorithm.scored(group_clients), group, seed, metric)
         except Exception as error:  # user code may raise anything; who shares its group depends on the host
             if len(group) == 1:
                 return dict.fromkeys(group, error)
-        return {client: score for one in group for client, score in scored({one: group[one]}).items()}
+        return {client: score for client_id in group for client, score in scored({client_id: group[client_id]}).items()}
 
-    found: dict[int, ClientScore | Exception] = {}
-    most = min(MOST_CLIENTS, max(1, MODELS_BYTES_TOGETHER // received.nbytes))
-    for first in range(0, len(clients), most):
-        found |= scored({client: clients[client] for client in [*clients][first : first + most]})
-    return found
+    scores: dict[int, ClientScore | Exception] = {}
+    block_size = min(MOST_CLIENTS, max(1, MODELS_BYTES_TOGETHER // received.nbytes))
+    for first in range(0, len(clients), block_size):
+        scores |= scored({client: clients[client] for client in [*clients][first : first + block_size]})
+    return scores
 
 
 @dataclass(frozen=True)
 class Tuning(ClientAlgorithm):
-    """Trains what clients are scored with in place of what they send, in whatever way clients are trained.
+    """Trains the models that clients are scored with, instead of those that they send, on any training backend.
 
     Attributes:
-        algorithm: Whose.
+        algorithm: The client algorithm whose `tuned` is run.
     """
 
     algorithm: ClientAlgorithm
@@ -463,11 +459,11 @@ class Tuning(ClientAlgorithm):
         return self.algorithm.one_by_one
 
     def settings(self, facts: LocalFacts) -> LocalTraining:
-        """Return those of the other."""
+        """Return the settings of the wrapped algorithm."""
         return self.algorithm.settings(facts)
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Return what clients tune as if it went up."""
+        """Return the tuned models as if they were the clients' updates."""
         vectors = self.algorithm.tuned(run)
         nothing = torch.zeros(len(vectors))
         return ClientResults(Descent(vectors, nothing, nothing), vectors)
@@ -476,14 +472,14 @@ class Tuning(ClientAlgorithm):
 def tuned_scores(
     trainer: Trainer, outcomes: Sequence[Outcome], parts: Mapping[int, Samples], seed: int, metric: Metric | None = None
 ) -> dict[int, ClientScore | Exception]:
-    """Score clients with what each has tuned; an exception stands for itself.
+    """Score each client with its tuned model; a client whose tuning failed gets the exception.
 
     Args:
-        trainer: Scores them.
-        outcomes: Of `Tuning`.
-        parts: The rows that each is scored on.
-        seed: The trial's.
-        metric: What is measured beside accuracy and loss.
+        trainer: Scores the models.
+        outcomes: Outcomes of `Tuning`.
+        parts: Rows on which each client is scored.
+        seed: Seed of the trial.
+        metric: Metric measured in addition to accuracy and loss.
     """
     tuned = {work.client: update for work, update in outcomes}
     failed = {client: update for client, update in tuned.items() if isinstance(update, Exception)}
@@ -496,7 +492,7 @@ def tuned_scores(
 
 @dataclass
 class _LastInput:
-    """Remembers what the fully connected layer that ran last was given."""
+    """Forward pre-hook that stores the input of the fully connected layer that ran last."""
 
     rows: Tensor | None = None
 
@@ -505,12 +501,12 @@ class _LastInput:
 
 
 class Embedding:
-    """The network, built.
+    """The embedding network.
 
     Args:
-        source: Which network.
-        seed: Of the federation.
-        device: Where it runs.
+        source: Describes the network.
+        seed: Seed of the federation.
+        device: Device on which it runs.
     """
 
     def __init__(self, source: EmbeddingSource, seed: int, device: torch.device | None = None) -> None:
@@ -537,10 +533,10 @@ class Embedding:
 
 @dataclass(frozen=True)
 class ServerModel(ServerContext):
-    """Computes with a model that is overwritten.
+    """Server context of a host: evaluates models on the server's rows, in the host's own module.
 
     Attributes:
-        model: Scratch.
+        model: Module that is overwritten by each model.
         data: The server's rows.
     """
 
@@ -558,7 +554,7 @@ class ServerModel(ServerContext):
         if server is None:
             raise ValueError(NO_SERVER_ROWS)
         rows = np.arange(server.num_rows)
-        known = np.zeros(server.num_rows, np.int64) if server.labels is None else server.labels
+        labels = np.zeros(server.num_rows, np.int64) if server.labels is None else server.labels
         return cls(
             layout=model.layout,
             num_classes=federation.num_classes,
@@ -566,12 +562,12 @@ class ServerModel(ServerContext):
             labels=None if server.labels is None else torch.from_numpy(np.array(server.labels)),
             generator=generator,
             model=model,
-            data=Samples(server.features, known, rows),
+            data=Samples(server.features, labels, rows),
         )
 
     @torch.no_grad()
     def outputs(self, vector: Tensor, rows: IntArray | None = None) -> Tensor:
-        """Return a model's outputs, some hundreds of rows at a time."""
+        """Return a model's outputs, computed in chunks of `CHUNK_ROWS` rows."""
         self._load(vector)
         positions = self.data.rows if rows is None else rows
         starts = range(0, len(positions), CHUNK_ROWS)
@@ -597,12 +593,12 @@ class ServerModel(ServerContext):
 
 
 def products_on(device: torch.device) -> RowProducts:
-    """Return what gives XᵀX in float64 on a device, shape `(d, d)` from rows of shape `(rows, d)`."""
+    """Return a function that computes XᵀX in float64 on a device, shape `(d, d)` from rows of shape `(rows, d)`."""
 
     def cross_products(rows: DoubleArray) -> DoubleArray:
-        there = torch.from_numpy(rows).to(device)
-        found: DoubleArray = (there.T @ there).cpu().numpy()
-        return found
+        matrix = torch.from_numpy(rows).to(device)
+        products: DoubleArray = (matrix.T @ matrix).cpu().numpy()
+        return products
 
     return cross_products
 
@@ -611,14 +607,14 @@ NOBODY = RoundSelection(observed=ReportRequest())
 
 
 class RoundDurations:
-    """Durations of the clients of one call.
+    """Simulated round durations of the clients of one call.
 
     Args:
-        call: Whose clients train, and in which others measure.
-        asked: By it.
-        layout: Of the model.
-        rows: Returns a client's training rows; raises where it has none for this call.
-        plays: Whether clients play, and rows only count.
+        call: The call, with the clients that train and those that only measure.
+        asked: The train request.
+        layout: Layout of the model.
+        rows: Returns a client's training rows; raises if it has none for this call.
+        plays: Whether clients run a reinforcement-learning task, where rows only count.
     """
 
     def __init__(
@@ -638,7 +634,7 @@ class RoundDurations:
         self._withheld = WithheldTensors(call, layout)
 
     def of(self, devices: Mapping[int, Device]) -> dict[int, float]:
-        """Return the simulated seconds of each client of the call, 0 of one without a device."""
+        """Return the simulated seconds of each client of the call, 0 for a client without a device."""
         free = Device()
         probes = {client: self._measured(client, devices.get(client, free)) for client in self._watched.measured}
         return probes | {client: self._trained(client, devices.get(client, free)) for client in self._call.clients}

@@ -1,1 +1,1 @@
-"""What a method plugs in: strategy, client algorithm, client task, local training, what an update is."""
+"""Interfaces that methods implement: client algorithms, client tasks, local training, settings tables."""

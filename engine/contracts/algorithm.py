@@ -1,8 +1,10 @@
-"""A client algorithm: what a strategy has its clients do, of which local training is one call.
+"""Client algorithms, training and scoring results, train requests, and model poisoning attacks.
 
-It is one function over some clients. All tensors have clients as their first axis, so its author writes no loop over
-clients; the per-client loop runs the same code with one client, the batched way with a block of them, a task with one
-player. As it stands, `ClientAlgorithm` is FedAvg's client; SCAFFOLD's (Karimireddy et al. 2020, Algorithm 1) reads:
+A client algorithm defines what a strategy's clients do in a round; local training is one call within it. It is one
+function over several clients. All tensors have clients as their first axis, so an algorithm needs no loop over clients;
+the per-client loop runs the same code with one client, the vectorised backend with a block of clients, a task with one
+reinforcement-learning client. The base class `ClientAlgorithm` is FedAvg's client; SCAFFOLD's (Karimireddy et al. 2020,
+Algorithm 1) reads:
 
     def train(self, run):
         nothing = torch.zeros_like(run.received)
@@ -10,18 +12,14 @@ player. As it stands, `ClientAlgorithm` is FedAvg's client; SCAFFOLD's (Karimire
         trained = run.descend(run.received, add_shift, [control - own])
         drift = (run.received - trained.vectors) / (trained.num_steps[:, None] * run.training.learning_rate)
         change = drift - control
-        return Finished(trained, trained.vectors, {"control": own + change}, {"control-change": change})
+        return ClientResults(trained, trained.vectors, {"control": own + change}, {"control-change": change})
 
-Vectors are whole: trainable parameters, then buffers. This file needs no torch, as drivers read it, too.
+Vectors are whole: trainable parameters, then buffers. This module imports torch only when needed, as drivers read it,
+too.
 
-What training one client gives, and what scoring it gives.
-
-What a train message asks of its clients, and what one client brings to it.
-
-What an attacker sends in place of the model that it trained: model poisoning.
-
-An attacker knows the model that it received and the one that it trained, honestly. If it has accomplices, it knows what
-they train in the same round as well; never what the others do, nor the server.
+An `UpdateAttack` is model poisoning: it returns what an attacker sends instead of its trained model. An attacker knows
+the model that it received and the one that it trained honestly. If it has accomplices, it also knows the models that
+they train in the same round, but never those of other clients or of the server.
 """
 
 from __future__ import annotations
@@ -65,11 +63,11 @@ Ahead = Callable[["Tensor", "Tensor"], "Tensor"]
 
 @dataclass(frozen=True)
 class ContrastiveLoss:
-    """A further loss: how the representations of a batch, what goes into the last linear layer, lie to other models'.
+    """Additional loss that compares a batch's representations, the inputs of the last linear layer, with other models'.
 
     Attributes:
-        measure: Told the representations under the model that is trained, then those under each other one, in
-            evaluation mode and without gradient, each `(clients, rows, width)`; returns losses, `(clients, rows)`.
+        measure: Receives the representations under the trained model, then those under each other model, in evaluation
+            mode and without gradient, each `(clients, rows, width)`; returns losses, `(clients, rows)`.
         others: The other models, each `(size,)` or `(clients, size)`.
     """
 
@@ -79,7 +77,7 @@ class ContrastiveLoss:
 
 @dataclass(frozen=True)
 class Steps:
-    """How local steps are made; see `LocalRun.descend`."""
+    """Specification of local steps; see `LocalRun.descend`."""
 
     training: LocalTraining
     correct: Correct | None = None
@@ -93,7 +91,7 @@ class Steps:
 
     @property
     def weighed(self) -> RowLoss:
-        """The loss of a row, with the terms that the training adds."""
+        """The loss of a row, including the terms that the training settings add."""
         return self.row_loss.plus(self.training.pseudo_label_weight, self.training.reverse_weight)
 
 
@@ -103,15 +101,16 @@ PROBE_RATE = 100.0
 
 @dataclass(frozen=True)
 class LocalFacts:
-    """What a client knows of itself before it trains; nobody else learns of it.
+    """Facts that a client has about itself before training; they do not leave the client.
 
     Attributes:
-        training: What the message asks for.
-        num_examples: Its training rows.
-        label_counts: Of each class, shape `(classes,)`; empty where clients have a task in place of labelled rows.
-        companions: Vectors that came beside the model, by name.
-        generator: Draws what it decides by chance, from (seed, round, client): whenever these facts are told, it begins
-            anew.
+        training: The requested local training.
+        num_examples: Number of training rows.
+        label_counts: Count of each class, shape `(classes,)`; empty for clients with a task instead of labelled rows.
+        companions: Auxiliary vectors received with the model, by name.
+        generator: Random generator for the client's decisions, from (seed, round, client); restarted each time these
+            facts
+            are created.
     """
 
     training: LocalTraining
@@ -127,9 +126,9 @@ class Clients:
 
     Attributes:
         received: The global model, shape `(size,)`.
-        layout: Which part of a vector is which tensor.
-        states: What each kept from its last participation; empty the first time.
-        config: The message's scalars.
+        layout: Layout of tensors in a vector.
+        states: State of each client from its last participation; empty the first time.
+        config: Scalars of the message.
     """
 
     received: Tensor
@@ -138,26 +137,26 @@ class Clients:
     config: Mapping[str, Any]
 
     def kept(self, name: str, first: Tensor) -> Tensor:
-        """Return what each client kept under a name, shape `(clients, *first.shape)`.
+        """Return an entry of each client's state, shape `(clients, *first.shape)`.
 
         Args:
-            name: An entry of the state.
-            first: Stands for what a client has not kept.
+            name: Name of the entry.
+            first: Default for clients without the entry.
         """
         import torch
 
-        found = [torch.from_numpy(np.array(state[name])) if name in state else first for state in self.states]
-        return torch.stack(found)
+        entries = [torch.from_numpy(np.array(state[name])) if name in state else first for state in self.states]
+        return torch.stack(entries)
 
 
 @dataclass(frozen=True)
 class Descent:
-    """What local steps gave.
+    """Result of local steps.
 
     Attributes:
         vectors: The trained models, shape `(clients, size)`.
-        num_steps: Optimiser steps of each, shape `(clients,)`.
-        losses: Mean training loss of each over all rows seen, shape `(clients,)`.
+        num_steps: Optimiser steps of each client, shape `(clients,)`.
+        losses: Mean training loss of each client over all rows seen, shape `(clients,)`.
     """
 
     vectors: Tensor
@@ -167,14 +166,15 @@ class Descent:
 
 @dataclass(frozen=True)
 class LocalRun(Clients, ABC):
-    """The training of some clients in one round; each way of training is one of these.
+    """Training of some clients in one round; each training backend has its own subclass.
 
     Attributes:
         training: Epochs, batches, optimiser.
-        companions: Vectors that came beside the model, by name.
-        num_examples: Training rows of each, shape `(clients,)`.
-        num_classes: Of the federation.
-        counts_as: Rows as which each counts in means by rows: `num_examples`, or 1 where clients don't tell them.
+        companions: Auxiliary vectors received with the model, by name.
+        num_examples: Training rows of each client, shape `(clients,)`.
+        num_classes: Number of classes in the federation.
+        counts_as: Number of rows as which each client counts in means: `num_examples`, or 1 if clients do not disclose
+            it.
     """
 
     training: LocalTraining
@@ -197,24 +197,26 @@ class LocalRun(Clients, ABC):
         row_loss: RowLoss | None = None,
         reads_received: bool = False,
     ) -> Descent:
-        """Make all local steps; a second call goes on drawing batches where the first ended.
+        """Perform all local steps; a second call continues drawing batches where the first ended.
 
         Args:
-            start: Where to begin, shape `(size,)` or `(clients, size)`.
-            correct: Changes each step's gradient.
-            beside: What `correct` is given beside weights and gradient, each `(size,)` or `(clients, size)`.
-            loss: In place of the mean cross-entropy; for algorithms that declare `one_by_one`.
-            ahead: Where each step's gradient is taken, likewise.
-            adjusted: What is made of outputs ahead of the cross-entropy.
-            compared: What is added to it.
-            trainable: Which elements move, shape `(size,)`, truth values; None moves all. Buffers always move.
-            epochs: In place of those of `training`, >= 1.
-            row_loss: What weighs the cross-entropy, or `loss`, and is added to it; what `training` adds comes on top.
-            reads_received: Whether `loss` is given the received model's outputs of the batch as well, in evaluation
-                mode and without a gradient; they are computed once for all rows.
+            start: Initial models, shape `(size,)` or `(clients, size)`.
+            correct: Modifies each step's gradient.
+            beside: Further arguments of `correct` after weights and gradient, each `(size,)` or `(clients, size)`.
+            loss: Replaces the mean cross-entropy; only for algorithms that declare `one_by_one`.
+            ahead: Weights at which each step's gradient is taken; only for algorithms that declare `one_by_one`.
+            adjusted: Transforms outputs before the cross-entropy.
+            compared: Loss that is added to the cross-entropy.
+            trainable: Mask of the elements that change, shape `(size,)`, bool; None means all. Buffers always change.
+            epochs: Overrides the epochs of `training`, >= 1.
+            row_loss: Weights of the cross-entropy, or `loss`, and terms added to it; those of `training` are added as
+                well.
+            reads_received: Whether `loss` also receives the received model's outputs of the batch, in evaluation mode
+                and
+                without a gradient; they are computed once for all rows.
 
         Raises:
-            TypeError: If what belongs to one loss is given beside another.
+            TypeError: If arguments of different losses are combined.
         """
         if loss is not None and (adjusted is not None or compared is not None):
             raise TypeError("loss must stand alone, as adjusted and compared are of the cross-entropy")
@@ -230,13 +232,13 @@ class LocalRun(Clients, ABC):
 
     @abstractmethod
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
-        """Make all local steps."""
+        """Perform all local steps."""
 
     def gradient(self, vector: Tensor) -> Tensor:
         """Return each client's gradient on all its training rows, shape `(clients, size)`, 0 at buffers.
 
         Args:
-            vector: At which model, shape `(size,)` or `(clients, size)`.
+            vector: Model at which the gradient is taken, shape `(size,)` or `(clients, size)`.
         """
         whole = LocalTraining.model_construct(
             local_epochs=1,
@@ -250,24 +252,24 @@ class LocalRun(Clients, ABC):
         return change / PROBE_RATE
 
     def label_counts(self) -> Tensor:
-        """Return each client's training rows of each class, shape `(clients, classes)`.
+        """Return the number of each client's training rows of each class, shape `(clients, classes)`.
 
         Raises:
-            TypeError: If clients have a task in place of labelled rows.
+            TypeError: If clients have a task instead of labelled rows.
         """
         raise TypeError("clients with a task hold no labels to count")
 
 
 @dataclass(frozen=True)
 class ClientResults:
-    """What some clients give and keep after a round; all tensors have one row a client.
+    """Results of some clients after a round; all tensors have one row per client.
 
     Attributes:
-        descent: Whose losses and numbers of steps are reported.
-        vectors: What goes up as the model, shape `(clients, size)`.
-        state: Replaces what each client kept; nothing keeps nothing.
-        companions: What goes up beside the model, each `(clients, size)`.
-        sums: Scalars that add up over clients, each `(clients,)`.
+        descent: Its losses and numbers of steps are reported.
+        vectors: Models that are sent, shape `(clients, size)`.
+        state: Replaces each client's state; empty removes it.
+        companions: Auxiliary vectors that are sent with the model, each `(clients, size)`.
+        sums: Additive scalars, each `(clients,)`.
     """
 
     descent: Descent
@@ -279,13 +281,13 @@ class ClientResults:
 
 @dataclass(frozen=True)
 class Validation:
-    """How what one client sends does on its validation rows.
+    """Performance of one client's sent model on its validation rows.
 
     Attributes:
-        num_examples: Rows; 0 where they are so few that the client abstains.
-        num_correct: Rows whose class is the largest output.
+        num_examples: Rows; 0 if they are so few that the client abstains.
+        num_correct: Number of rows whose class has the largest output.
         loss_sum: Sum of the rows' losses.
-        sums: What `train` reported of the client.
+        sums: Sums that `train` reported for the client.
     """
 
     num_examples: int
@@ -296,19 +298,22 @@ class Validation:
 
 @dataclass(frozen=True)
 class ClientAlgorithm:
-    """FedAvg's client; others override what they do otherwise. Frozen and picklable.
+    """Base class of client algorithms, and FedAvg's client; subclasses override what differs. Frozen and picklable.
 
     Attributes:
-        reads: Keys of a train message's configuration that it needs; a message without them is not for it.
-        accompanied: Whether vectors may come beside the model; a message that holds some is refused otherwise.
-        personal: Whether `scored` or `tuned` reads states, which then travel to every client that is scored.
-        tunes: Whether clients train before they are scored: they are scored with what `tuned` returns.
-        one_by_one: Whether clients are trained one after the other, as a loss of its own and looking ahead need.
-        validates: Whether clients measure what they send on their validation rows, and report what `validated` says.
-        mixes: Whether a run may hold clients of different rates, batches and epochs, as under a table of settings. Then
-            `run.training` tells none of these, and all that `train` does is descend, as the clients' settings say.
-        companions_follow: Whether the companions that go up follow from the model that was sent and the one that comes
-            back, so that they tell no more of a client than these.
+        reads: Required keys of a train message's configuration; without them, a message is plain local training.
+        accompanied: Whether companions may come with the model; otherwise a message that holds some is rejected.
+        personal: Whether `scored` or `tuned` reads states, which are then sent to every client that is scored.
+        tunes: Whether clients train before they are scored: they are scored with the result of `tuned`.
+        one_by_one: Whether clients are trained one after the other, as a custom loss and `ahead` require.
+        validates: Whether clients evaluate the model they send on their validation rows, and report `validated`.
+        mixes: Whether a run may hold clients of different learning rates, batch sizes and epochs, as with a settings
+            table.
+            `run.training` then contains none of these, and `train` must only call `descend`, which uses each client's
+            settings.
+        companions_follow: Whether the companions that are sent are determined by the received and the sent model, so
+            that
+            they reveal no more of a client than these.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -322,16 +327,16 @@ class ClientAlgorithm:
 
     @property
     def companions(self) -> Mapping[str, str]:
-        """The metric that weighs the mean of each companion that goes up: `num-clients`, `num-examples` or a sum."""
+        """Weight metric of the mean of each companion that is sent: `num-clients`, `num-examples` or a sum."""
         return {}
 
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_] | None:
-        """Return which elements clients keep, sending the received ones in their place, shape `(size,)`; or None."""
+        """Return a mask of elements kept on the client, shape `(size,)`, or None; their received values are sent."""
         del layout
         return None
 
     def settings(self, facts: LocalFacts) -> LocalTraining:
-        """Return how a client trains; clients of equal settings are in one run, of others if the algorithm `mixes`."""
+        """Return a client's training settings; a run holds clients of equal settings, unless the algorithm `mixes`."""
         return facts.training
 
     def train(self, run: LocalRun) -> ClientResults:
@@ -340,11 +345,11 @@ class ClientAlgorithm:
         return ClientResults(trained, trained.vectors)
 
     def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
-        """Return the sums that a client reports beside those of `train`; the same names of every client.
+        """Return the sums that a client reports in addition to those of `train`; all clients use the same names.
 
         Args:
-            facts: As `settings` was told them.
-            validation: How what it sends does on its validation rows.
+            facts: As for `settings`.
+            validation: Performance of the sent model on the client's validation rows.
         """
         raise NotImplementedError(f"{type(self).__name__} declares that it validates")
 
@@ -353,10 +358,11 @@ class ClientAlgorithm:
         return clients.received[None]
 
     def tuned(self, run: LocalRun) -> Tensor:
-        """Return the models that are scored after training, shape `(clients, size)`; a state does not change by it.
+        """Return the models that are scored after training, shape `(clients, size)`; states are not changed.
 
-        Clients without training rows are scored with what `scored` returns. The batches are the same whenever a trial
-        is scored.
+        Clients without training rows are scored with the result of `scored`. The batches are the same for every scoring
+        of a
+        trial.
         """
         raise NotImplementedError(f"{type(self).__name__} declares that it tunes")
 
@@ -364,9 +370,9 @@ class ClientAlgorithm:
 def frozen_but(
     trainable: npt.NDArray[np.bool_], weight_decay: float, correct: Correct | None, beside: Sequence[Tensor]
 ) -> tuple[Correct, Sequence[Tensor]]:
-    """Return a correction that lets chosen elements alone move, and what lies beside it.
+    """Return a gradient correction that lets only the trainable elements change, and its further arguments.
 
-    Weight decay comes ahead of it, as it would move the others.
+    It applies weight decay itself, before masking, as weight decay would otherwise change the other elements.
     """
     import torch
 
@@ -379,22 +385,22 @@ def frozen_but(
 
 
 def asked_for(algorithm: ClientAlgorithm | None, config: Mapping[str, Any]) -> ClientAlgorithm | None:
-    """Return an algorithm if a train message's configuration holds what it reads, else None."""
+    """Return the algorithm if a train message's configuration holds all keys that it reads, else None."""
     return algorithm if algorithm is not None and all(key in config for key in algorithm.reads) else None
 
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What one client's training gives.
+    """Training result of one client.
 
     Attributes:
         vector: Parameters and buffers after training, shape `(layout.size,)`.
-        num_steps: Optimiser steps made.
+        num_steps: Number of optimiser steps.
         loss: Mean training loss over all rows seen.
-        state: What the client keeps for its next participation.
-        initial_loss: Mean loss of the received model on the training rows, if asked for; measured by `Trainer`.
-        companions: Vectors that go up beside the model, each `(layout.size,)`.
-        sums: Scalars that add up over clients.
+        state: State that the client keeps for its next participation.
+        initial_loss: Mean loss of the received model on the training rows, if requested; measured by `Trainer`.
+        companions: Auxiliary vectors that are sent with the model, each `(layout.size,)`.
+        sums: Additive scalars.
     """
 
     vector: FloatArray
@@ -408,16 +414,17 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class ClientScore:
-    """How a model does on some rows: sums, so that shares and means can be formed later.
+    """Performance of a model on some rows, as sums from which shares and means can be computed later.
 
     Attributes:
-        num_examples: Rows; 1 where a task scores a client as a whole.
-        num_correct: Rows whose class is the largest output; a share where a task scores a client as a whole. NaN where
-            outputs are not numbers, or a quantity is predicted.
-        loss_sum: Sum of the rows' losses; NaN where outputs are not numbers.
-        repeats: A task's scores of the client, one a repeat.
-        metric: The session's metric on these rows, if it has one; NaN where they have none.
-        statistics: Its sums over them, which stay where they were made.
+        num_examples: Rows; 1 if a task scores a client as a whole.
+        num_correct: Number of rows whose class has the largest output; a share if a task scores a client as a whole.
+            NaN if
+            outputs are not numbers, or for regression.
+        loss_sum: Sum of the rows' losses; NaN if outputs are not numbers.
+        repeats: Repeated scores of the client by a task.
+        metric: The session's metric on these rows, if any; NaN if it is undefined for them.
+        statistics: Sums of that metric over these rows; they do not leave the host.
     """
 
     num_examples: int
@@ -434,25 +441,25 @@ class ClientScore:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the outputs are not numbers, so that nothing is measured."""
+        """Whether the outputs are not numbers, so that no score is defined."""
         return isnan(self.loss_sum) and isnan(self.num_correct)
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """The same for all clients of a message.
+    """Settings of a train message, the same for all its clients.
 
     Attributes:
         received: The global vector, shape `(layout.size,)`.
-        training: Epochs, batches, optimiser; of a task, the task says what an epoch is.
-        algorithm: What the strategy has its clients do; None is plain local training.
-        table: By which each chooses settings of its own in place of `training`'s.
+        training: Epochs, batches, optimiser; a task defines what an epoch is.
+        algorithm: The strategy's client algorithm; None for plain local training.
+        table: Table from which each client takes settings that replace those of `training`.
         config: The message's configuration, for the algorithm.
         integers: Integer buffers of the received model, by name.
-        companions: Vectors that came beside the model, by name.
+        companions: Auxiliary vectors received with the model, by name.
         initial_loss: Whether to measure the received model on the training rows first.
-        num_classes: Of the federation.
-        seed: The trial's.
+        num_classes: Number of classes in the federation.
+        seed: Seed of the trial.
         server_round: From 1.
     """
 
@@ -474,10 +481,10 @@ class ClientWork:
     """One client's part of a round.
 
     Attributes:
-        client: Its index.
+        client: Index of the client.
         generator: Draws the batches; from (seed, round, client).
-        state: What the client kept: the algorithm's entries, and a task's own.
-        epochs: Local epochs are so many times those of the others.
+        state: State of the client: the algorithm's entries, and those of a task.
+        epochs: Multiple of the others' local epochs.
     """
 
     client: int
@@ -488,14 +495,14 @@ class ClientWork:
 
 @dataclass(frozen=True)
 class AttackInputs:
-    """What an attack may know; arrays are not to be changed.
+    """Information available to an attack; arrays must not be modified.
 
     Attributes:
         received: x, the global parameters, trainable part, shape `(params,)`.
-        trained: y, what came of the client's training, or of the attack before this one; same shape.
-        accomplices: What those accomplices trained that can train in this round, in their order, shape
+        trained: y, the result of the client's training, or of its previous attack; same shape.
+        accomplices: Trained parameters of those accomplices that can train in this round, in their order, shape
             `(accomplices, params)`.
-        generator: Of this attack alone: from (seed, round, client, place among the client's attacks).
+        generator: Random generator of this attack: from (seed, round, client, position among the client's attacks).
     """
 
     received: FloatArray
@@ -505,13 +512,13 @@ class AttackInputs:
 
 
 class UpdateAttack(Protocol):
-    """A picklable value."""
+    """A model poisoning attack: a picklable value."""
 
     @property
     def accomplices(self) -> tuple[int, ...]:
-        """Clients whose honest updates it knows, its own among them if it counts, ascending; most know none."""
+        """Clients whose honest updates the attack uses, ascending, its own included if used; mostly empty."""
         ...
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
-        """Return the parameters that are sent, float32, shape `(params,)`; beyond its range they count as diverged."""
+        """Return the parameters that are sent, float32, shape `(params,)`; values out of range count as diverged."""
         ...

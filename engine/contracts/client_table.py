@@ -1,17 +1,16 @@
-"""Tables of client settings: the table as a value, and how a client looks up its own cell.
+"""FedCust's table of client settings, from which each client looks up its own settings without disclosing them.
 
-Settings of each client's own by a table: the client measures its data, takes the nearest cell, and tells nobody.
+Rows of the table are degrees of label heterogeneity, columns are numbers of rows, and a cell holds the local training
+settings that were best on proxy data of that kind. A client measures its data and takes the nearest cell, with both
+axes
+divided by their span in the table so that they have equal weight; the source leaves that open.
 
-FedCust (see `settings_table`): the table goes one way, and of what the client knows of its rows nothing goes back: it
-counts as one row and one step in every reply (`fedscout.engine.client.updates`), which makes weights uniform.
-One thing it may say: that it lies farther than τ from every cell. With an ε it says so by randomised response (Warner
-1965): the truth with probability e^ε/(1 + e^ε), else the contrary, drawn once, as the mean of several draws would tell.
-
-A table of client settings: each client looks up its own by how its data lie, and tells nobody which.
-
-FedCust: rows of the table are degrees of label heterogeneity, columns quantities of rows, and a cell holds the local
-training that was best on proxy data of that kind. A client takes the cell nearest to it, both axes divided by their
-span in the table, so that one is worth as much as the other; the source leaves that open.
+The table is sent to the clients, and no client reports its measurements: it counts as one row and one step in every
+reply (`fedscout.engine.client.updates`), which makes weights uniform. A client may only report that it is farther than
+τ
+from every cell. With an ε it reports this by randomised response (Warner 1965): the truth with probability
+e^ε/(1 + e^ε), else the opposite. The response is drawn once, since the mean of several draws would reveal the truth.
+See `settings_table`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from fedscout.engine.seeds import stream
 
 
 def heterogeneity_index(label_counts: npt.NDArray[Any]) -> float:
-    """Return HI = 1 − (c − 1)/(C − 1), c of C classes being there: 0 with all of them, 1 with one; shape `(classes,)`.
+    """Return HI = 1 − (c − 1)/(C − 1) with c of C classes present: 0 with all of them, 1 with one; shape `(classes,)`.
 
     Raises:
         ValueError: If there are fewer than two classes, or no row.
@@ -47,10 +46,10 @@ def heterogeneity_index(label_counts: npt.NDArray[Any]) -> float:
 
 
 def missing_entropy(weights: npt.NDArray[Any]) -> float:
-    """Return 1 − H(p)/log C, p the shares of C classes: 0 where all are equal, 1 with one.
+    """Return 1 − H(p)/log C with p the shares of C classes: 0 if all are equal, 1 with a single class.
 
     Args:
-        weights: Shares, or rows of each class, shape `(classes,)`.
+        weights: Shares, or number of rows, of each class, shape `(classes,)`.
 
     Raises:
         ValueError: If there are fewer than two classes, or no row.
@@ -64,14 +63,14 @@ def missing_entropy(weights: npt.NDArray[Any]) -> float:
 
 @dataclass(frozen=True)
 class SettingsCell:
-    """One cell: how clients of such data train.
+    """One cell: local training settings for clients with such data.
 
     Attributes:
-        heterogeneity: HI, in [0, 1], or what another metric gives.
+        heterogeneity: HI, in [0, 1], or the value of another metric.
         quantity: Training rows, >= 1.
-        learning_rate: Their step size.
-        batch_size: Rows a step.
-        local_epochs: Passes over their rows.
+        learning_rate: Learning rate.
+        batch_size: Rows per step.
+        local_epochs: Passes over the client's rows.
     """
 
     heterogeneity: float
@@ -81,7 +80,7 @@ class SettingsCell:
     local_epochs: int
 
     def local_training(self, given: LocalTraining) -> LocalTraining:
-        """Return local training with the cell's settings."""
+        """Return the given local training with the cell's settings."""
         changes: Mapping[str, Any] = {
             "learning_rate": self.learning_rate,
             "batch_size": self.batch_size,
@@ -92,30 +91,30 @@ class SettingsCell:
 
 @dataclass(frozen=True)
 class SettingsTable:
-    """All cells, at least one. It travels to the clients as it is.
+    """All cells, at least one. Sent to the clients unchanged.
 
     Attributes:
         cells: In any order.
-        threshold: τ: a client farther than this from every cell says so, and nothing else; None never does.
+        threshold: τ: a client farther than this from every cell reports that, and nothing else; None disables it.
     """
 
     cells: tuple[SettingsCell, ...]
     threshold: float | None = None
 
     def distances(self, heterogeneity: float, quantity: float) -> npt.NDArray[np.float64]:
-        """Return how far a client is from each cell, shape `(cells,)`: Euclidean, each axis over its span.
+        """Return the distance of a client to each cell, shape `(cells,)`: Euclidean, each axis divided by its span.
 
         Args:
             heterogeneity: Of the client.
-            quantity: Likewise.
+            quantity: Of the client.
         """
-        own = np.array([heterogeneity, quantity], np.float64)
-        places = np.array([[cell.heterogeneity, cell.quantity] for cell in self.cells], np.float64)
-        span = np.ptp(places, axis=0)
-        return np.asarray(np.linalg.norm((places - own) / np.where(span > 0, span, 1.0), axis=1))
+        client_point = np.array([heterogeneity, quantity], np.float64)
+        cell_points = np.array([[cell.heterogeneity, cell.quantity] for cell in self.cells], np.float64)
+        span = np.ptp(cell_points, axis=0)
+        return np.asarray(np.linalg.norm((cell_points - client_point) / np.where(span > 0, span, 1.0), axis=1))
 
     def nearest(self, heterogeneity: float, quantity: float) -> SettingsCell:
-        """Return the cell of a client, see `distances`; of equally near ones the first."""
+        """Return the nearest cell of a client, see `distances`; the first one in case of ties."""
         return self.cells[int(np.argmin(self.distances(heterogeneity, quantity)))]
 
 
@@ -139,30 +138,30 @@ METRICS: Mapping[str, ClientMetric] = {
 
 @lru_cache(maxsize=64)
 def metric_named(name: str, folder: str = "") -> ClientMetric:
-    """Return a metric by its name, or by the import path of a user's own function.
+    """Return a metric by its name, or by the import path of a user's function.
 
     Args:
         name: One of `METRICS`, or `package.module:function`.
-        folder: Where the module of such a path lies, for processes that look elsewhere; empty where they need not.
+        folder: Folder to append to the import path for such a function; empty if not needed.
     """
     if name in METRICS:
         return METRICS[name]
     if folder and folder not in sys.path:
         sys.path.append(folder)
     module, _, function = name.partition(":")
-    found: ClientMetric = getattr(importlib.import_module(module), function)
-    return found
+    metric: ClientMetric = getattr(importlib.import_module(module), function)
+    return metric
 
 
 @dataclass(frozen=True)
 class SettingsLookup:
-    """A table, and what a client does with it. It travels to the clients as it is.
+    """A table, and how a client looks up its cell. Sent to the clients unchanged.
 
     Attributes:
-        table: Its cells, and its threshold.
-        metric: Where a client lies on the table's first axis: a name of `METRICS` or an import path.
-        folder: Of that path.
-        epsilon: ε of the randomised response; None says the truth.
+        table: The table.
+        metric: Measure of the table's first axis: a name of `METRICS` or an import path.
+        folder: Folder of that import path.
+        epsilon: ε of the randomised response; None reports the truth.
     """
 
     table: SettingsTable
@@ -171,22 +170,22 @@ class SettingsLookup:
     epsilon: float | None = None
 
     def settings(self, given: LocalTraining, label_counts: Counts) -> LocalTraining:
-        """Return how a client trains: what it was asked for, with its cell's rate, batches and epochs.
+        """Return the requested local training with the learning rate, batch size and epochs of the client's cell.
 
         Args:
-            given: What it was asked for.
-            label_counts: Of its training rows, shape `(classes,)`.
+            given: The requested local training.
+            label_counts: Counts of its training rows per class, shape `(classes,)`.
         """
         rows = int(label_counts.sum())
         return self.table.nearest(self._place(label_counts), rows).local_training(given)
 
     def says_far(self, label_counts: Counts, seed: int, client: int) -> bool:
-        """Return whether a client says that it lies farther than the threshold from every cell.
+        """Return whether a client reports that it is farther than the threshold from every cell.
 
         Args:
-            label_counts: Of its training rows, shape `(classes,)`.
-            seed: The trial's.
-            client: Its index.
+            label_counts: Counts of its training rows per class, shape `(classes,)`.
+            seed: Seed of the trial.
+            client: Index of the client.
         """
         threshold = math.inf if self.table.threshold is None else self.table.threshold
         distances = self.table.distances(self._place(label_counts), int(label_counts.sum()))
@@ -195,20 +194,20 @@ class SettingsLookup:
 
     @property
     def lying(self) -> float:
-        """The probability that a client says the contrary of what is true."""
+        """Probability that a client reports the opposite of the truth."""
         return 0.0 if self.epsilon is None else 1 / (1 + math.exp(self.epsilon))
 
     def num_far(self, num_saying: float, num_asked: int) -> float:
-        """Return how many clients are far, in the mean over the randomised responses.
+        """Return the unbiased estimate of the number of far clients from the randomised responses.
 
         Args:
-            num_saying: So many say that they are.
-            num_asked: Of so many.
+            num_saying: Number of clients that report that they are far.
+            num_asked: Number of clients that responded.
         """
         return (num_saying - num_asked * self.lying) / (1 - 2 * self.lying)
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that decides how clients train and what they say, in hexadecimal."""
+        """Return the SHA-256, in hexadecimal, of everything that determines settings and reports."""
         document = {**asdict(self), "folder": ""}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -1,9 +1,9 @@
-"""Tasks other than classifying rows: what a client does where it plays episodes in place of reading batches.
+"""Client tasks other than training on rows, such as reinforcement learning, where a client plays episodes.
 
-A task stands where `local_training.descend` stands for rows: it makes one client's local steps from the model as it is
-loaded, and scores a model on one client. Everything else is as ever: strategies, client algorithms, states, searches,
-the log. A client's score is a share in `[0, 1]` of the largest possible one, measured several times over; a round's
-accuracy is the median over these repeats of the mean over clients, and its loss what that lacks to 1.
+A task replaces the local training on rows: it performs one client's local steps from the loaded model, and scores a
+model on one client. Everything else is unchanged: strategies, client algorithms, states, searches, the log. A client's
+score is a share in `[0, 1]` of the largest possible one, measured several times; a round's accuracy is the median over
+these repeats of the mean over clients, and its loss is 1 minus the accuracy.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedscout.engine.models.flat import FlatModel
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What the local steps of one client gave; the trained vector is the model's.
+    """Result of one client's local steps; the trained vector is that of the model.
 
     Attributes:
-        num_steps: Optimiser steps made.
+        num_steps: Number of optimiser steps.
         loss: Mean over the steps.
-        state: What the task keeps of the client, under names of its own (`"task/…"`).
+        state: State that the task keeps for the client, under its own names (`"task/…"`).
     """
 
     num_steps: int
@@ -34,29 +34,29 @@ class TaskResult:
 
 
 class ClientTask(Protocol):
-    """A picklable value."""
+    """A client task: a picklable value."""
 
     @property
     def score_name(self) -> str:
-        """What the score is called, such as `reward`."""
+        """Name of the score, such as `reward`."""
         ...
 
     @property
     def largest_score(self) -> float:
-        """Of which scores are shares."""
+        """The largest possible score, of which scores are shares."""
         ...
 
     def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
-        """Make one client's local steps from the model as it is loaded.
+        """Perform one client's local steps from the loaded model.
 
         Args:
-            model: Changed in place.
-            asked: By the train message; what a client algorithm adds to it comes as `correct`.
-            work: The client's part; its generator is the only source of randomness.
-            correct: Changes the gradient of each step in place, told weights and gradient, trainable part.
+            model: Modified in place.
+            asked: The train request; the part of a client algorithm is passed as `correct`.
+            work: The client's part of the round; its generator is the only source of randomness.
+            correct: Modifies the gradient of each step in place; receives weights and gradient of the trainable part.
         """
         ...
 
     def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return the loaded model's score on one client, once a repeat, in `[0, 1]`, shape `(repeats,)`."""
+        """Return the repeated scores of the loaded model on one client, in `[0, 1]`, shape `(repeats,)`."""
         ...

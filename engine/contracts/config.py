@@ -1,4 +1,4 @@
-"""The parameters of local training, as a train message carries them."""
+"""Configuration of local training, which train messages carry."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
 
 
 class LocalTraining(BaseModel):
-    """How a client trains in one round.
+    """Configuration of a client's training in one round.
 
-    They travel in the message's configuration, so a strategy may change them per round or per client, and a real
-    Flower client reads the same keys.
+    It is part of the message's configuration, so a strategy may change it per round or per client, and a real Flower
+    client
+    reads the same keys.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,24 +47,24 @@ class LocalTraining(BaseModel):
     )
 
     def without_added_terms(self) -> Self:
-        """Return the same with the plain loss."""
+        """Return the configuration with the plain loss."""
         return self.model_copy(update=dict.fromkeys(ADDED_TERMS, 0.0)) if self.is_weighed else self
 
     @property
     def is_weighed(self) -> bool:
-        """Whether anything is added to the loss; see `fedscout.engine.models.layout`."""
+        """Whether any term is added to the loss; see `fedscout.engine.models.layout`."""
         return self.pseudo_label_weight > 0 or self.reverse_weight > 0
 
     @property
     def is_narrow(self) -> bool:
-        """Whether layers compute in fewer bits than weights have."""
+        """Whether layers compute in lower precision than that of the weights."""
         return self.precision != "float32"
 
     def num_steps(self, num_rows: IntArray) -> IntArray:
-        """Return the optimiser steps of clients on so many training rows; a last batch of one row joins the one before.
+        """Return the number of optimiser steps of clients; a last batch of one row is merged into the previous batch.
 
         Args:
-            num_rows: Shape `(clients,)`.
+            num_rows: Training rows of each client, shape `(clients,)`.
         """
         batches = -(-num_rows // self.batch_size)
         joined = (self.batch_size > 1) & (batches > 1) & (num_rows % self.batch_size == 1)
@@ -75,21 +76,21 @@ class LocalTraining(BaseModel):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read what `to_config` wrote; other keys are left alone, missing ones take their default.
+        """Read the entries written by `to_config`; other keys are ignored, missing ones take their defaults.
 
-        A message's step size may be 0, at the end of a schedule: no study is configured so, but its strategies may.
+        A message's learning rate may be 0, at the end of a schedule; a study's configuration may not.
 
         Raises:
             TrialError: If a value is out of its range.
         """
-        known = {name: config[key] for name in LocalTraining.model_fields if (key := name.replace("_", "-")) in config}
-        rate = known.get("learning_rate")
-        rests = isinstance(rate, int | float) and not isinstance(rate, bool) and rate == 0
-        if rests:
-            del known["learning_rate"]
+        values = {name: config[key] for name in LocalTraining.model_fields if (key := name.replace("_", "-")) in config}
+        rate = values.get("learning_rate")
+        is_zero = isinstance(rate, int | float) and not isinstance(rate, bool) and rate == 0
+        if is_zero:
+            del values["learning_rate"]
         try:
-            read = cls(**known)
+            training = cls(**values)
         except ValidationError as error:
-            faults = [fault_of(str(one["loc"][0]).replace("_", "-"), one) for one in details(error)]
+            faults = [fault_of(str(detail["loc"][0]).replace("_", "-"), detail) for detail in details(error)]
             raise TrialError(f"what a train message asks of clients: {', '.join(faults)}") from error
-        return read.model_copy(update={"learning_rate": 0.0}) if rests else read
+        return training.model_copy(update={"learning_rate": 0.0}) if is_zero else training

@@ -1,1 +1,1 @@
-"""What clients hold and let out: rows, federation, split, availability, queries and the gate of their answers."""
+"""Data of clients: rows, federations, splits, availability, queries and release rules for their answers."""

@@ -1,36 +1,30 @@
-"""What one client holds, the queries about it, and the gate that its answers pass.
+"""Local data of a client, client queries, and the release rules for their answers.
 
-What one client holds: rows of shared arrays, as it has them and as they were before a corruption.
+A query is a pure function of the client's local data and of the contents of the message. The host looks it up by name
+in
+a fixed table; no other code runs on a client's data in answer to a query message. A query returns its numbers with the
+number of rows behind each. `Release` lets through what covers at least `min_release` rows, or has enough noise:
 
-What leaves a client: the one gate through which all its answers pass.
+- `RowAggregate`: numbers over rows. If the rows are divided into cells, for example by class, a cell of fewer rows is
+  set to 0. The suppressed cells together hold at least `min_release` rows, too: the sum over all rows is known, so the
+  server could subtract. If they hold fewer, a cell that could be released is suppressed as well (complementary
+  suppression: L. H. Cox. Suppression methodology and statistical disclosure control. Journal of the American
+  Statistical Association 75, 1980). It is the first such cell, not the smallest, as that would reveal that all others
+  hold no fewer.
+- `CountAggregate`: the number of rows in each cell. Of the additionally suppressed cell only as many rows are left out
+  as give `min_release` together with the other suppressed rows, so that less is lost. This reveals no more: the value
+  released for it is the number of rows in all suppressed cells minus `min_release`, and the number of these rows is
+  known anyway, by subtraction.
+- `NoisyAggregate`: differentially private numbers. If clients are promised privacy, nothing else is released.
 
-A query returns its numbers together with how many rows are behind each; the gate lets pass what is over at least
-`min_release` rows, or what holds enough noise, and nothing else:
+Exceptions raised by a query are not released either: the server writes the message, and an error's text, such as that
+of an index out of bounds, would reveal information about rows.
 
-- `RowAggregate`: numbers over so many rows. Where the rows are divided into cells, as by class, a cell of fewer rows
-  is 0. The cells that are left out together hold at least `min_release` rows, too: the sum over all rows is known, so
-  the server could subtract. If they hold fewer, a cell that could be told joins them (complementary suppression: L. H.
-  Cox. Suppression methodology and statistical disclosure control. Journal of the American Statistical Association 75,
-  1980). It is the first one, not the smallest, as that would tell that all others hold no fewer.
-- `CountAggregate`: the rows of each cell. Of the cell that joins others only as many rows are left out as make
-  `min_release` together with theirs, so that less is lost. That tells no more: what is told of it is the rows of all
-  cells that are left out less `min_release`, and how many these are is told anyway, by subtraction.
-- `NoisyAggregate`: numbers that are differentially private. Where clients are promised privacy, nothing else passes.
+The content of a suppressed cell can't be inferred from all this, except in one case: suppressed cells that all hold one
+row less than `min_release` hold the maximum.
 
-What a query raises does not pass either: the server writes the message, and an error's text, such as that of an index
-beyond an array, would tell of rows.
-
-What a cell of fewer rows holds can't be worked out from all this, but in one case: cells that are left out and all hold
-one row less than `min_release` hold the most that they can.
-
-The models that clients train and the scores that they give to a model are no such numbers: a model trained on one row
-gives that row away, and the score of one row its label. `small_clients` says what becomes of clients with so few.
-
-Client queries: the fixed table of aggregates a client is willing to compute over its own data.
-
-A query is a pure function of the client's local data and of what the message carries. The host looks it up by name;
-nothing else ever runs on a client's data in answer to a query message. It says how many rows are behind each number,
-and what of its answer leaves the client is decided by `fedscout.engine.data.client`.
+Trained models and scores of a model are not covered by these rules: a model trained on one row reveals that row, and
+the score of one row its label. `small_clients` determines what happens to clients with so few rows.
 """
 
 from __future__ import annotations
@@ -49,12 +43,12 @@ CHUNK_ROWS = 4096
 
 
 class ClientTransform(Protocol):
-    """What a scenario does to the data of one client. A picklable value."""
+    """Corruption of one client's data by a scenario. A picklable value."""
 
     def __call__(
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
-        """Return new `(features, labels)` of the same lengths; the arguments are not changed."""
+        """Return new `(features, labels)` of the same lengths; the arguments are not modified."""
         ...
 
 
@@ -72,7 +66,7 @@ class Partition:
 
     @classmethod
     def from_lists(cls, clients: Sequence[npt.ArrayLike]) -> Partition:
-        """Build a partition from one sequence of row numbers a client; a client may be empty."""
+        """Build a partition from one sequence of row numbers per client; a client may be empty."""
         arrays = [np.asarray(rows, dtype=np.int64).reshape(-1) for rows in clients]
         offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in arrays])]).astype(np.int64)
         rows = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
@@ -80,7 +74,7 @@ class Partition:
 
     @property
     def num_clients(self) -> int:
-        """Number of clients, empty ones included."""
+        """Number of clients, including empty ones."""
         return len(self.offsets) - 1
 
     @property
@@ -95,27 +89,28 @@ class Partition:
 
 @dataclass(frozen=True)
 class TargetScale:
-    """By which a target is standardised: the mean and standard deviation of the clients' training rows."""
+    """Standardisation of a regression target: mean and standard deviation over the clients' training rows."""
 
     mean: float
     deviation: float
 
     @classmethod
     def of(cls, targets: npt.NDArray[np.float64]) -> TargetScale:
-        """Return that of some targets, at least one; of equal ones the deviation is 1."""
+        """Return the scale of at least one target; the deviation is 1 if all targets are equal."""
         return cls(float(targets.mean()), float(targets.std()) or 1.0)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows of a source array: what a client reads, without a copy until it is used.
+    """Rows of a source array as a client reads them; not copied before they are used.
 
     Attributes:
         features: Source features, shape `(source_rows, *feature_shape)`.
         labels: Source labels in `[0, num_classes)`, shape `(source_rows,)`.
         rows: The rows of the source that belong to the client, shape `(num_rows,)`.
-        targets: Where a quantity is predicted, float64, shape `(source_rows,)`; labels are then classes of it.
-        scale: By which it is standardised.
+        targets: Regression targets, float64, shape `(source_rows,)`; labels are then classes of targets. None for
+            classification.
+        scale: Standardisation of the targets.
     """
 
     features: FloatArray
@@ -128,11 +123,11 @@ class Samples:
         return len(self.rows)
 
     def part(self, positions: IntArray, scale: TargetScale | None = None) -> Samples:
-        """Return the rows at `positions` in `[0, len(self))`, as a view; `scale`, if given, in place of their own."""
+        """Return the rows at `positions` in `[0, len(self))`, as a view; `scale` replaces the current one if given."""
         return Samples(self.features, self.labels, self.rows[positions], self.targets, scale or self.scale)
 
     def answers(self, rows: IntArray) -> IntArray | FloatArray:
-        """Return what a model is to say of rows of the source: their labels, or standardised targets as float32."""
+        """Return the expected model outputs of source rows: labels, or standardised targets as float32."""
         if self.targets is None or self.scale is None:
             return self.labels[rows]
         return ((self.targets[rows] - self.scale.mean) / self.scale.deviation).astype(np.float32)
@@ -143,18 +138,18 @@ class Samples:
         return self.features[rows], self.labels[rows]
 
     def label_counts(self, num_classes: int) -> IntArray:
-        """Return the rows of each class, shape `(num_classes,)`."""
+        """Return the number of rows of each class, shape `(num_classes,)`."""
         return np.bincount(self.labels[self.rows], minlength=num_classes)
 
     def chunks(self, num_rows: int = CHUNK_ROWS) -> Iterator[tuple[FloatArray, IntArray]]:
-        """Yield all rows in order, at most `num_rows` at a time, features as they are stored."""
+        """Yield all rows in order, at most `num_rows` at a time, with features as stored."""
         for start in range(0, len(self.rows), num_rows):
             rows = self.rows[start : start + num_rows]
             yield self.features[rows], self.labels[rows]
 
 
 def by_source(parts: Mapping[int, Samples]) -> list[list[int]]:
-    """Return the keys of those that read each array: most clients share one, corrupted ones have their own."""
+    """Group keys by the features array that their samples read; corrupted clients have arrays of their own."""
     sources: dict[int, list[int]] = {}
     for key, data in parts.items():
         sources.setdefault(id(data.features), []).append(key)
@@ -163,14 +158,14 @@ def by_source(parts: Mapping[int, Samples]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's local data: as it has them, and as they were before any corruption."""
+    """One client's local data: observed (`own`), and uncorrupted (`clean`)."""
 
     own: Samples
     clean: Samples
 
     @property
     def corrupted(self) -> bool:
-        """Whether the two views differ."""
+        """Whether observed and uncorrupted data differ."""
         return self.own is not self.clean
 
 
@@ -185,17 +180,18 @@ NOT_PRIVATE = "answers only with noise, as detection.epsilon is set"
 
 
 class WithheldError(Exception):
-    """A client keeps an answer to itself. The text holds no number that depends on its rows."""
+    """Raised when a client withholds an answer. The text holds no number that depends on its rows."""
 
 
 @dataclass(frozen=True)
 class RowAggregate:
-    """Numbers over rows.
+    """Numbers aggregated over rows.
 
     Attributes:
-        values: If `rows` is an array, of each cell along the leading axes.
-        rows: How many rows, 0 if the values depend on none; or of each cell, shape `(..., cells)`, the cells of the
-            last axis dividing the rows among them.
+        values: The numbers; if `rows` is an array, one value per cell along the leading axes.
+        rows: Number of rows, 0 if the values depend on none; or rows of each cell, shape `(..., cells)`, where the
+            cells
+            of the last axis partition the rows.
     """
 
     values: npt.NDArray[Any]
@@ -204,19 +200,19 @@ class RowAggregate:
 
 @dataclass(frozen=True)
 class CountAggregate:
-    """How many of the client's rows are in each cell, shape `(..., cells)`; every row is in one."""
+    """Number of the client's rows in each cell, shape `(..., cells)`; every row is in one cell."""
 
     values: RowCounts
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """Differential privacy for one row exchanged for another.
+    """Differential privacy with respect to the replacement of one row.
 
     Attributes:
-        epsilon: ε of all that is asked on the same terms, together.
+        epsilon: ε of all queries on the same terms, together.
         delta: δ, in `[0, 1)`.
-        secure: Whether nobody can take the noise off again, as who knows its seed can.
+        secure: Whether the noise can't be removed, as it could be with knowledge of its seed.
     """
 
     epsilon: float
@@ -224,7 +220,7 @@ class Privacy:
     secure: bool = False
 
     def keeps(self, promised: Privacy) -> bool:
-        """Return whether it gives away no more than another."""
+        """Return whether this guarantee is at least as strong as the promised one."""
         return self.epsilon <= promised.epsilon and self.delta <= promised.delta and self.secure >= promised.secure
 
 
@@ -234,7 +230,7 @@ class NoisyAggregate:
 
     Attributes:
         values: Of any shape.
-        privacy: What their noise gives.
+        privacy: The guarantee that their noise provides.
     """
 
     values: npt.NDArray[Any]
@@ -245,11 +241,11 @@ Answer = Mapping[str, RowAggregate | CountAggregate | NoisyAggregate]
 
 
 def told_cells(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
-    """Return which cells a client tells of, shape `(..., cells)`.
+    """Return which cells a client releases, shape `(..., cells)`.
 
     Args:
-        rows: Its rows in each cell, likewise.
-        min_release: Fewest rows behind anything that it tells, and behind all that it does not tell together.
+        rows: The client's rows in each cell, shape `(..., cells)`.
+        min_release: Minimum number of rows behind each released number, and in all suppressed cells together.
     """
     enough = _enough(rows, min_release)
     left_out = np.where(enough, 0, rows).sum(axis=-1, keepdims=True)
@@ -259,10 +255,10 @@ def told_cells(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
 
 
 def told_counts(rows: RowCounts, min_release: int) -> RowCounts:
-    """Return the rows of each cell as far as a client tells them: 0, or at least `min_release` and no more than it has.
+    """Return the released row count of each cell: 0, or at least `min_release` and at most the actual count.
 
     Args:
-        rows: Its rows in each cell, shape `(..., cells)`.
+        rows: The client's rows in each cell, shape `(..., cells)`.
         min_release: As for `told_cells`.
     """
     enough = _enough(rows, min_release)
@@ -277,14 +273,14 @@ def _enough(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Release:
-    """What clients let out.
+    """Release rules of clients' answers.
 
     Attributes:
-        min_release: Fewest rows behind a number that answers a query.
-        small_clients: What becomes of clients with fewer rows in training, or in evaluation: `train` and be scored, or
+        min_release: Minimum number of rows behind a number that answers a query.
+        small_clients: What clients with fewer rows in training, or in evaluation, do: `train` and be scored, or
             `abstain` from it.
-        privacy: What clients are promised: queries are answered with noise for as much, or more of it, or not at all.
-            None promises none.
+        privacy: Promised differential privacy: queries are answered with at least this much noise, or not at all. None
+            promises none.
     """
 
     min_release: int = 5
@@ -292,7 +288,7 @@ class Release:
     privacy: Privacy | None = None
 
     def check_answers(self, num_rows: int) -> None:
-        """Return if a client of so many rows answers queries.
+        """Check that a client with the given number of rows answers queries.
 
         Raises:
             WithheldError: If it has fewer than `min_release`.
@@ -302,34 +298,34 @@ class Release:
 
     @property
     def least_rows(self) -> int:
-        """From how many rows a client trains on them, or is scored on them."""
+        """Minimum number of rows from which a client trains on them, or is scored on them."""
         return 0 if self.small_clients == "train" else self.min_release
 
     def takes_part(self, num_rows: int) -> bool:
-        """Return whether a client trains on so many rows, or is scored on them."""
+        """Return whether a client with the given number of rows trains on them, or is scored on them."""
         return num_rows >= self.least_rows
 
     def answer(self, query: Callable[[], Answer]) -> Arrays:
-        """Return what leaves the client in answer to a query.
+        """Run a query and return the part of its answer that is released.
 
         Raises:
-            WithheldError: If part of it may not, and can't be left out by itself; or if the query fails.
+            WithheldError: If a part must not be released and can't be suppressed by itself; or if the query fails.
         """
         try:
-            found = query()
+            answer = query()
         except WithheldError:
             raise
         except Exception as error:
             logger.debug("a query failed", exc_info=True)  # stays with the client
-            told = "can't answer the query as it is asked" if self.privacy is None else NOT_PRIVATE
-            raise WithheldError(told) from error
-        return self.let_pass(found)
+            reason = "can't answer the query as it is asked" if self.privacy is None else NOT_PRIVATE
+            raise WithheldError(reason) from error
+        return self.let_pass(answer)
 
     def let_pass(self, answer: Answer) -> Arrays:
-        """Return what leaves the client of the answer to a query.
+        """Return the part of a query's answer that is released.
 
         Raises:
-            WithheldError: If part of it may not, and can't be left out by itself.
+            WithheldError: If a part must not be released and can't be suppressed by itself.
         """
         return {name: self._pass(part) for name, part in answer.items()}
 
@@ -350,10 +346,10 @@ class Release:
             if part.rows:
                 self.check_answers(part.rows)
             return part.values
-        told = told_cells(part.rows, self.min_release)
-        if told.all():
+        released = told_cells(part.rows, self.min_release)
+        if released.all():
             return part.values
-        return np.where(told.reshape(told.shape + (1,) * (part.values.ndim - told.ndim)), part.values, 0)
+        return np.where(released.reshape(released.shape + (1,) * (part.values.ndim - released.ndim)), part.values, 0)
 
 
 LABEL_COUNTS = "label_counts"
@@ -369,7 +365,7 @@ RowProducts = Callable[[DoubleArray], DoubleArray]
 
 
 def products_on_a_core(rows: DoubleArray) -> DoubleArray:
-    """Return XᵀX, shape `(d, d)` from rows of shape `(rows, d)`."""
+    """Return XᵀX computed on the CPU, shape `(d, d)` from rows of shape `(rows, d)`."""
     return rows.T @ rows
 
 
@@ -379,17 +375,17 @@ def _no_model(vector: FloatArray) -> Iterator[FloatArray]:
 
 @dataclass(frozen=True)
 class QueryInputs:
-    """What a query may read.
+    """Inputs of a query.
 
     Attributes:
-        data: The client's local rows as it has them; read it with `chunks()` to bound memory.
+        data: The client's observed local rows; read it with `chunks()` to bound memory.
         num_classes: Classes of the federation.
         arrays: The arrays of the message.
         config: The scalars of the message.
         outputs: Runs the federation's model over the client's rows, for queries about outputs.
-        min_release: Fewest rows behind a number that leaves the client; for queries about parts of its rows.
-        groups: The group of each row, shape `(num_rows,)`; None where rows are independent.
-        cross_products: XᵀX of rows X, wherever the host has the most room for it.
+        min_release: Minimum number of rows behind a released number; for queries about parts of the client's rows.
+        groups: The group of each row, shape `(num_rows,)`; None if rows are independent.
+        cross_products: Computes XᵀX of rows X, on the host's training device.
     """
 
     data: Samples
@@ -402,11 +398,12 @@ class QueryInputs:
     cross_products: RowProducts = products_on_a_core
 
     def by_class(self, name: str, num_classes: int) -> npt.NDArray[np.float64]:
-        """Return an array of the message that holds something of each class, as float64.
+        """Return an array of the message with one entry per class, as float64.
 
         Args:
-            name: Of the array.
-            num_classes: Its length. With fewer, whether the query fails would tell which classes the client holds.
+            name: Name of the array.
+            num_classes: Its length. If it were shorter, a failure of the query would reveal which classes the client
+                holds.
 
         Raises:
             ValueError: If it has another length.

@@ -1,24 +1,21 @@
-"""A federation as a value: rows, clients, names, and the rows of the server.
+"""A federation as a value: rows, clients, server rows, row parts and display names.
 
-A federation: which clients exist and what each of them holds.
+The data are two arrays, put into shared memory once; a client is a range of an index array. A client whose data a
+scenario corrupts also has transforms, applied to all its local rows before any split, as the client itself would not
+be aware of the corruption. `own` data are observed by the client, `clean` data are uncorrupted.
 
-The data are two arrays, placed once; a client is a range of an index array. A client whose data a scenario corrupts
-additionally has transforms, applied to all its local rows before any split, as the client itself would not know of
-them. `own` data are what the client has, `clean` data what it would have without corruption.
+`ServerData` are rows of the server that no client has.
 
-What the server itself holds: rows that no client ever sees.
+`RowPart` selects one of several disjoint random parts of a client's rows, which a train message may request. If the
+rows
+are independent draws from one distribution, so are the parts, regardless of their clients. The models of parts are
+therefore exchangeable between clients, unlike those of whole clients: a permutation test compares clients by them
+(`fedscout.detectors.outliers`). Parts have one size for all clients and ignore labels; stratified parts of a client
+would
+share the random composition of its labels.
 
-Disjoint random parts of a client's rows, one of which a train message may ask for.
-
-Rows that are independent draws of one distribution fall into parts that are, too, whosever they are. So the models of
-parts can be exchanged between clients where those of whole clients can't: a permutation test compares clients by them
-(`fedscout.detectors.outliers`). Parts are of one size for all clients and pay no regard to labels;
-stratified parts of a client would share what its labels have of chance.
-
-What the clients, classes and features of a federation are called in sentences.
-
-Everything computed and sent uses positions. A sentence for people uses names: the client column's values, the classes'
-labels, the columns. Where there is no name, the position stands in its place.
+`Names` are the names of clients, classes and features for messages: the values of the client column, the labels of the
+classes, the columns. Everything that is computed and sent uses indices, which also replace missing names.
 """
 
 from __future__ import annotations
@@ -45,11 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerData:
-    """Rows of the server, scaled as the clients' rows are, or by themselves if of another data set; never corrupted.
+    """Rows of the server, scaled like the clients' rows, or by themselves if from another data set; never corrupted.
 
     Attributes:
         features: float32, shape `(num_rows, *feature_shape)`, at least one row.
-        labels: int64 in `[0, num_classes)`, shape `(num_rows,)`; None where they are stripped.
+        labels: int64 in `[0, num_classes)`, shape `(num_rows,)`; None if they are stripped.
     """
 
     features: FloatArray
@@ -66,11 +63,11 @@ PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class EmbeddingSource:
-    """The network whose view of a row detectors compare.
+    """The network whose representation of a row detectors compare.
 
     Attributes:
         network: Picklable factory; built from the federation's seed.
-        penultimate: Whether the input of its last fully connected layer counts, and not its output.
+        penultimate: Whether to use the input of its last fully connected layer instead of its output.
     """
 
     network: ModelFactory
@@ -79,10 +76,10 @@ class EmbeddingSource:
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients, their data and the model they train. A value: placed once, read by every host.
+    """Clients, their data and the model they train. A value: put into shared memory once, read by every host.
 
     Attributes:
-        name: For people and logs.
+        name: Name for people and logs.
         features: All rows, float32, shape `(num_rows, *feature_shape)`.
         labels: All labels, int64 in `[0, num_classes)`, shape `(num_rows,)`.
         num_classes: Number of classes.
@@ -91,26 +88,29 @@ class Federation:
         transforms: Corruption of a client's local data, applied in order.
         seed: Seed of the corruption (the partition was drawn from it, too).
         affected_clients: Clients that a scenario is known to have changed, for reports and tests.
-        release: What clients let out in answer to queries, and who trains: a model trained on few rows gives them away.
+        release: Release rules for query answers, and which clients train: a model trained on few rows reveals them.
         feature_names: One name per column for tabular data, else empty.
         class_names: One name per class, or empty.
-        facts: What the builder wants on record: counts of dropped rows, realised sizes and the like.
-        embedding: What detectors compare in place of the features; None compares the features.
-        dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
-        devices: Of clients whose rounds take simulated time.
-        attacks: What attackers send in place of their updates, each with its attacks in order.
-        task: What clients do in place of classifying rows; None classifies. Rows then only count.
-        unseen: Clients that join after the training: they never train and are asked nothing, but scored as clients that
-            know the global model alone.
-        server: Rows of the server's own, none of which is among `features`; None where it holds none.
+        facts: Facts recorded by the builder: counts of dropped rows, realised sizes and the like.
+        embedding: Network whose outputs detectors compare instead of the features; None compares the features.
+        dropout: Probability in `[0, 1)` that a client misses a round, for clients that may.
+        devices: Devices of clients whose rounds take simulated time.
+        attacks: Attackers and their attacks, applied to their updates in order.
+        task: The clients' task if it is not to train on rows, as in reinforcement learning; None trains on rows. With a
+            task, only the number of rows is used.
+        unseen: Clients that join after the training: they never train and answer no queries, but are scored as clients
+            with only the global model.
+        server: Rows of the server, none of which is among `features`; None if it holds none.
         groups: The group of each row, such as a subject, int64, shape `(num_rows,)`: rows of a group that a client
-            holds stay together when it splits its rows. None where rows are independent.
+            holds stay together when it splits its rows. None if rows are independent.
         split: Whether test rows are drawn at random, or are each client's last ones.
-        targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are then tenths
-            of it, for all that needs classes, and the model has one output.
-        target_name: What it is.
-        reading: How rows became features, as values: what is kept beside a trained model, so that other rows can be
-            read in the same way. The engine does not look at it.
+        targets: Regression targets, float64, shape `(num_rows,)`; None for classification. Labels are then tenths of
+            the
+            target, for everything that needs classes, and the model has one output.
+        target_name: Name of the regression target.
+        reading: How rows were converted into features, as values: stored with a trained model, so that other rows can
+            be
+            converted in the same way. Not used by the engine.
     """
 
     name: str
@@ -141,17 +141,17 @@ class Federation:
 
     @property
     def num_clients(self) -> int:
-        """Number of clients, unseen ones included."""
+        """Number of clients, including unseen ones."""
         return self.partition.num_clients
 
     @property
     def num_seen(self) -> int:
-        """Number of clients that take part: those that a strategy and a detector meet."""
+        """Number of participating clients, which strategies and detectors use."""
         return self.num_clients - len(self.unseen)
 
     @property
     def majority_share(self) -> float:
-        """Share of the clients' rows that belong to the most frequent class, in `[0, 1]`; 0 of a task."""
+        """Share of the clients' rows that belong to the most frequent class, in `[0, 1]`; 0 if clients have a task."""
         rows = self.partition.rows
         if self.task is not None or not len(rows):
             return 0.0
@@ -159,22 +159,22 @@ class Federation:
 
     @property
     def has_ordered_classes(self) -> bool:
-        """Whether class numbers are places on a line: tenths of a quantity, or classes whose names are all numbers."""
+        """Whether classes are ordinal: tenths of a regression target, or classes whose names are all numbers."""
         return bool(self.target_name) or all(map(PLAIN_NUMBER.fullmatch, self.class_names))
 
     def client_groups(self, client: int) -> IntArray | None:
-        """Return the group of each of a client's rows, shape `(num_rows,)`, or None where rows are independent."""
+        """Return the group of each of a client's rows, shape `(num_rows,)`, or None without groups."""
         return None if self.groups is None else self.groups[self.partition.client(client)]
 
     def split_rows(
         self, client: int, labels: IntArray, seed: int, test_fraction: float, validation_fraction: float
     ) -> ClientSplit:
-        """Return how a client divides its rows, see `fedscout.engine.data.split`.
+        """Return the split of a client's rows, see `fedscout.engine.data.split`.
 
         Args:
-            client: Its index.
-            labels: Its labels as it has them, shape `(num_rows,)`.
-            seed: The trial's seed.
+            client: Index of the client.
+            labels: Observed labels of the client, shape `(num_rows,)`.
+            seed: Seed of the trial.
             test_fraction: Share of test rows, in `[0, 1)`.
             validation_fraction: Share of the other rows kept for validation, in `[0, 1)`.
         """
@@ -183,12 +183,12 @@ class Federation:
         return split_client(labels, seed, client, test_fraction, validation_fraction, groups, order)
 
     def target_scale(self, seed: int, test_fraction: float, validation_fraction: float) -> TargetScale | None:
-        """Return by which a quantity is standardised: that of the training rows of all clients that take part.
+        """Return the standardisation of a regression target over the training rows of all participating clients.
 
-        Real clients would tell it by one exchange of sums and sums of squares. No test row is looked at.
+        Real clients would compute it by one exchange of sums and sums of squares. No test row is used.
 
         Args:
-            seed: The trial's seed.
+            seed: Seed of the trial.
             test_fraction: As for `split_rows`.
             validation_fraction: As for `split_rows`.
         """
@@ -203,15 +203,15 @@ class Federation:
         return TargetScale.of(np.concatenate(parts))
 
     def without_rows(self) -> Federation:
-        """Return the same federation without features and server rows, for who no longer needs them: most of it."""
+        """Return the federation without features and server rows, which take most of its memory."""
         return replace(self, features=np.empty((0, *self.features.shape[1:]), np.float32), server=None)
 
     def alone(self, client: int, number: int) -> Federation:
-        """Return a federation in which one client of this one holds its rows and nobody else any.
+        """Return a federation in which one client of this one holds its rows, and all others are empty.
 
         Args:
-            client: Whose rows.
-            number: Its number there, from which its random streams derive.
+            client: The client whose rows are kept.
+            number: Index of the client in the new federation, from which its random streams derive.
         """
         rows = self.partition.client(client)
         return replace(
@@ -230,17 +230,17 @@ class Federation:
         )
 
     def num_moved_labels(self) -> dict[int, int]:
-        """Return how many rows of each client have another label than they would without its corruption, if any."""
-        found: dict[int, int] = {}
+        """Return the number of labels that corruption changed, by client, for clients with such labels."""
+        num_changed: dict[int, int] = {}
         for client in self.transforms:
             data = self.client_data(client)
             (_, own), (_, clean) = (view.take(np.arange(len(view))) for view in (data.own, data.clean))
             if num_moved := int((own != clean).sum()):
-                found[client] = num_moved
-        return found
+                num_changed[client] = num_moved
+        return num_changed
 
     def client_data(self, client: int) -> ClientData:
-        """Return the local data of one client, its corruption applied."""
+        """Return the local data of one client, with its corruption applied."""
         clean = Samples(self.features, self.labels, self.partition.client(client), self.targets)
         transforms = self.transforms.get(client, ())
         if not transforms:
@@ -260,12 +260,12 @@ DEALT_BY_KEY: Final = "part-seed"
 
 @dataclass(frozen=True)
 class RowPart:
-    """Which of a client's rows.
+    """A random part of each client's rows.
 
     Attributes:
-        index: Of the part, >= 0.
+        index: Index of the part, >= 0.
         num_rows: Rows of each part, >= 1.
-        seed: By which rows are dealt to parts; parts of one seed are disjoint.
+        seed: Seed by which rows are assigned to parts; parts of one seed are disjoint.
     """
 
     index: int
@@ -278,24 +278,25 @@ class RowPart:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self | None:
-        """Read what `to_config` wrote; None where a client is to train on all its training rows."""
+        """Read the entries of `to_config`; None if a client is to train on all its training rows."""
         if INDEX_KEY not in config:
             return None
         return cls(int(config[INDEX_KEY]), int(config[ROWS_KEY]), int(config[DEALT_BY_KEY]))
 
     def positions(self, num_rows: int, client: int, groups: IntArray | None = None) -> IntArray:
-        """Return the part's positions among a client's rows; fewer than asked for where the rows do not reach.
+        """Return the part's positions among a client's rows; fewer than `self.num_rows` if the client has too few rows.
 
         Args:
-            num_rows: Of the client.
-            client: Its index.
-            groups: Of its rows, shape `(num_rows,)`: rows of a group lie together, in one part or two neighbours.
+            num_rows: Number of rows of the client.
+            client: Index of the client.
+            groups: Group of each row, shape `(num_rows,)`: rows of a group stay together, in one part or two adjacent
+                ones.
         """
         generator = stream(self.seed, "row-parts", client)
         order = generator.permutation(num_rows)
         if groups is not None:
-            drawn = generator.permutation(len(groups))
-            _, first = np.unique(groups[drawn], return_index=True)
+            shuffled = generator.permutation(len(groups))
+            _, first = np.unique(groups[shuffled], return_index=True)
             _, group_of = np.unique(groups, return_inverse=True)
             order = order[np.argsort(first[group_of[order]], kind="stable")]
         return order[self.index * self.num_rows : (self.index + 1) * self.num_rows]
@@ -307,12 +308,12 @@ CLIENTS_NAMED = 12
 
 @dataclass(frozen=True)
 class Names:
-    """Names by position; empty where there are none.
+    """Display names by index; empty if there are none.
 
     Attributes:
-        clients: Of the federation's clients.
-        classes: Of the labels.
-        features: Of a table's columns, after encoding.
+        clients: Names of the federation's clients.
+        classes: Names of the labels.
+        features: Names of a table's columns, after encoding.
     """
 
     clients: tuple[str, ...] = ()
@@ -321,12 +322,12 @@ class Names:
 
     @classmethod
     def of(cls, federation: Federation) -> Names:
-        """Return the names that a federation's builder knows."""
+        """Return the names that are recorded in a federation."""
         clients = tuple(map(str, federation.facts.get("client_names", ())))
         return cls(clients, tuple(map(str, federation.class_names)), tuple(map(str, federation.feature_names)))
 
     def client(self, position: int) -> str:
-        """Return the name of one client, without the word."""
+        """Return the name of one client, without the word `client`."""
         return _name(self.clients, position)
 
     def one_client(self, position: int) -> str:
@@ -334,7 +335,7 @@ class Names:
         return f"client {self.client(position)}"
 
     def some_clients(self, positions: Sequence[int]) -> str:
-        """Return `client a`, `clients a, b` or, of many, the first ones and the number of the others."""
+        """Return `client a`, `clients a, b` or, for many clients, the first ones and the number of the others."""
         named = ", ".join(self.client(position) for position in positions[:CLIENTS_NAMED])
         rest = f" and {len(positions) - CLIENTS_NAMED} more" if len(positions) > CLIENTS_NAMED else ""
         return f"client{'' if len(positions) == 1 else 's'} {named}{rest}"

@@ -1,17 +1,17 @@
-"""How a client divides its local rows into training, validation and test parts.
+"""Split of a client's local rows into training, validation and test parts.
 
-80/20 by default, stratified by the client's own labels where the class counts allow, and drawn from the trial's seed:
+80/20 by default, stratified by the client's own labels if the class counts allow, and drawn from the trial's seed:
 candidates of one search share the split, confirmation seeds draw a new one. Validation rows are cut from the training
 part, never from test.
 
-Rows that belong together, such as those of a subject, go whole groups at a time: whoever saw a subject in training has
-seen the answer. Groups are visited in a random order in which every stretch holds its share of each class, a group's
-class being its most frequent one, and drawn as long as each brings the number of rows nearer to the wanted one. So it
-is missed by at most half of the largest drawn or smallest undrawn group, but where no group is small enough: then the
-smallest is drawn, so that there is something to test on. A client of one group only trains.
+Rows of one group, such as those of a subject, stay together: a model that saw a subject in training would otherwise be
+tested on it. Groups are visited in a random order in which every prefix holds its share of each class, where a
+group's class is its most frequent one, and a group is drawn if it brings the number of rows closer to the target.
+The target is thus missed by at most half of the largest drawn or smallest undrawn group, unless no group is small
+enough: then the smallest is drawn, so that there are test rows. A client with a single group only trains.
 
-A series may be cut in the order of its rows instead of drawn: its last rows are the test part, those before them the
-validation part. Nothing is stratified then. Groups are cut whole, in the order of their first rows.
+A series may be cut in the order of its rows instead: its last rows are the test part, those before them the validation
+part, without stratification. Groups stay together, in the order of their first rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SplitKind = Literal["random", "last"]
 
 @dataclass(frozen=True)
 class ClientSplit:
-    """Positions in `[0, num_rows)`; disjoint, and together all of them."""
+    """Positions in `[0, num_rows)`; disjoint, and together all rows."""
 
     train: IntArray
     validation: IntArray
@@ -41,7 +41,7 @@ def _draw(labels: IntArray, positions: IntArray, fraction: float, generator: np.
     """Draw a stratified share of `positions`: at least one, and at least one is left.
 
     Systematic sampling: rows are shuffled, ordered by class, and every (1/fraction)-th is taken from a random start,
-    which gives each class its share rounded down or up.
+    so that each class gets its share rounded down or up.
     """
     num_rows = len(positions)
     if fraction <= 0 or num_rows < 2:
@@ -56,7 +56,7 @@ def _draw(labels: IntArray, positions: IntArray, fraction: float, generator: np.
 def _draw_groups(
     labels: IntArray, groups: IntArray, positions: IntArray, fraction: float, generator: np.random.Generator
 ) -> IntArray:
-    """Draw whole groups of about a share of `positions`: at least one, and at least one is left."""
+    """Draw whole groups with about a share of `positions`: at least one, and at least one is left."""
     _, members = np.unique(groups[positions], return_inverse=True)
     sizes = np.bincount(members)
     if fraction <= 0 or len(sizes) < 2:
@@ -64,32 +64,32 @@ def _draw_groups(
     wanted, total = fraction * len(positions), 0
     drawn: list[int] = []
     for group in spread_over_classes(_majorities(labels[positions], members), generator):
-        nearer = abs(total + sizes[group] - wanted) < abs(total - wanted)
-        if nearer and len(drawn) < len(sizes) - 1:
+        is_closer = abs(total + sizes[group] - wanted) < abs(total - wanted)
+        if is_closer and len(drawn) < len(sizes) - 1:
             drawn.append(group)
             total += sizes[group]
     return np.asarray(positions[np.isin(members, drawn or [np.argmin(sizes)])])
 
 
 def _majorities(labels: IntArray, members: IntArray) -> IntArray:
-    """Return the most frequent label of each group, the lowest of several, shape `(num_groups,)`."""
+    """Return the most frequent label of each group, the lowest one on ties, shape `(num_groups,)`."""
     pairs, counts = np.unique(np.column_stack([members, labels]), axis=0, return_counts=True)
     most = np.lexsort((pairs[:, 1], -counts, pairs[:, 0]))
     return np.asarray(pairs[most[np.unique(pairs[most, 0], return_index=True)[1]], 1])
 
 
 def spread_over_classes(classes: IntArray, generator: np.random.Generator) -> list[int]:
-    """Return a random order in which the first part, however long, has its share of each class, rounded.
+    """Return a random order in which every prefix holds its share of each class, rounded.
 
     Args:
-        classes: Of each item, shape `(items,)`.
-        generator: Draws it.
+        classes: Class of each item, shape `(items,)`.
+        generator: Random generator.
     """
     shuffled = generator.permutation(len(classes))
     keys = np.empty(len(classes))
     for label in np.unique(classes):
-        own = shuffled[classes[shuffled] == label]
-        keys[own] = (np.arange(len(own)) + generator.random()) / len(own)
+        members = shuffled[classes[shuffled] == label]
+        keys[members] = (np.arange(len(members)) + generator.random()) / len(members)
     order: list[int] = np.argsort(keys, kind="stable").tolist()
     return order
 
@@ -98,9 +98,9 @@ def _cut_last(order: IntArray, groups: IntArray | None, positions: IntArray, fra
     """Return about the last share of `positions` in an order, in whole groups if there are any; at least one is left.
 
     Args:
-        order: Of all rows: the larger, the later.
-        groups: Of all rows, or None.
-        positions: Where to cut.
+        order: Rank of each row; later rows have larger ranks.
+        groups: Group of each row, or None.
+        positions: Positions to cut.
         fraction: Share that is cut off.
     """
     units = positions if groups is None else groups[positions]
@@ -129,12 +129,12 @@ def split_client(
 
     Args:
         labels: The client's own labels, shape `(num_rows,)`. With fewer than two rows the client only trains.
-        seed: The trial's seed.
-        client: The client's index.
+        seed: Seed of the trial.
+        client: Index of the client.
         test_fraction: Share of test rows, in `[0, 1)`.
         validation_fraction: Share of the remaining rows kept for validation, in `[0, 1)`.
-        groups: The group of each row, shape `(num_rows,)`; None where rows are independent.
-        order: Where in a series each row stands, shape `(num_rows,)`, if it is cut and not drawn.
+        groups: The group of each row, shape `(num_rows,)`; None if rows are independent.
+        order: Rank of each row in a series, shape `(num_rows,)`, if it is cut by order instead of drawn.
     """
     take = _taker(labels, groups, order, stream(seed, "split", client))
     every = np.arange(len(labels))
@@ -145,10 +145,10 @@ def split_client(
 
 
 def num_training_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> IntArray:
-    """Return the training rows of clients that hold so many, shape `(clients,)`; of rows in groups, about so many.
+    """Return the number of training rows of clients, shape `(clients,)`; approximate for rows in groups.
 
     Args:
-        num_rows: Shape `(clients,)`.
+        num_rows: Number of rows of each client, shape `(clients,)`.
         test_fraction: As for `split_client`.
         validation_fraction: As for `split_client`.
     """
@@ -156,19 +156,19 @@ def num_training_rows(num_rows: IntArray, test_fraction: float, validation_fract
 
 
 def num_part_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> dict[str, IntArray]:
-    """Return the rows of each part of such clients, `train`, `validation` and `test`; as `num_training_rows`."""
-    left, parts = np.asarray(num_rows), {}
+    """Return the rows of each part, `train`, `validation` and `test`; arguments as for `num_training_rows`."""
+    remaining, parts = np.asarray(num_rows), {}
     for part, fraction in (("test", test_fraction), ("validation", validation_fraction)):
-        taken = np.clip(np.rint(fraction * left), 1, left - 1).astype(np.int64)
-        parts[part] = np.where((fraction > 0) & (left >= 2), taken, 0)
-        left = left - parts[part]
-    return {**parts, "train": left}
+        taken = np.clip(np.rint(fraction * remaining), 1, remaining - 1).astype(np.int64)
+        parts[part] = np.where((fraction > 0) & (remaining >= 2), taken, 0)
+        remaining = remaining - parts[part]
+    return {**parts, "train": remaining}
 
 
 def _taker(
     labels: IntArray, groups: IntArray | None, order: IntArray | None, generator: np.random.Generator
 ) -> Callable[[IntArray, float], IntArray]:
-    """Return what takes a share of some positions."""
+    """Return a function that takes a share of some positions."""
     if order is not None:
         return lambda positions, fraction: _cut_last(order, groups, positions, fraction)
     if groups is not None:

@@ -1,25 +1,24 @@
-"""Flower's `Grid` over hosts. How a host is reached is left to two subclasses.
+"""Flower's `Grid` over hosts, without the transport to a host, which two subclasses implement.
 
-    push_messages     messages of one content are a job (`jobs`); what it needs scored on the way (`received_scores`);
-                      one call a host (`host_shards`) with its clients' states (`client_states`)
-    pull, send …      the hosts' results, states kept, clients that hang (`watchdog`), reply messages (`replies`)
+    push_messages     group messages of one content into a job (`grouped`), request scores of received models
+                      (`ReceivedScores`), send one call per host (`HostShards`) with its clients' states
+    pull, send …      gather the hosts' results, store client states, refuse clients that hang (`watchdog`),
+                      create reply messages (`replies`)
 
-Replies are made from the results sorted by client, so nothing depends on the number of hosts.
+Replies are created from the results sorted by client, so nothing depends on the number of hosts.
 
-Which host serves which client.
+Assignment of clients to hosts: each client stays with one host in all rounds, because hosts cache how clients split
+their rows. The largest clients are assigned one by one to the least loaded host. With very many clients, the remaining
+ones, each negligible relative to the load already assigned, are assigned to the hosts in turn.
 
-The same one in every round, as hosts keep how clients split their rows. The largest clients go one by one to the least
-loaded host. Of a great many the rest, each next to nothing beside what is dealt already, go to the hosts in turn.
+Client states: a state, or a reference to it, is sent with a call and returned with the answer.
 
-What clients keep between rounds: it, or a reference to it, goes out with a call and comes back with the answer.
-
-What train messages carry between a server and its clients, as a federation over a network would send it.
-
-Counted are the values that travel (`fedscout.engine.messages.keys`): down to each client that is asked, up
-from each that answered. That replies are summed on the hosts here changes nothing: each client's vectors are counted.
-Scalars, such as the numbers of rows and steps, and what a transport adds are not counted either. A
-selection policy may have clients receive the model that only measure it, which counts, and withhold tensors, which do
-not.
+Traffic: `take_bytes` counts the values that a federation over a network would exchange by train messages
+(`fedscout.engine.messages.keys`): down to each client that receives a message, up from each client that answers. The
+vectors of every client are counted, although replies may be summed on hosts. Scalars, such as the numbers of rows and
+steps, and the transport's overhead are not counted. A selection policy may let clients receive the model only to
+measure
+it, which is counted, and withhold tensors, which are not.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def balance(client_rows: IntArray, num_hosts: int) -> IntArray:
 
     Args:
         client_rows: Rows of each client, shape `(num_clients,)`.
-        num_hosts: Hosts; none counts as one.
+        num_hosts: Number of hosts; 0 counts as 1.
 
     Returns:
         The host of each client, shape `(num_clients,)`.
@@ -103,11 +102,11 @@ def shard(clients: Iterable[int], host_of: IntArray) -> Shards:
 
 
 class HostShards:
-    """The clients of a federation over its hosts.
+    """Assignment of a federation's clients to hosts.
 
     Args:
         client_rows: Rows of each client.
-        num_hosts: Hosts.
+        num_hosts: Number of hosts.
     """
 
     def __init__(self, client_rows: IntArray, num_hosts: int) -> None:
@@ -115,20 +114,20 @@ class HostShards:
 
     @cached_property
     def every(self) -> Shards:
-        """All clients."""
+        """All clients by host."""
         return shard(range(len(self._host_of)), self._host_of)
 
     def of(self, clients: Collection[int]) -> Shards:
-        """Group some clients."""
+        """Group some clients by host."""
         return self.every if len(clients) == len(self._host_of) else shard(clients, self._host_of)
 
 
 @dataclass(frozen=True)
 class StateReference:
-    """Stands for a state that stays where its host put it.
+    """Reference to a state that stays where its host stored it.
 
     Attributes:
-        reference: Of Ray's object store; who holds it keeps the state.
+        reference: Reference to an object in Ray's object store; it keeps the state alive.
     """
 
     reference: Any
@@ -138,12 +137,12 @@ KeptState = ClientState | StateReference
 
 
 def states_of(clients: Iterable[int], states: Mapping[int, KeptState]) -> dict[int, Any]:
-    """Return the states of those clients that have one."""
+    """Return the states of the given clients, for those that have one."""
     return {client: states[client] for client in clients if client in states} if states else {}
 
 
 def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptState]) -> None:
-    """Take over what clients keep from now on; an empty state forgets the one before."""
+    """Store the new client states; an empty state removes the previous one."""
     for client, state in answered.items():
         if state:
             states[client] = state
@@ -152,20 +151,20 @@ def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptStat
 
 
 def bytes_down(job: Job[Any], shared: int) -> int:
-    """Return the bytes of a job's train messages, of models of which so many values travel."""
+    """Return the bytes of a job's train messages; `shared` is the number of model values that are sent."""
     companions = sum(vector.size for vector in job.companions.values())
     return len(job.messages) * (shared + companions) * BYTES_A_VALUE
 
 
 def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
-    """Return the bytes of the clients' answers."""
+    """Return the bytes of the clients' answers; `shared` is the number of model values that are sent."""
     companions = max(map(_num_companion_values, results), default=0)  # where sums are together, one result knows
-    values = sum(len(one.clients) * (shared + companions) - one.num_withheld for one in results)
+    values = sum(len(result.clients) * (shared + companions) - result.num_withheld for result in results)
     return values * BYTES_A_VALUE
 
 
 def _num_companion_values(result: TrainResults) -> int:
-    """Return the values of one client's companions."""
+    """Return the number of values in one client's companions."""
     summed = [total.size for total in result.companion_totals.values()]
     return sum(summed) + sum(len(rows[0]) for rows in result.companions.values() if len(rows))
 
@@ -178,23 +177,23 @@ class HostGrid(Grid, Generic[Handle]):
     """A Flower grid whose nodes are the clients of one federation.
 
     Args:
-        facts: Of the federation.
-        num_hosts: Over how many hosts the clients are spread.
-        session: What the trial fixes.
+        facts: Facts of the federation.
+        num_hosts: Number of hosts over which the clients are distributed.
+        session: Settings that are fixed for the trial.
         merge_on_hosts: Whether a merged reply is summed on the hosts (fast) or from individual replies in the
             driver. The bits are the same; the second is for debugging and for the test of that claim.
 
     Attributes:
-        server_round: Which messages that say none are of.
-        client_states: What clients keep, or a `StateReference` to it.
-        unread: What messages held that no client reads, by name.
-        memory_notes: What hosts did as their devices' memory ran out.
-        first_trained: How many clients the first training was sent to; None before it.
-        most_trainings: Train messages that one client was sent at once, the most so far.
-        reports: What a selection policy wants of this round's training, and what it told.
-        told_sums: What clients reported beside models, rows, steps and losses, by name.
-        far_clients: What each said of whether it lies far from every cell of their table, 0 or 1.
-        clips_for_clients: Whether what strategies have clients clip is clipped here, ahead of the reply.
+        server_round: Round of messages that do not specify one.
+        client_states: Client states, by value or as a `StateReference`.
+        unread: Names of message entries that no client reads.
+        memory_notes: How hosts reacted to running out of device memory.
+        first_trained: Number of clients that the first training was sent to; None before it.
+        most_trainings: Largest number of train messages sent to one client at once so far.
+        reports: A selection policy's requests for this round's training, and the results.
+        told_sums: Names of sums that clients reported in addition to models, rows, steps and losses.
+        far_clients: Each client's report of whether it is far from every cell of the settings table, 0 or 1.
+        clips_for_clients: Whether client-side clipping is applied here, before the reply.
     """
 
     clips_for_clients = True
@@ -228,7 +227,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._run = Run.create_empty(run_id=1)
 
     def _take_facts(self, facts: FederationFacts, num_hosts: int) -> None:
-        """Spread the clients of a federation over hosts."""
+        """Assign the clients of a federation to hosts."""
         self.facts = facts
         self._num_hosts = num_hosts
         self._host_shards = HostShards(facts.client_rows, num_hosts)
@@ -249,11 +248,11 @@ class HostGrid(Grid, Generic[Handle]):
         """Return the results of calls, in order, or None if they are not all done within `timeout` seconds.
 
         Raises:
-            EngineError: If a host was lost for good.
+            EngineError: If a host was lost permanently.
         """
 
     def _give_up(self, handles: Sequence[Handle]) -> None:
-        """Take back calls whose results nobody waits for any more, as far as that is possible."""
+        """Cancel calls whose results are no longer needed, if possible."""
         del handles
 
     @abstractmethod
@@ -278,14 +277,14 @@ class HostGrid(Grid, Generic[Handle]):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """Make a message; the same as `flwr.app.Message`."""
+        """Create a message; the same as `flwr.app.Message`."""
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the node ids of all clients that take part, ascending.
+        """Return the node ids of all participating clients, ascending.
 
         Raises:
-            TrialError: If the strategy waits for more nodes than there are.
+            TrialError: If the strategy waits for more nodes than exist.
         """
         self._polls.asked(self.facts.num_seen)
         if self._node_ids is None:
@@ -301,15 +300,15 @@ class HostGrid(Grid, Generic[Handle]):
         for message, message_id in zip(messages, ids, strict=True):
             give_id(message, message_id)
         groups = grouped(messages, self.facts.num_clients, self.facts.unseen)
-        if trained := [group for message_type, group in groups if message_type == MessageType.TRAIN]:
-            self._count_training(trained)
+        if train_groups := [group for message_type, group in groups if message_type == MessageType.TRAIN]:
+            self._count_training(train_groups)
         for message_type, group in groups:
             job = self._begin(message_type, group)
             self._jobs |= dict.fromkeys((message.metadata.message_id for message in group.values()), job)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to those messages whose work is done; each reply is handed over once."""
+        """Return the replies to messages whose work is done; each reply is returned once."""
         return self._collect(list(message_ids), timeout=0.0)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -317,30 +316,31 @@ class HostGrid(Grid, Generic[Handle]):
 
         Args:
             messages: To any clients, of any types.
-            timeout: Seconds; work not done by then is left out of the replies. None waits.
+            timeout: In seconds; unfinished work is left out of the replies. None waits without a limit.
         """
         return self._collect(list(self.push_messages(messages)), timeout)
 
     # -- beyond Flower's interface -----------------------------------------------------------------------------------
 
     def evaluate_all(self, arrays: ArrayRecord, timeout: float | None = None) -> Evaluation:
-        """Score a model on every client that scores, without messages: the trial's own evaluation.
+        """Score a model on all scoring clients, without messages; this is the trial's own evaluation.
 
-        Whoever evaluates the same arrays afterwards is answered from this result; but not that of several models, of
-        which each client is scored under its own.
+        A later evaluation of the same arrays reuses this result, except for a record of several models, where each
+        client
+        is scored under its own.
 
         Raises:
             TrialError: If it takes longer than `timeout` seconds.
         """
         self._scores.ask(None)
         models = self.models(arrays)
-        ((vector, _), *further) = models
-        if not further and (known := self._scores.known(vector, self._states_version, self.session.seed)) is not None:
+        ((vector, _), *others) = models
+        if not others and (known := self._scores.known(vector, self._states_version, self.session.seed)) is not None:
             return known
         config, handles, version = base_config(self.session, self.server_round), [], self._states_version
         for model, clients in models:
             job: Job[Handle] = Job(MessageType.EVALUATE, {}, config, model)
-            self._launch(job, self._of_those_that_score(clients))
+            self._launch(job, self._scoring_clients_of(clients))
             handles += job.handles
         results = self._gather(handles, timeout)
         if results is None:
@@ -348,24 +348,24 @@ class HostGrid(Grid, Generic[Handle]):
             raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
         self._count_seconds(results)
         evaluation = fold_evaluation(results, self.facts.unseen, self.session.metric)
-        return evaluation if further else self._scores.keep(vector, version, evaluation)
+        return evaluation if others else self._scores.keep(vector, version, evaluation)
 
     def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
-        """Have work on the server's rows done by a host, another one each round, as trials share them.
+        """Run server-side work on one host, a different one in each round, since trials share the hosts.
 
         Raises:
-            TrialError: If it fails, or takes longer than a part of a round may.
+            TrialError: If it fails, or exceeds the time limit of a host's part of a round.
         """
-        (done,) = self.serve_each(work, [arrays])
-        return done
+        (outputs,) = self.serve_each(work, [arrays])
+        return outputs
 
     def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
-        """Have it done on each of some inputs, and yield what that gives, in order.
+        """Run server-side work on each of several inputs, and yield the results in order.
 
-        Every host has one call at a time, with some of them, and is sent the next when that is fetched.
+        Every host has one call at a time, with some of the inputs; it is sent the next after the result was fetched.
 
         Raises:
-            TrialError: If it fails for one, or a call takes longer than a part of a round may.
+            TrialError: If it fails for an input, or a call exceeds the time limit of a host's part of a round.
         """
         call = HostCall(
             clients=(),
@@ -374,22 +374,22 @@ class HostGrid(Grid, Generic[Handle]):
             work=OwnValue.of(work) if is_own(work) else work,
         )
         largest = max((sum(array.nbytes for array in arrays.values()) for arrays in inputs), default=0)
-        together = max(1, min(-(-len(inputs) // self._num_hosts), INPUT_BYTES_TOGETHER // max(1, largest)))
+        block_size = max(1, min(-(-len(inputs) // self._num_hosts), INPUT_BYTES_TOGETHER // max(1, largest)))
         hosts = itertools.cycle(range(self._num_hosts))
-        waited_for: deque[Handle] = deque()
+        pending: deque[Handle] = deque()
         try:
-            for start in range(0, len(inputs), together):
-                if len(waited_for) == self._num_hosts:
-                    yield from self._served(waited_for.popleft())
-                part = replace(call, inputs=(*inputs[start : start + together],), call_id=self._call_id())
-                waited_for.append(self._start((self.server_round + next(hosts)) % self._num_hosts, "serve", part))
-            while waited_for:
-                yield from self._served(waited_for.popleft())
+            for start in range(0, len(inputs), block_size):
+                if len(pending) == self._num_hosts:
+                    yield from self._served(pending.popleft())
+                part = replace(call, inputs=(*inputs[start : start + block_size],), call_id=self._call_id())
+                pending.append(self._start((self.server_round + next(hosts)) % self._num_hosts, "serve", part))
+            while pending:
+                yield from self._served(pending.popleft())
         finally:
-            self._give_up(waited_for)
+            self._give_up(pending)
 
     def _served(self, handle: Handle) -> Sequence[Arrays]:
-        """Wait for a call of server's work and return what it gave.
+        """Wait for a call of server-side work and return its outputs.
 
         Raises:
             TrialError: See `serve_each`.
@@ -406,12 +406,12 @@ class HostGrid(Grid, Generic[Handle]):
         return outputs
 
     def measure(self, arrays: ArrayRecord) -> None:
-        """Have those who are to measure without training do so ahead of it, each under its own of several models.
+        """Let the clients that only measure do so before the training, each with its own one of several models.
 
-        Of one model they do it on the round trip that sends it out for training.
+        A single model is instead measured in the round trip that sends it out for training.
 
         Raises:
-            TrialError: If that takes longer than a part of a round may.
+            TrialError: If it exceeds the time limit of a host's part of a round.
         """
         config, handles = base_config(self.session, self.server_round), []
         to_measure = {*self.reports.to_measure()}
@@ -427,64 +427,64 @@ class HostGrid(Grid, Generic[Handle]):
         self._count_seconds(results)
 
     def evaluate_with_next_training(self, arrays: ArrayRecord) -> None:
-        """Have a model scored by every client at the next train message that sends it."""
+        """Let every client score a model when the next train message sends it."""
         self._scores.ask(self.flat_vector(arrays))
 
     def take_evaluation(self) -> Evaluation | None:
-        """Return what `evaluate_with_next_training` asked for; None if no train message sent that model."""
+        """Return the scores requested by `evaluate_with_next_training`; None if no train message sent that model."""
         return self._scores.take()
 
     def follow_trainings(self) -> None:
-        """Have every model that is sent out for training scored, and count rounds by sendings.
+        """Score every model that is sent out for training, and count rounds by sendings of train messages.
 
-        For a strategy whose rounds nobody else counts: see `received_scores`.
+        For strategies that drive their rounds themselves: see `received_scores`.
         """
         self._scores.followed = True
 
     @property
     def trainings(self) -> int:
-        """Sendings of train messages so far."""
+        """Number of sendings of train messages so far."""
         return self._scores.trainings
 
     @property
     def told_rounds(self) -> list[int | None]:
-        """Which round each of them says it is of."""
+        """The round given in the messages of each sending of train messages; None if none is given."""
         return self._scores.told_rounds
 
     @property
     def received_scores(self) -> dict[int, Evaluation]:
-        """If followed, each client's score of the model that the n-th training sent out, by n."""
+        """Scores of the model that the n-th training sent out, by n, after `follow_trainings`."""
         return self._scores.by_training
 
     def take_train_failures(self) -> dict[str, str]:
-        """Return the reasons of clients that failed in training since this was last asked, by `round:client`."""
+        """Return the reasons of clients' failures in training since the last call, by `round:client`."""
         failures, self._train_failures = self._train_failures, {}
         return failures
 
     def take_compute_seconds(self) -> float:
-        """Return the hosts' compute time since this was last asked."""
+        """Return the hosts' compute time since the last call."""
         seconds, self._compute_seconds = self._compute_seconds, 0.0
         return seconds
 
     def take_bytes(self) -> dict[str, int]:
-        """Return what train messages carried since this was last asked, over all clients: bytes `down` and `up`."""
-        carried, self._bytes = self._bytes, {"down": 0, "up": 0}
-        return carried
+        """Return the bytes of train messages since the last call, over all clients, `down` and `up`."""
+        num_bytes, self._bytes = self._bytes, {"down": 0, "up": 0}
+        return num_bytes
 
     def take_durations(self) -> dict[int, float]:
-        """Return the simulated seconds that train messages took each client since this was last asked.
+        """Return the simulated seconds of each client's train messages since the last call.
 
-        So for all that were asked, also those that did not answer; a client that was asked several times took as long
-        as these together. Empty where no client's rounds take any.
+        Includes clients that did not answer; the durations of several messages to a client are summed. Empty if the
+        federation has no devices.
         """
         durations, self._durations = self._durations, {}
         return durations
 
     def state_values(self) -> dict[int, ClientState]:
-        """Return what clients keep, by value.
+        """Return the client states by value.
 
         Raises:
-            LostStatesError: If some of it was lost.
+            LostStatesError: If some of them were lost.
         """
         return self.client_states
 
@@ -492,7 +492,7 @@ class HostGrid(Grid, Generic[Handle]):
         """Return the flat vector of a flat or named record.
 
         Raises:
-            ValueError: If the names or shapes are not the model's.
+            ValueError: If the names or shapes do not match the model's.
         """
         return flat_vector(arrays, self.facts.layout)
 
@@ -500,12 +500,12 @@ class HostGrid(Grid, Generic[Handle]):
         """Return each model of a record as a flat vector, and the clients that use it.
 
         Raises:
-            ValueError: If these are not this federation's models.
+            ValueError: If the models do not match this federation.
         """
         return models_of(arrays, self.facts.layout, self.facts.num_clients)
 
     def close(self) -> None:
-        """Take back what is still on its way; nobody will ask for it."""
+        """Cancel pending calls."""
         for job in {id(job): job for job in self._jobs.values() if job.replies is None}.values():
             self._give_up(job.handles)
         self._jobs.clear()
@@ -513,7 +513,7 @@ class HostGrid(Grid, Generic[Handle]):
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _count_training(self, groups: Sequence[Mapping[int, Message]]) -> None:
-        """Count one sending of train messages, those of each content together."""
+        """Count one sending of train messages, grouped by content."""
         self._scores.count(len(groups), round_in(next(iter(groups[0].values())).content))
         if self._scores.followed:
             self.server_round = self._scores.trainings
@@ -524,7 +524,7 @@ class HostGrid(Grid, Generic[Handle]):
             self.most_trainings = max(self.most_trainings, *Counter(itertools.chain(*groups)).values())
 
     def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
-        """Start the work of one job, as far as its answer is not known."""
+        """Start the work of one job, unless its answer is already known."""
         if message_type != MessageType.QUERY:
             self.unread |= dict.fromkeys(unread(next(iter(messages.values())).content, self.session.algorithm))
         job: Job[Handle] = read_job(message_type, messages, self.session, self.server_round, self.facts.layout)
@@ -543,7 +543,7 @@ class HostGrid(Grid, Generic[Handle]):
         return job
 
     def _launch(self, job: Job[Handle], clients: Collection[int]) -> None:
-        """Send a job's calls, one a host."""
+        """Send the calls of a job, one per host."""
         config, trains = job.config, job.message_type == MessageType.TRAIN
         job.states_version = self._states_version
         if trains and not self._merge_on_hosts:
@@ -568,17 +568,17 @@ class HostGrid(Grid, Generic[Handle]):
             job.handles.append(self._start(host, job.message_type, call))
 
     def _scoring(self) -> Shards:
-        """Return by host who scores models."""
+        """Return the clients that score models, by host."""
         return self._host_shards.every if self._scorers is None else self._host_shards.of(self._scorers)
 
-    def _of_those_that_score(self, clients: Sequence[int]) -> Collection[int]:
-        """Return those of a model's clients that score it."""
+    def _scoring_clients_of(self, clients: Sequence[int]) -> Collection[int]:
+        """Return the clients of a model that score it."""
         if self._scorers is None:
             return clients
         return self._scorers if len(clients) == self.facts.num_clients else self._scorers.intersection(clients)
 
     def _measuring(self, clients: Collection[int]) -> Shards:
-        """Return by host who measures a model without training, and count that each is sent one."""
+        """Return the clients that measure a model without training, by host, and count the bytes of sending it."""
         self._bytes["down"] += len(clients) * self._num_shared * BYTES_A_VALUE
         return self._host_shards.of(clients)
 
@@ -588,7 +588,7 @@ class HostGrid(Grid, Generic[Handle]):
     def _states_for(
         self, message_type: str, members: Iterable[int], evaluated: Iterable[int]
     ) -> dict[int, ClientState]:
-        """Return what clients kept, of those whose answer depends on it."""
+        """Return the states of those clients whose answer depends on them."""
         if self._personal:
             return states_of({*members, *evaluated}, self.client_states)
         return states_of(members, self.client_states) if message_type == MessageType.TRAIN else {}
@@ -596,26 +596,26 @@ class HostGrid(Grid, Generic[Handle]):
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
-        """Gather the replies of finished jobs, in the order of the clients."""
+        """Return the replies of finished jobs, sorted by client."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for job in {id(self._jobs[m]): self._jobs[m] for m in message_ids if m in self._jobs}.values():
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            results = self._gather(job.handles, left) if job.replies is None else None
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            results = self._gather(job.handles, remaining) if job.replies is None else None
             if results is not None:
                 job.handles.clear()  # and with them what was sent, ahead of other jobs' results
                 self._count_seconds(results)
                 job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply(job, results)}
         replies: list[Message] = []
         for message_id in message_ids:
-            job_of = self._jobs.get(message_id)
-            if job_of is not None and job_of.replies is not None:
+            answered = self._jobs.get(message_id)
+            if answered is not None and answered.replies is not None:
                 del self._jobs[message_id]
-                if message_id in job_of.replies:
-                    replies.append(job_of.replies.pop(message_id))
+                if message_id in answered.replies:
+                    replies.append(answered.replies.pop(message_id))
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _reply(self, job: Job[Handle], results: list[Any]) -> list[Message]:
-        """Take in the results of a job and return the replies to its messages."""
+        """Process the results of a job and return the replies to its messages."""
         if job.message_type == MessageType.TRAIN:
             assert job.vector is not None
             for result in results:
@@ -631,9 +631,9 @@ class HostGrid(Grid, Generic[Handle]):
             if self.session.hanging_clients == "fail":
                 refuse_hanging(results, self.server_round)
             if job.scores_received:
-                scored = [result.evaluation for result in results if result.evaluation is not None]
-                if scored:
-                    scores = fold_evaluation(scored, self.facts.unseen, self.session.metric)
+                evaluations = [result.evaluation for result in results if result.evaluation is not None]
+                if evaluations:
+                    scores = fold_evaluation(evaluations, self.facts.unseen, self.session.metric)
                     self._scores.keep(job.vector, job.states_version, scores, job.training)
                 else:  # all were lost on the way; whoever asked is told that there are none
                     self._scores.ask(job.vector)

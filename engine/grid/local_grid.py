@@ -1,4 +1,4 @@
-"""The grid in the caller's own process: the reference that every other grid must equal, and the one to debug in.
+"""Grid in the caller's own process, for debugging and as the reference that every other grid must equal.
 
 grid = LocalGrid(federation, queries=CLIENT_QUERIES, session=Session(seed=0))
 vector = grid.initial_vector(seed=0)
@@ -20,12 +20,12 @@ Thunk = Callable[[], Any]
 
 
 class LocalGrid(HostGrid[Thunk]):
-    """Work is done when its replies are collected. Sets torch to one thread, as every host does.
+    """A grid that performs the work when its replies are collected. Sets torch to one thread, as every host does.
 
     Args:
-        federation: The clients and their data, or a host that already holds them.
-        queries: The aggregates that clients are willing to give; ignored with a ready host.
-        session: What the trial fixes.
+        federation: The federation, or a host that already holds it.
+        queries: Table of the queries that clients answer; ignored if `federation` is a host.
+        session: Settings that are fixed for the trial.
         merge_on_hosts: See `HostGrid`.
     """
 

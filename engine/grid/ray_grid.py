@@ -1,39 +1,31 @@
-"""The grid over host actors on Ray: actors, calls, placement of data, and shares of GPUs.
+"""Grid over `ClientHost` actors on Ray, on one machine or on a cluster.
 
-The grid over `ClientHost` actors on Ray: one laptop or a cluster, by where the actors are.
+The federation is put into the object store once per node, and hosts read it without a copy. Host handles can be
+passed to any number of trial tasks, whose calls the hosts serve in turn. Ray restarts a host that dies from the same
+federation, and its unanswered calls are repeated with bitwise identical results.
 
-The federation is put into the object store once (once a node, that is); hosts read it without a copy. Hosts are
-handles and can be passed to any number of trial tasks, whose calls they serve in turn. A host that dies is restarted
-by Ray from the same federation and its unanswered calls are repeated, with the same bits.
+Client states: large states stay in the object store, and calls carry a reference. A state is a return value of the
+call that created it, so it is owned by the trial's process and outlives its host: it is freed when the trial replaces
+it or ends, and is lost only with the node that stores it. The trial then resumes from its last checkpoint, for which
+states are fetched. While a host trains, the previous states are retained in case the call is repeated. If states
+need much memory, the clients of a host are therefore trained by several calls (parts), so that old and new states
+exist at the same time for the clients of one part only. Each part receives the answer of the previous parts and adds
+it to its own.
 
-What a client keeps stays in the object store if it is large, and calls carry a reference. Such a state is a return
-value of the call that made it, so it belongs to the trial's process and outlives its host: it is freed when the trial
-replaces it or ends, however that ends, and is only lost with the node where it lies. The trial then goes on from its
-last checkpoint, for which states are fetched. While a host trains, the states of before are kept for a repetition; so
-where they take much room it is sent some clients at a time, and has old and new states of these alone.
+Large models: a large model that is not summed on its host is an object of its own, too, and is read in place, so a
+strategy that keeps some models keeps only those in memory. Hosts hand over models and states after each trained block
+of clients.
 
-A large model that is not summed on its host comes as an object of its own, too, and is read where it lies: whatever of
-them a strategy keeps is all that is kept. Hosts hand over models and states as soon as a block of clients is trained.
+Retries: Ray repeats a call whose host died. For this it retains every object that was passed to the call for as long
+as one of its return values is referenced; for calls whose client states stay in the store, that would be the model of
+every round. Ray's retries are therefore disabled for these calls, and `RayCall` repeats them.
 
-A call to a host actor: what comes back, and sending it again where Ray does not.
+Sums: a group of hosts may add up its sums before they are sent to the driver. If that fails, the answer of each host
+is fetched separately.
 
-Ray repeats a call whose host died, and keeps for that whatever was put into the object store for a call as long as
-something that it returned is referred to. Of a call whose clients' states stay in the store that would be every round's
-model. So Ray is told not to repeat those, and they are repeated here.
-
-Where a group of hosts adds its sums before they come here, and that fails, each host's answer is fetched by itself.
-
-A training whose states take much room is sent part by part: the next clients' once those before are done, whose old
-states nobody refers to any more. Each part is told what came before and adds it to its answer.
-
-Hosts as Ray actors: started with the federation placed once, watched, replaced, ended.
-
-`ClientHost` as a Ray actor.
-
-How many hosts share a GPU: as many as keep it busy and fit into its memory, found by one round of training.
-
-A host alone leaves a GPU idle while it prepares the next kernel. What share of the time kernels run tells how many
-hosts have a use for it.
+GPUs: `hosts_on_gpus` determines how many hosts share a GPU, as many as keep it busy and fit into its memory. A single
+host leaves a GPU idle while it prepares the next kernel, so the share of time in which kernels run, measured in one
+round of training, determines the number of hosts.
 """
 
 from __future__ import annotations
@@ -79,13 +71,13 @@ from fedscout.engine.runtime.ray import HeadNotes
 
 
 class HostActor:
-    """A `ClientHost` in a process of its own, whose model may come through the object store instead of with the call.
+    """A `ClientHost` in a process of its own. Its model may come through the object store instead of with the call.
 
     Args:
-        federation: A list of one reference. Inside a list it is fetched here, when the actor is started or restarted,
-            and stays alive as long as the caller keeps it.
-        queries: The aggregates that clients are willing to give.
-        device: Where they train.
+        federation: A list of one reference. Inside a list it is dereferenced here, when the actor is started or
+            restarted, and stays alive as long as the caller keeps it.
+        queries: Table of the queries that clients answer.
+        device: Device on which clients train.
     """
 
     def __init__(self, federation: list[Any], queries: QueryTable, device: HostDevice = CPU) -> None:
@@ -94,7 +86,7 @@ class HostActor:
         self._host = ClientHost(ray.get(federation[0]), queries, device)
 
     def facts(self) -> FederationFacts:
-        """Return what the driver must know."""
+        """Return the facts of the federation that the driver needs."""
         return self._host.facts()
 
     def initial_vector(self, seed: int) -> FloatArray:
@@ -104,16 +96,16 @@ class HostActor:
     def perform(
         self, method: str, call: HostCall, vector: FloatArray | None, owners: Sequence[int] = (), *states: ClientState
     ) -> Any:
-        """Do one call.
+        """Perform one call.
 
         Args:
             method: `train`, `evaluate` or `query`.
-            call: What is asked.
-            vector: Stands in for the call's own where that is None.
-            owners: Clients whose states come beside the call.
-            states: Theirs.
+            call: The call.
+            vector: Replaces the call's vector if that is None.
+            owners: Clients whose states are passed separately from the call.
+            states: States of these clients, in the same order.
         """
-        call = _completed(call, vector, owners, states)
+        call = _with_attachments(call, vector, owners, states)
         if call.session.round_timeout_seconds is None:
             return self._perform(method, call)
         return perform_watched(self._perform, method, call, HeadNotes())
@@ -128,39 +120,40 @@ class HostActor:
         owners: Sequence[int],
         *states: ClientState,
     ) -> Iterator[Any]:
-        """Train, and yield for each client what of it lies beside the results, as soon as it is trained, then these.
+        """Train; yield the separately stored objects of each client as soon as it is trained, then the results.
 
-        Each is an object of its own, which Ray stores before the next is asked for, so that this process has but one
-        block of clients' models. Results say whose they were; for clients that have not trained there is None, and so
-        for a state that is not large and comes with the results.
+        Ray stores each yielded object before it requests the next, so this process holds the models of one block of
+        clients only. The results list the clients of the objects. None is yielded for each client that has not trained,
+        and
+        for each state that is not large and is returned with the results.
 
         Args:
-            large_bytes: From which a state is large.
-            parts: What lies beside the results; of each client in this order.
-            call: As for `perform`, like all others.
+            large_bytes: Minimum size of a large state.
+            parts: Which objects to yield for each client, in this order.
+            call: See `perform`, as for the arguments that follow.
             vector: The model.
-            before: The answer to other clients' part of the same call, which these results are added to.
-            owners: Whose states these are.
-            states: What they kept.
+            before: Answer of the previous parts of the same call, to which these results are added.
+            owners: Clients whose states are passed separately.
+            states: Their states.
         """
         if "states" in parts:
             gc.collect()  # cycles of the part before may hold its clients' old states
-        call = _completed(call, vector, owners, states)
+        call = _with_attachments(call, vector, owners, states)
         done: Any
         if call.session.round_timeout_seconds is None:
             done = yield from self._host.training(call, parts, large_bytes)
         else:  # the watchdog ends this process, or sees the end of the work
-            taken: list[Any] = []
+            collected: list[Any] = []
 
             def perform(method: str, part: HostCall) -> Any:
                 if method != "train":
                     return self._perform(method, part)
-                lying, results = self._host.train_apart(part, parts, large_bytes)
-                taken.extend(lying)
+                objects, results = self._host.train_apart(part, parts, large_bytes)
+                collected.extend(objects)
                 return results
 
             done = perform_watched(perform, "train", call, HeadNotes())
-            yield from taken
+            yield from collected
         num_missing = len(call.clients) - sum(len(part.slots) for part in (done if isinstance(done, list) else [done]))
         yield from repeat(None, len(parts) * num_missing)
         yield done if before is None else added_to(before, done)
@@ -169,18 +162,18 @@ class HostActor:
         return getattr(self._host, method)(call)
 
     def with_one_sum(self, *answers: Answer) -> list[Answer]:
-        """Return answers of several hosts, of which one holds the sum of all."""
+        """Return the answers of several hosts with one exact sum for all of them."""
         return with_one_sum(answers)
 
     def process_id(self) -> int:
-        """Return the operating system's id of this host's process."""
+        """Return the process id of this host."""
         return os.getpid()
 
 
-def _completed(
+def _with_attachments(
     call: HostCall, vector: FloatArray | None, owners: Sequence[int], states: Sequence[ClientState]
 ) -> HostCall:
-    """Return a call with what came beside it."""
+    """Return a call completed with the vector and the states that were passed separately."""
     if vector is not None:
         call = replace(call, vector=vector)
     return replace(call, states={**call.states, **dict(zip(owners, states, strict=True))}) if owners else call
@@ -213,11 +206,11 @@ class RayHosts:
     """Handles of running hosts. Picklable; passed to trial tasks.
 
     Attributes:
-        actors: One handle a host.
-        facts: Of the federation they serve.
-        federation: Reference that keeps the data in the object store, from which a lost host is rebuilt.
-        reservation: Placement group that holds their CPUs, if there is one.
-        num_nodes: Over how many nodes they were spread.
+        actors: One handle per host.
+        facts: Facts of the federation that the hosts serve.
+        federation: Reference that keeps the data in the object store; a lost host is rebuilt from it.
+        reservation: Placement group that reserves the hosts' CPUs, if any.
+        num_nodes: Number of nodes that the hosts were spread over.
     """
 
     actors: tuple[Any, ...]
@@ -227,7 +220,7 @@ class RayHosts:
     num_nodes: int = 1
 
     def stop(self) -> None:
-        """End the hosts, and let their CPUs go."""
+        """Stop the hosts and release their CPUs."""
         _end(self.actors, self.reservation)
 
 
@@ -242,15 +235,15 @@ def start_hosts(
     """Start hosts on the connected Ray cluster, spread over its nodes.
 
     Args:
-        federation: Placed in the object store once.
-        queries: The aggregates that clients are willing to give.
-        num_hosts: How many; more than CPUs is allowed and slower.
-        meanwhile: Done while they start.
-        device: On which they train.
-        gpu_share: Of a GPU, for each.
+        federation: Put into the object store once.
+        queries: Table of the queries that clients answer.
+        num_hosts: Number of hosts; more hosts than CPUs are allowed, but slower.
+        meanwhile: Called while the hosts start.
+        device: Device on which the hosts train.
+        gpu_share: Share of a GPU for each host.
 
     Raises:
-        EngineError: If they are not up in time, as when other work holds the cluster's CPUs.
+        EngineError: If the hosts do not start in time, for example because other work occupies the cluster's CPUs.
     """
     cpus = ray.cluster_resources().get("CPU", 1.0)
     reservation = _reserve(num_hosts, cpus, on_gpus=gpu_share > 0)
@@ -284,16 +277,17 @@ def _end(actors: Sequence[Any], reservation: PlacementGroup | None) -> None:
 
 
 def _counted(share: float) -> float:
-    """Return a share as Ray counts it, in ten thousandths, rounded down."""
+    """Return a share rounded down to Ray's resource resolution of 1/10,000."""
     return float(np.floor(share / HOST_CPUS) * HOST_CPUS)
 
 
 def _reserve(num_hosts: int, cpus: float, on_gpus: bool = False) -> PlacementGroup:
-    """Hold the CPUs of hosts, spread over the nodes in proportion to what is free there.
+    """Reserve the CPUs of hosts, spread over the nodes in proportion to their free CPUs.
 
-    The hosts themselves hold next to none. If a node is lost, its part of the reservation waits for another node, maybe
-    for ever; its hosts do not, and are restarted on the nodes that are left. A GPU is held by its hosts, as that is how
-    Ray tells each which one is its own; hosts of a lost one wait until another has room.
+    The hosts themselves hold next to no CPU. If a node is lost, its part of the reservation waits for another node,
+    possibly forever, while its hosts are restarted on the remaining nodes. GPUs are held by the hosts, since Ray
+    assigns
+    each actor its GPU that way; hosts of a lost GPU wait until another GPU has capacity.
 
     Raises:
         EngineError: If the CPUs are not free in time.
@@ -312,20 +306,20 @@ def _reserve(num_hosts: int, cpus: float, on_gpus: bool = False) -> PlacementGro
 
 
 def _first_facts(actors: Sequence[Any]) -> FederationFacts:
-    """Wait until all hosts answer."""
-    asked = [actor.facts.remote() for actor in actors]
-    ready, waiting = ray.wait(asked, num_returns=len(asked), timeout=START_SECONDS)
+    """Wait until all hosts respond, and return the facts of the federation."""
+    references = [actor.facts.remote() for actor in actors]
+    ready, waiting = ray.wait(references, num_returns=len(references), timeout=START_SECONDS)
     if waiting:
-        raise EngineError(f"{len(asked)} hosts must be up within {START_SECONDS:.0f} s, {len(ready)} were")
+        raise EngineError(f"{len(references)} hosts must be up within {START_SECONDS:.0f} s, {len(ready)} were")
     try:
-        facts: FederationFacts = ray.get(asked[0])
+        facts: FederationFacts = ray.get(references[0])
     except RayError as error:
         raise EngineError(lost_host(error)) from error
     return facts
 
 
 def lost_host(error: RayError) -> str:
-    """Return why a host is lost, in a line."""
+    """Return a one-line description of why a host was lost."""
     return f"a host was lost: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"
 
 
@@ -335,17 +329,17 @@ Send = Callable[[Any], Sequence[Any]]
 
 @dataclass
 class RayCall:
-    """References of what a call will give, or the part of it that was sent last.
+    """References to the return values of a call, or of the part of it that was sent last.
 
     Attributes:
-        results: Of the clients together.
-        host: Who does it.
-        beside: By what lies beside the results, of each client's in the order in which clients finish.
-        send: Sends that once more and returns all of its references, results last; None where Ray does so itself.
-        repeats_left: How often that may be done.
-        group: Of the answers of a group of calls, with one sum among them; None of a call whose answer comes alone.
-        place: Of this call's answer there.
-        further: Parts to be sent, in order.
+        results: Reference to the joint results of the clients.
+        host: Index of the host that performs the call.
+        beside: References to separately stored objects by kind, in the order in which clients finish.
+        send: Sends the call again and returns all of its references, results last; None if Ray repeats the call.
+        repeats_left: Remaining number of repetitions.
+        group: Reference to the answers of a group of calls with one sum; None if the call is answered alone.
+        place: Index of this call's answer within the group.
+        further: Remaining parts to send, in order.
     """
 
     results: Any
@@ -356,51 +350,57 @@ class RayCall:
     group: Any = None
     place: int = 0
     further: Sequence[Send] = ()
-    _num_settled: int = field(default=0, init=False)
+    _num_finished: int = field(default=0, init=False)
 
     @classmethod
     def sent(cls, sends: Sequence[Send], host: int, apart: Sequence[Part]) -> RayCall:
-        """Send a call, or its first part, that is repeated here; `apart` is what lies beside its results."""
+        """Send a call, or its first part, that is repeated by this class instead of Ray.
+
+        Args:
+            sends: Sends the parts, in order.
+            host: Index of the host.
+            apart: Kinds of separately stored objects.
+        """
         call = cls(None, host, dict.fromkeys(apart, ()), further=sends)
         call._send_next(None)
         return call
 
     def _send_next(self, before: Any) -> None:
-        following, *self.further = self.further
-        self.send = partial(following, before)
+        next_send, *self.further = self.further
+        self.send = partial(next_send, before)
         self._take(self.send())
 
     def _take(self, references: Sequence[Any]) -> None:
         *beside, self.results = references
         self.beside = {
-            part: [*settled[: self._num_settled], *beside[n :: len(self.beside)]]
-            for n, (part, settled) in enumerate(self.beside.items())
+            part: [*finished[: self._num_finished], *beside[n :: len(self.beside)]]
+            for n, (part, finished) in enumerate(self.beside.items())
         }
 
     def go_on(self) -> Iterator[TrainResults]:
-        """Send the next part, as the one before is done; yield first what all until then have kept.
+        """Yield the results of the finished part with references to its states, then send the next part.
 
         Raises:
-            RayError: If that one failed.
+            RayError: If the part failed.
         """
-        several = _several(ray.get(self.results))
-        self._num_settled = sum(len(part.slots) for part in several)
-        for part in several:
-            yield self._with_states(part, self._references(several))
+        parts = _several(ray.get(self.results))
+        self._num_finished = sum(len(part.slots) for part in parts)
+        for part in parts:
+            yield self._with_states(part, self._references(parts))
         self._send_next(self.results)
 
     @property
     def reference(self) -> Any:
-        """Of its answer, which others may have a part in."""
+        """Reference to the answer, which may be shared by a group of calls."""
         return self.results if self.group is None else self.group
 
     @property
     def references(self) -> list[Any]:
-        """Of all that is fetched."""
+        """References to all objects that are fetched."""
         return [self.reference, *self.beside.get("vectors", ()), *self.beside.get("companions", ())]
 
     def sent_again(self) -> bool:
-        """Send the call again if its host died under it; return whether that was so."""
+        """Send the call again if its host died during it; return whether it was sent."""
         if self.send is None or not self.repeats_left:
             return False
         try:
@@ -414,26 +414,28 @@ class RayCall:
         return False
 
     def parts(self, fetched: Mapping[Any, Any]) -> Iterator[Any]:
-        """Yield the clients' results, several of a watched call, with what is large of them and references of states.
+        """Yield the clients' results with their large vectors and references to their large states.
+
+        A call with a time limit may have several results.
 
         Args:
-            fetched: What lay under each of the references of all calls.
+            fetched: Values by reference, for all calls.
         """
         answer = fetched[self.reference]
-        several = _several(answer if self.group is None else answer[self.place])
-        references = self._references(several)
-        for part in several:
+        results = _several(answer if self.group is None else answer[self.place])
+        references = self._references(results)
+        for part in results:
             if "vectors" in references:
                 part.vectors = [fetched[references["vectors"][client]] for client in part.clients]
             if "companions" in references:
-                each = [fetched[references["companions"][client]] for client in part.clients]
-                part.companions = {name: [vectors[name] for vectors in each] for name in (each[0] if each else ())}
+                rows = [fetched[references["companions"][client]] for client in part.clients]
+                part.companions = {name: [vectors[name] for vectors in rows] for name in (rows[0] if rows else ())}
             yield self._with_states(part, references)
 
     def _references(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:
-        """Return what lies beside results, by client."""
+        """Return the references to separately stored objects by kind and client."""
         finished = [client for part in several for client in part.slots] if self.beside else []
-        return {part: dict(zip(finished, each, strict=False)) for part, each in self.beside.items()}
+        return {part: dict(zip(finished, objects, strict=False)) for part, objects in self.beside.items()}
 
     def _with_states(self, part: TrainResults, references: Mapping[Part, Mapping[int, Any]]) -> TrainResults:
         if "states" in references:
@@ -451,28 +453,28 @@ def gathered(
     """Return the results of calls, in order, or None if they are not all done within `timeout` seconds.
 
     Args:
-        calls: Parts that were not sent are sent meanwhile.
-        timeout: None waits for ever.
-        note: Told what clients of such a call have kept, ahead of its next part.
+        calls: The calls; parts that were not sent yet are sent while waiting.
+        timeout: In seconds; None waits without a limit.
+        note: Called with the results of each finished part, including its states, before the next part is sent.
 
     Raises:
-        LostStatesError: If something was lost that can't be made again.
-        EngineError: If a host was lost for good.
+        LostStatesError: If an object was lost that can't be recomputed.
+        EngineError: If a host was lost permanently.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             if unfinished := {call.results: call for call in calls if call.further}:
-                done, _ = ray.wait([*unfinished], timeout=left)
+                done, _ = ray.wait([*unfinished], timeout=remaining)
                 for results in done:
                     for part in unfinished[results].go_on():
                         note(part)
                 if not done:
                     return None
                 continue
-            references = [*dict.fromkeys(one for call in calls for one in call.references)]  # a group's is fetched once
-            fetched = dict(zip(references, ray.get(references, timeout=left), strict=True))
+            references = [*dict.fromkeys(ref for call in calls for ref in call.references)]  # a group's is fetched once
+            fetched = dict(zip(references, ray.get(references, timeout=remaining), strict=True))
         except GetTimeoutError:
             return None
         except RayError as error:
@@ -486,7 +488,7 @@ def gathered(
 
 
 def lost(error: RayError) -> EngineError:
-    """Return what is raised for an error of Ray's: an object that is lost may have come with a task's failure."""
+    """Return the exception for a Ray error. The loss of an object may be the cause of a task's failure."""
     is_object = isinstance(getattr(error, "cause", None) or error, ObjectLostError)
     return (LostStatesError if is_object else EngineError)(lost_host(error))
 
@@ -520,11 +522,11 @@ A call more costs some milliseconds and moves a sum of 8 bytes a parameter, 16 w
 
 
 class RayGrid(HostGrid[RayCall]):
-    """A grid over running hosts. Cheap to make: every trial has its own, over shared hosts.
+    """A grid over running hosts. Cheap to create: every trial has its own, over shared hosts.
 
     Args:
         hosts: From `start_hosts`.
-        session: What the trial fixes.
+        session: Settings that are fixed for the trial.
         merge_on_hosts: See `HostGrid`.
     """
 
@@ -541,7 +543,7 @@ class RayGrid(HostGrid[RayCall]):
         return vector
 
     def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
-        """Return the initial models of some seeds, in order; hosts make them side by side."""
+        """Return the initial models of some seeds, in order; hosts create them in parallel."""
         hosts = itertools.cycle(self._hosts.actors)
         try:
             vectors: list[FloatArray] = ray.get([next(hosts).initial_vector.remote(seed) for seed in seeds])
@@ -550,16 +552,16 @@ class RayGrid(HostGrid[RayCall]):
         return vectors
 
     def state_values(self) -> dict[int, ClientState]:
-        """Return what clients keep, by value; what is large is a view of the object store."""
-        lying = {c: state.reference for c, state in self.client_states.items() if isinstance(state, StateReference)}
+        """Return the client states by value; large arrays are views of the object store."""
+        stored = {c: state.reference for c, state in self.client_states.items() if isinstance(state, StateReference)}
         try:
-            values = ray.get(list(lying.values()))
+            values = ray.get(list(stored.values()))
         except RayError as error:
             raise lost(error) from error
-        return {**self.client_states, **dict(zip(lying, values, strict=True))}
+        return {**self.client_states, **dict(zip(stored, values, strict=True))}
 
     def close(self) -> None:
-        """Take back what is on its way, and let go of what lies in the object store."""
+        """Cancel pending calls and release the objects in the object store."""
         super().close()
         self._sent = None
         for client in [c for c, state in self.client_states.items() if isinstance(state, StateReference)]:
@@ -572,31 +574,31 @@ class RayGrid(HostGrid[RayCall]):
                 self._sent = (call.vector, ray.put(call.vector))
             reference = self._sent[1]
             call = replace(call, vector=None)
-        actor, lying = self._hosts.actors[host], self._lying(call.states)
-        if lying:
-            call = replace(call, states={c: state for c, state in call.states.items() if c not in lying})
-        apart = self._apart(call) if method == "train" and call.clients else ()
-        if not apart:
-            beside = [tuple(lying), *lying.values()] if lying else []
-            return RayCall(actor.perform.remote(method, call, reference, *beside), host)
+        actor, stored = self._hosts.actors[host], self._state_references(call.states)
+        if stored:
+            call = replace(call, states={c: state for c, state in call.states.items() if c not in stored})
+        separate = self._apart(call) if method == "train" and call.clients else ()
+        if not separate:
+            attached = [tuple(stored), *stored.values()] if stored else []
+            return RayCall(actor.perform.remote(method, call, reference, *attached), host)
         sends: list[Send] = []
-        for part in self._in_parts(call) if "states" in apart else [call]:
-            train = actor.train_apart.options(num_returns=1 + len(apart) * len(part.clients), max_task_retries=0)
-            of = {client: lying[client] for client in {*part.clients, *part.evaluated} & lying.keys()}
-            asked = (LARGE_STATE_BYTES, apart, part, reference, tuple(of), tuple(of.values()))
-            sends.append(partial(_send, train, asked))
-        return RayCall.sent(sends, host, apart)
+        for part in self._in_parts(call) if "states" in separate else [call]:
+            train = actor.train_apart.options(num_returns=1 + len(separate) * len(part.clients), max_task_retries=0)
+            states = {client: stored[client] for client in {*part.clients, *part.evaluated} & stored.keys()}
+            arguments = (LARGE_STATE_BYTES, separate, part, reference, tuple(states), tuple(states.values()))
+            sends.append(partial(_send, train, arguments))
+        return RayCall.sent(sends, host, separate)
 
     def _in_parts(self, call: HostCall) -> list[HostCall]:
-        """Return a training by the clients that are trained together, as their states take much room."""
-        most = max(1, STATES_BYTES_TOGETHER // (4 * self.facts.layout.size))
-        first, *others = (call.clients[start : start + most] for start in range(0, len(call.clients), most))
+        """Split a train call into parts of few enough clients that their states fit into memory together."""
+        size = max(1, STATES_BYTES_TOGETHER // (4 * self.facts.layout.size))
+        first, *others = (call.clients[start : start + size] for start in range(0, len(call.clients), size))
         watched = None if call.watched is None else replace(call.watched, measured=())
         rest = (replace(call, clients=some, evaluated=(), call_id=self._call_id(), watched=watched) for some in others)
         return [replace(call, clients=first), *rest]
 
     def _apart(self, call: HostCall) -> tuple[Part, ...]:
-        """Return what of a training lies beside its results, an object a client, as it is large."""
+        """Return the kinds of training results that are large and thus stored as one object per client."""
         sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
         algorithm = call.session.algorithm
         accompanied = sends_large and algorithm is not None and bool(algorithm.companions)
@@ -609,7 +611,7 @@ class RayGrid(HostGrid[RayCall]):
             self._add_in_groups(job.handles)
 
     def _add_in_groups(self, calls: Sequence[RayCall]) -> None:
-        """Have the first host of each group add the sums of all its hosts."""
+        """Let the first host of each group add up the sums of the group's hosts."""
         if any(call.further for call in calls):
             return
         size = group_size(len(calls), self._hosts.num_nodes, SUM_BYTES * self.facts.layout.size)
@@ -619,17 +621,20 @@ class RayGrid(HostGrid[RayCall]):
             for place, call in enumerate(members):
                 call.group, call.place = group, place
 
-    def _lying(self, states: Mapping[int, Any]) -> dict[int, Any]:
-        """Return references of large states by client; one that is here as a value, as after a resume, is put there."""
-        lying = {}
-        for client, kept in states.items():
-            state = kept
-            if not isinstance(kept, StateReference) and state_bytes(kept) >= LARGE_STATE_BYTES:
-                state = self.client_states[client] = StateReference(ray.put(kept))
+    def _state_references(self, states: Mapping[int, Any]) -> dict[int, Any]:
+        """Return references to large states by client.
+
+        A large state that is held by value, as after a resume, is put into the object store.
+        """
+        references = {}
+        for client, value in states.items():
+            state = value
+            if not isinstance(value, StateReference) and state_bytes(value) >= LARGE_STATE_BYTES:
+                state = self.client_states[client] = StateReference(ray.put(value))
                 self._large_states = True
             if isinstance(state, StateReference):
-                lying[client] = state.reference
-        return lying
+                references[client] = state.reference
+        return references
 
     def _gather(self, handles: Sequence[RayCall], timeout: float | None) -> list[Any] | None:
         return gathered(handles, timeout, lambda part: keep(self.client_states, part.states))
@@ -640,9 +645,9 @@ class RayGrid(HostGrid[RayCall]):
 
 
 def _send(train: Any, asked: tuple[Any, ...], before: Any) -> Sequence[Any]:
-    """Send a part of a training, told the answer to those before; return the references of what it will give."""
-    *what, owners, states = asked
-    references: Sequence[Any] = train.remote(*what, before, owners, *states)
+    """Send a part of a training with the answer of the previous parts; return the references to its results."""
+    *arguments, owners, states = asked
+    references: Sequence[Any] = train.remote(*arguments, before, owners, *states)
     return references
 
 
@@ -661,12 +666,12 @@ MEMORY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What one host alone makes of a GPU.
+    """GPU utilisation of a single host.
 
     Attributes:
-        busy_share: Of the time, that kernels run, in `[0, 1]`.
-        host_bytes: Memory that the host takes.
-        gpu_bytes: Memory that there is.
+        busy_share: Share of the time in which kernels run, in `[0, 1]`.
+        host_bytes: GPU memory used by the host.
+        gpu_bytes: Total GPU memory.
     """
 
     busy_share: float
@@ -674,14 +679,17 @@ class GpuUse:
     gpu_bytes: int
 
     def num_hosts(self, cpus_each: float) -> int:
-        """Return how many hosts a GPU is for, with so many CPUs beside it; at least one."""
+        """Return how many hosts should share a GPU, given the CPUs available per GPU; at least one."""
         wanted = round(1 / max(self.busy_share, 1 / MOST_HOSTS))
         fitting = int(MEMORY_SHARE * self.gpu_bytes // max(1, self.host_bytes))
         return max(1, min(wanted, fitting, int(cpus_each)))
 
 
 def measured_use(federation: Federation, queries: QueryTable, device: HostDevice, session: Session) -> GpuUse:
-    """Train one epoch with one host of some clients, and return what it made of its device; a core is always busy."""
+    """Train one epoch on one host with a sample of the clients, and return its utilisation of the device.
+
+    A CPU core always counts as busy.
+    """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -703,14 +711,14 @@ def measured_use(federation: Federation, queries: QueryTable, device: HostDevice
 def hosts_on_gpus(
     federation: Federation, queries: QueryTable, device: HostDevice, session: Session, cpus_each: float
 ) -> int:
-    """Return how many hosts a GPU of the connected cluster is for.
+    """Return how many hosts should share each GPU of the connected cluster.
 
     Args:
-        federation: Whose clients train.
-        queries: The aggregates that clients are willing to give.
-        device: Of hosts.
-        session: Of the training that is to come.
-        cpus_each: CPUs for each GPU.
+        federation: The federation to train on.
+        queries: Table of the queries that clients answer.
+        device: Device of the hosts.
+        session: Session of the training.
+        cpus_each: CPUs per GPU.
     """
     trial: Any = ray.remote(max_calls=1)(measured_use)  # its process ends with it, and lets go of the GPU
     task = trial.options(num_cpus=TASK_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)

@@ -1,35 +1,25 @@
-"""Replies: jobs for hosts, reply messages from their results, evaluation, and scores received on the way.
+"""Jobs, replies and evaluations: grouping of messages, reply messages from hosts' results, and scores of models.
 
-From hosts' results to reply messages.
+Jobs: messages that share one content object, as Flower's strategies create them, form one job.
 
-A merged job is answered by a single message from its lowest client: the exact mean with the summed weights, on which
-any weighted average of Flower's is the identity. The other clients of that job send no message of their own, unless
-they failed.
+Train replies: a merged job is answered by a single message from its lowest client: the exact mean with the summed
+weights, on which any weighted average of Flower's is the identity. The other clients of that job send no message,
+unless they failed. Flower requires exactly one ArrayRecord and one MetricRecord in a train reply, with the same keys in
+every reply.
 
-Flower wants exactly one ArrayRecord and one MetricRecord in a train reply, with the same keys in every reply.
+Evaluation: `Evaluation` holds every client's score of one model and is the trial's own record, created before a
+strategy sees any reply. Median, trimmed mean and q-fair strategies alter the evaluation metrics that they aggregate,
+so fitness is always computed from `Evaluation`.
 
-Every client's score of one model: the trial's own record, made before a strategy sees anything.
-
-Median, trimmed mean and q-fair strategies alter the evaluation metrics that they aggregate; fitness never comes from
-those, but from here.
-
-Scores on the way: the model that is sent out for training is scored by every client on the same round trip.
-
-So a round costs one round trip in place of two. Whoever drives the rounds asks for it (`ask`) before the messages are
-sent; the first training that sends that very model then carries it: its calls name all clients of each host
-(`HostCall.evaluated`), which score the received model before anybody trains (`ClientHost.train`), and the scores come
-back with what was trained (`TrainResults.evaluation`). The driver takes them (`take`). Here is what it decides: which
-training carries the scoring, and which scores are known already.
-
-Where clients have parameters of their own, scores depend on what they keep as well, so scores are known for one version
-of the states only.
-
-A strategy that drives its rounds itself asks for nothing; then all trainings are followed (`follow`), counted by their
-sendings.
-
-From messages to jobs: messages that share one content object, as Flower's strategies make them, are one job.
-
-A round that is tried on one host, to foresee what others take.
+Scores of received models: the model that is sent out for training is scored by every client in the same round trip,
+so that a round costs one round trip instead of two. The driver of the rounds requests this (`ReceivedScores.ask`)
+before the messages are sent. The next training that sends exactly that model carries the request: its calls list all
+clients of each host (`HostCall.evaluated`), which score the received model before any client trains
+(`ClientHost.train`), and the scores are returned with the training results (`TrainResults.evaluation`). The driver
+collects them with `take`. `ReceivedScores` decides which training carries the scoring and which scores are already
+known. For personalised models, scores depend on client states as well, so known scores are valid for one version of the
+states only. A strategy that drives its rounds itself requests nothing; then all trainings are scored (`followed`) and
+numbered in the order in which they are sent.
 """
 
 from __future__ import annotations
@@ -97,21 +87,21 @@ class Evaluation:
     """Every client's score of one model, sorted by client.
 
     Attributes:
-        clients: Who was evaluated, shape `(clients,)`.
-        num_examples: Evaluation rows of each; 0 for a client too small to be split.
-        accuracies: Share of correct rows in `[0, 1]`, 0 where there are no rows; NaN where the model's outputs are not
-            numbers, as are losses and metrics.
-        losses: Mean cross-entropy, 0 where there are no rows.
-        clean_accuracies: The same on uncorrupted rows.
-        clean_losses: The same on uncorrupted rows.
+        clients: Evaluated clients, shape `(clients,)`.
+        num_examples: Evaluation rows of each client; 0 for a client too small to be split.
+        accuracies: Share of correct rows in `[0, 1]`, 0 if there are no rows; NaN if the model's outputs are not finite
+            numbers, as for losses and metrics.
+        losses: Mean cross-entropy, 0 if there are no rows.
+        clean_accuracies: Accuracies on uncorrupted rows.
+        clean_losses: Losses on uncorrupted rows.
         failures: Reason of each client that could not be evaluated.
-        repeats: A task's repeated scores, shape `(clients, repeats)`; None where rows are classified.
-        of_received: The same clients under the model itself, where some may use another of their own; else None.
-        of_unseen: Of clients that take no part; None where there are none.
-        metric: The session's metric over all these clients' rows together; None if it has none.
-        clean_metric: The same on uncorrupted rows.
-        metrics: That of each client, NaN where its rows have none.
-        clean_metrics: The same on uncorrupted rows.
+        repeats: Repeated scores of a task, shape `(clients, repeats)`; None for classification and regression.
+        of_received: Scores of the received model for the same clients if some use a personalised model; else None.
+        of_unseen: Scores of unseen clients, which do not train; None if there are none.
+        metric: The session's metric, pooled over all these clients' rows; None if it has none.
+        clean_metric: The pooled metric on uncorrupted rows.
+        metrics: The metric of each client, NaN if it is undefined for the client's rows.
+        clean_metrics: The metric of each client on uncorrupted rows.
     """
 
     clients: tuple[int, ...]
@@ -131,23 +121,23 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The federation's: weighted by rows; of a task, the median over repeats of the mean over clients."""
+        """Accuracy of the federation, weighted by rows; for a task, the median over repeats of client means."""
         if self.repeats is not None:
             return float(np.median(self.repeats.mean(axis=0)))
         return self.weighted(self.accuracies)
 
     @property
     def clean_accuracy(self) -> float:
-        """The same on uncorrupted rows; a task knows no corruption."""
+        """Accuracy on uncorrupted rows; equal to `accuracy` for a task, which has no corruption."""
         return self.accuracy if self.repeats is not None else self.weighted(self.clean_accuracies)
 
     @property
     def is_missing(self) -> bool:
-        """Whether outputs of some model are not numbers."""
+        """Whether the outputs of some model are not numbers."""
         parts = (self.of_received, self.of_unseen)
         views = ((self.losses, self.accuracies), (self.clean_losses, self.clean_accuracies))
-        own = any((np.isnan(losses) & np.isnan(accuracies)).any() for losses, accuracies in views)
-        return own or any(part is not None and part.is_missing for part in parts)
+        any_missing = any((np.isnan(losses) & np.isnan(accuracies)).any() for losses, accuracies in views)
+        return any_missing or any(part is not None and part.is_missing for part in parts)
 
     def weighted(self, values: npt.NDArray[np.float64]) -> float:
         """Return the mean of per-client values, weighted by evaluation rows."""
@@ -155,70 +145,70 @@ class Evaluation:
         return float(np.dot(values, self.num_examples) / total) if total else float("nan")
 
     def worst_clients(self, clean: bool = False) -> float:
-        """Return the mean score, the metric's if there is one, of the worst tenth of the clients, rounded up.
+        """Return the mean score, or metric if there is one, of the worst tenth of the clients, rounded up.
 
-        Clients without rows, or whose rows have no score, do not count; NaN if none is left, or if the outputs of a
+        Clients without rows, or without a defined score, are excluded. NaN if no client is left, or if the outputs of a
         client's model are not numbers.
         """
         if self.is_missing:
             return float("nan")
         accuracies, metrics = (self.clean_accuracies, self.clean_metrics) if clean else (self.accuracies, self.metrics)
         scores = accuracies if metrics is None else metrics
-        known = np.sort(scores[(self.num_examples > 0) & ~np.isnan(scores)])
-        return float(known[: -(-len(known) // WORST_OF)].mean()) if len(known) else float("nan")
+        defined = np.sort(scores[(self.num_examples > 0) & ~np.isnan(scores)])
+        return float(defined[: -(-len(defined) // WORST_OF)].mean()) if len(defined) else float("nan")
 
 
 def fold_evaluation(
     results: Sequence[EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
 ) -> Evaluation:
-    """Join the results of hosts, in the order of the clients.
+    """Merge the evaluation results of hosts, sorted by client.
 
     Args:
-        results: Of the hosts.
-        unseen: Clients that take no part, whose scores stand apart.
-        metric: The session's.
+        results: Results of the hosts.
+        unseen: Clients that do not train; their scores are reported separately.
+        metric: The session's metric.
     """
     own = {client: score for result in results for client, score in result.own.items()}
     clean = {client: score for result in results for client, score in result.clean.items()}
     received = {client: score for result in results for client, score in result.received.items()}
-    apart = {client: score for client, score in own.items() if client in unseen}
-    together = {client: score for client, score in own.items() if client not in apart}
+    unseen_scores = {client: score for client, score in own.items() if client in unseen}
+    seen_scores = {client: score for client, score in own.items() if client not in unseen_scores}
     scores = {
-        "own": together.values(),
-        "clean": [clean.get(client, score) for client, score in together.items()],
+        "own": seen_scores.values(),
+        "clean": [clean.get(client, score) for client, score in seen_scores.items()],
         "received": received.values(),
-        "unseen": apart.values(),
+        "unseen": unseen_scores.values(),
     }
     pooled = {} if metric is None else _pooled(metric, results)
     for part in pooled:
         if any(score.is_missing for score in scores[part]):
             pooled[part] = float("nan")
     return replace(
-        _evaluation(together, clean),
+        _evaluation(seen_scores, clean),
         failures=dict(sorted(failure for result in results for failure in result.failures.items())),
         of_received=replace(_evaluation(received, {}), metric=pooled.get("received")) if received else None,
-        of_unseen=replace(_evaluation(apart, clean), metric=pooled.get("unseen")) if apart else None,
+        of_unseen=replace(_evaluation(unseen_scores, clean), metric=pooled.get("unseen")) if unseen_scores else None,
         metric=pooled.get("own"),
         clean_metric=pooled.get("clean"),
     )
 
 
 def _pooled(metric: Metric, results: Sequence[EvaluateResults]) -> dict[str, float]:
-    """Return the metric of all clients' rows together, by whose scores they are."""
+    """Return the metric pooled over all clients' rows, for each kind of scores."""
     parts = {part for result in results for part in result.sums}
     totals = {part: add(result.sums.get(part) for result in results) for part in parts}
     return {part: metric.value(total) for part, total in totals.items() if total is not None}
 
 
 def _evaluation(scores: Mapping[int, ClientScore], cleaned: Mapping[int, ClientScore]) -> Evaluation:
-    """Return some clients' scores, those on uncorrupted rows where they are others."""
+    """Return the evaluation of some clients, with the scores on uncorrupted rows where these differ."""
     own = dict(sorted(scores.items(), key=itemgetter(0)))
     clean = {client: cleaned.get(client, score) for client, score in own.items()}
     counts = np.array([score.num_examples for score in own.values()], dtype=np.int64)
 
     def share(sums: Iterable[float]) -> npt.NDArray[np.float64]:
-        sums_of = np.fromiter(sums, np.float64, len(counts))
-        return np.asarray(np.divide(sums_of, counts, out=np.zeros(len(counts)), where=counts > 0))
+        totals = np.fromiter(sums, np.float64, len(counts))
+        return np.asarray(np.divide(totals, counts, out=np.zeros(len(counts)), where=counts > 0))
 
     repeats = np.array([score.repeats for score in own.values() if score.repeats], dtype=np.float64)
     return Evaluation(
@@ -236,9 +226,9 @@ def _evaluation(scores: Mapping[int, ClientScore], cleaned: Mapping[int, ClientS
 
 
 def _metrics(scores: Iterable[ClientScore]) -> npt.NDArray[np.float64] | None:
-    """Return the metric of each client; None if none was measured."""
-    found = [score.metric for score in scores]
-    return None if all(value is None for value in found) else np.array(found, dtype=np.float64)
+    """Return the metric of each client, or None if none was measured."""
+    values = [score.metric for score in scores]
+    return None if all(value is None for value in values) else np.array(values, dtype=np.float64)
 
 
 Handle = TypeVar("Handle")
@@ -246,22 +236,22 @@ Handle = TypeVar("Handle")
 
 @dataclass
 class Job(Generic[Handle]):
-    """Messages of one content on their way.
+    """A pending job: messages that share one content.
 
     Attributes:
         message_type: `train`, `evaluate` or `query`.
-        messages: By client.
-        config: The content's configuration over the session's.
+        messages: Messages by client.
+        config: Configuration of the content, merged over the session's defaults.
         vector: The model that is sent; None for a query.
-        named: Whether its arrays go by the model's names.
-        companions: Vectors beside the model.
-        arrays: Of a query; of a training the integer buffers of a model that was sent by name.
-        handles: Of the calls that do the work.
-        scores_received: Whether every client scores the model before it is trained.
-        states_version: Of the clients' states when they were sent.
-        training: The number under which its scores are followed, if they are.
-        evaluation: Scores that were known before.
-        replies: Once the work is done, by the id of the message that each answers.
+        named: Whether arrays are sent by tensor name.
+        companions: Auxiliary vectors sent with the model.
+        arrays: Arrays of a query; for a training, the integer buffers of a model that was sent by tensor name.
+        handles: Handles of the host calls.
+        scores_received: Whether every client scores the model before training.
+        states_version: Version of the client states when the job was sent.
+        training: Number of the training under which its scores are recorded, if all trainings are scored.
+        evaluation: Scores that were already known.
+        replies: Replies by the id of the message that they answer; None until the job is done.
     """
 
     message_type: str
@@ -280,22 +270,22 @@ class Job(Generic[Handle]):
 
     @property
     def merged(self) -> bool:
-        """Whether one mean answers for all clients."""
+        """Whether a single mean answers for all clients."""
         return bool(self.config[REPLY_KEY] == "merged")
 
 
 def grouped(
     messages: Iterable[Message], num_clients: int, unseen: Container[int] = ()
 ) -> list[tuple[str, dict[int, Message]]]:
-    """Return the messages of each job by client, beside their type.
+    """Return the message type and the messages by client of each job.
 
     Args:
-        messages: Of any types.
-        num_clients: Of the federation.
-        unseen: Those of them that take no part.
+        messages: Messages of any type.
+        num_clients: Number of clients in the federation.
+        unseen: Clients that do not train.
 
     Raises:
-        ValueError: If a message goes to a node that is none of the others.
+        ValueError: If a message is addressed to a node that is not a participating client.
     """
     groups: dict[tuple[str, int, int], dict[int, Message]] = {}
     for message in messages:
@@ -311,7 +301,7 @@ def grouped(
 
 
 def base_config(session: Session, server_round: int) -> dict[str, Any]:
-    """Return the configuration that a message's own entries are laid over."""
+    """Return the default configuration, which a message's own entries override."""
     needs = session.needs
     return dict(train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
 
@@ -322,12 +312,12 @@ def read_job(
     """Return the job of messages that share one content.
 
     Raises:
-        ValueError: If the content is not one of its type, or its model not of this layout.
-        TrialError: If it names two step sizes, or a value of local training that is out of its range.
+        ValueError: If the content does not match its message type, or the model does not match the layout.
+        TrialError: If it sets two different learning rates, or a local training parameter out of range.
     """
     content = next(iter(messages.values())).content
-    own = {key: value for record in content.config_records.values() for key, value in record.items()}
-    job: Job[Any] = Job(message_type, messages, base_config(session, server_round) | own)
+    overrides = {key: value for record in content.config_records.values() for key, value in record.items()}
+    job: Job[Any] = Job(message_type, messages, base_config(session, server_round) | overrides)
     records = list(content.array_records.values())
     if message_type == MessageType.QUERY:
         job.arrays = {name: array.numpy() for name, array in records[0].items()} if records else {}
@@ -360,13 +350,13 @@ Metrics = dict[str, int | float]
 
 
 class TrainReplies:
-    """Makes train replies, individual or merged.
+    """Creates train replies, individual or merged.
 
     Args:
-        facts: Of the federation.
-        weighted_by: The metric that weighs a merged mean.
-        algorithm: What the clients do; declares the weights of companions.
-        durations: Whether replies of individuals hold what a client's round took on the simulated clock.
+        facts: Facts of the federation.
+        weighted_by: The metric that weights a merged mean.
+        algorithm: The client algorithm; declares the weights of auxiliary vectors.
+        durations: Whether individual replies contain the client's simulated round duration.
     """
 
     def __init__(
@@ -384,12 +374,11 @@ class TrainReplies:
         self._max_weight = max(1, int(facts.client_rows.sum()))
 
     def train(self, job: Job[Any], results: Sequence[TrainResults]) -> Contents:
-        """Return the contents for one job.
+        """Return the reply contents of one job.
 
         Args:
-            job: Says what the clients were sent, whether one mean answers for all of them, and whether arrays go by
-                the model's names.
-            results: Of the hosts.
+            job: Specifies what was sent, whether replies are merged, and whether arrays are sent by tensor name.
+            results: Results of the hosts.
         """
         assert job.vector is not None
         failures = {client: reason for result in results for client, reason in result.failures.items()}
@@ -439,7 +428,7 @@ class TrainReplies:
         results: Sequence[TrainResults],
         columns: _MetricColumns,
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
-        """Return the exact means of vectors and of companions; NaN throughout if a client diverged."""
+        """Return the exact means of models and auxiliary vectors; the model is NaN throughout if a client diverged."""
         model = _ExactSum(ExactScale.of(received, self._max_weight), self._weighted_by)
         companions = {
             name: _ExactSum(ExactScale.of_companion(sent.get(name), self._max_weight), weighted_by)
@@ -457,14 +446,14 @@ class TrainReplies:
             assert result.vectors is not None
             vectors = np.stack(result.vectors)
             inside = model.scale.holds(vectors)
-            beside = {name: np.asarray(result.companions[name]) for name in companions}
-            for name, one in companions.items():
-                inside &= one.scale.holds(beside[name])
+            companion_rows = {name: np.asarray(result.companions[name]) for name in companions}
+            for name, exact_sum in companions.items():
+                inside &= exact_sum.scale.holds(companion_rows[name])
             diverged = diverged or not inside.all()
             model.add(vectors, result, inside)
-            for name, one in companions.items():
-                one.add(beside[name], result, inside)
-        means = {name: one.mean(columns) for name, one in companions.items()}
+            for name, exact_sum in companions.items():
+                exact_sum.add(companion_rows[name], result, inside)
+        means = {name: exact_sum.mean(columns) for name, exact_sum in companions.items()}
         vector = model.mean(columns)
         if self._at_home is not None:  # an exact sum rounds values far below 1
             vector[self._at_home] = received[self._at_home]
@@ -473,7 +462,7 @@ class TrainReplies:
 
 @dataclass
 class _ExactSum:
-    """The sum of one vector a client, and the metric that weighs it."""
+    """The exact sum of one vector per client, and the metric that weights it."""
 
     scale: ExactScale
     weighted_by: str
@@ -490,7 +479,7 @@ class _ExactSum:
             self.total, self.is_own = self.total + total, True
 
     def add(self, rows: FloatArray, result: TrainResults, inside: npt.NDArray[np.bool_]) -> None:
-        """Add the rows of those clients of a host that the scale holds."""
+        """Add the rows of those clients of a host that are within the range of the scale."""
         self.add_total(self.scale.total(rows[inside], _count_columns([result])[self.weighted_by][inside]))
 
     def mean(self, columns: _MetricColumns) -> FloatArray:
@@ -500,10 +489,10 @@ class _ExactSum:
 
 
 def _count_columns(results: Sequence[TrainResults]) -> dict[str, npt.NDArray[Any]]:
-    """Return by name what adds up over clients, one element a client, in the order of the results."""
+    """Return the additive counts by name, one element per client, in the order of the results."""
 
     def column(lists: Iterable[Sequence[int | float]]) -> npt.NDArray[Any]:
-        return np.concatenate([np.asarray(one) for one in lists])
+        return np.concatenate([np.asarray(values) for values in lists])
 
     return {
         NUM_EXAMPLES_KEY: column(result.num_examples for result in results),
@@ -515,11 +504,11 @@ def _count_columns(results: Sequence[TrainResults]) -> dict[str, npt.NDArray[Any
 
 @dataclass(frozen=True)
 class _MetricColumns:
-    """The metrics of all clients that trained, one element a client, sorted by client.
+    """Metrics of all clients that trained, one element per client, sorted by client.
 
     Attributes:
-        clients: Who.
-        counts: Numbers by name, which add up.
+        clients: The clients.
+        counts: Additive counts by name.
         means: Means over a client's rows by name.
     """
 
@@ -549,19 +538,22 @@ class _MetricColumns:
             yield client, dict(zip(names, row, strict=True))
 
     def mean_steps(self, weighted_by: str) -> float:
-        """Return the mean of the clients' steps, weighted as their models."""
+        """Return the mean number of steps, with the same weights as the models."""
         weights = self.counts[weighted_by].astype(np.float64)
         return float(np.dot(self.counts[NUM_STEPS_KEY], weights) / weights.sum())
 
     def merged(self, weighted_by: str) -> Metrics:
-        """Return sums of the counts and weighted means of the means; an algorithm's own weight weighs models alone."""
+        """Return the sums of the counts and the weighted means of the means.
+
+        A weight that the client algorithm reports applies to models only; metrics are then weighted by examples.
+        """
         weights = self.counts[weighted_by if weighted_by == NUM_CLIENTS_KEY else NUM_EXAMPLES_KEY].astype(np.float64)
         sums: Metrics = {name: column.sum().item() for name, column in self.counts.items()}
         return {**sums, **{k: float(np.dot(column, weights) / weights.sum()) for k, column in self.means.items()}}
 
 
 def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
-    """Return the evaluation replies of the clients that were asked; who does not tell its rows counts as one."""
+    """Return the evaluation replies of the requested clients; each counts as one row if rows are not disclosed."""
     contents = {}
     for index, client in enumerate(evaluation.clients):
         if client in asked:
@@ -576,7 +568,7 @@ def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows:
 
 
 def query_contents(results: Sequence[QueryResults]) -> Contents:
-    """Return the query replies; arrays keep their types."""
+    """Return the query replies; arrays keep their dtypes."""
     contents = {}
     for result in results:
         for client, count, arrays in zip(result.clients, result.num_examples, result.arrays, strict=True):
@@ -589,13 +581,13 @@ def query_contents(results: Sequence[QueryResults]) -> Contents:
 def reply_messages(
     job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str], clips: bool = True
 ) -> list[Message]:
-    """Return the replies to a job's messages, of clients that answered and of those that failed.
+    """Return the replies to a job's messages, from clients that answered and from those that failed.
 
     Args:
-        job: Whose.
-        contents: By client.
-        failures: Likewise.
-        clips: Whether updates that clients are to clip are clipped here.
+        job: The job.
+        contents: Reply contents by client.
+        failures: Reasons of failures by client.
+        clips: Whether to apply client-side clipping here.
     """
     replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
     if clips and job.message_type == MessageType.TRAIN and asks_for_clipping(job.config):
@@ -608,16 +600,17 @@ def reply_messages(
 
 
 class ReceivedScores:
-    """The scores of the models that one grid sends out.
+    """Scores of the models that one grid sends out for training.
 
     Args:
-        seed: Of the trial; what a message trains with another seed is not scored.
+        seed: Seed of the trial; messages that train with another seed are not scored.
 
     Attributes:
-        told_rounds: Of each sending of train messages so far, which round its messages say they are of; None if none.
-        by_training: If followed, each client's score of the model that the n-th training sent out, by n; nothing for
-            a sending of several models.
-        followed: Whether all trainings are.
+        told_rounds: For each sending of train messages so far, the round given in its messages; None if none is given.
+        by_training: If `followed`, the scores of the model that the n-th training sent out, by n; no entry for a
+            sending
+            of several models.
+        followed: Whether all trainings are scored.
     """
 
     def __init__(self, seed: int) -> None:
@@ -630,16 +623,16 @@ class ReceivedScores:
         self._last: tuple[FloatArray, int, Evaluation] | None = None
 
     def ask(self, vector: FloatArray | None) -> None:
-        """Have a model scored by the next training that sends it; None takes that back."""
+        """Request that a model is scored by the next training that sends it; None cancels the request."""
         self._asked = vector
 
     def take(self) -> Evaluation | None:
-        """Return what was asked for; None if no training sent that model."""
+        """Return the requested scores; None if no training sent that model."""
         waiting, self._asked = self._asked is not None, None
         return None if waiting or self._last is None else self._last[-1]
 
     def known(self, vector: FloatArray, states_version: int, seed: int) -> Evaluation | None:
-        """Return the last scores, if they were of this model and of clients in these states."""
+        """Return the last scores if they are of this model and this version of client states, else None."""
         if self._last is None or seed != self._seed:
             return None
         scored, version, evaluation = self._last
@@ -648,7 +641,7 @@ class ReceivedScores:
     def keep(
         self, vector: FloatArray, states_version: int, evaluation: Evaluation, training: int | None = None
     ) -> Evaluation:
-        """Remember a model's scores, of a training that is followed under its number."""
+        """Store a model's scores, also under the number of the training if one is given."""
         self._last = (vector, states_version, evaluation)
         if training is not None:
             self.by_training[training] = evaluation
@@ -656,20 +649,20 @@ class ReceivedScores:
 
     @property
     def trainings(self) -> int:
-        """Sendings of train messages so far."""
+        """Number of sendings of train messages so far."""
         return len(self.told_rounds)
 
     def count(self, num_models: int, told_round: int | None) -> None:
-        """Count one sending of train messages that hold so many models, and say that they are of a round."""
+        """Count one sending of train messages with the given number of models, and record its round."""
         self.told_rounds.append(told_round)
         self._sends_one_model = num_models == 1
 
     def number(self, seed: int) -> int | None:
-        """Return the number under which a training of the last sending is followed; None if it is not."""
+        """Return the number under which the last training's scores are recorded, or None."""
         return self.trainings if self.followed and self._sends_one_model and seed == self._seed else None
 
     def carried(self, vector: FloatArray, states_version: int, seed: int) -> bool:
-        """Return whether the training that sends this model carries its scoring."""
+        """Return whether the training that sends this model also carries its scoring."""
         training = self.number(seed)
         if training is not None:
             known = self.known(vector, states_version, seed)
@@ -683,18 +676,18 @@ class ReceivedScores:
 
 
 def _same(one: FloatArray, other: FloatArray) -> bool:
-    """Whether two models have the same values; one that is not finite never has."""
+    """Return whether two models have equal values; models with NaN are equal only if they are the same object."""
     return one is other or bool(np.array_equal(one, other))
 
 
 def tried_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
-    """Have some clients score the initial model and train.
+    """Let clients score the initial model and train, on one host, to estimate the duration of rounds.
 
     Args:
-        host: Of all clients.
-        session: Of the training that is to come.
-        clients: Who, ascending.
-        local_epochs: For how long.
+        host: A host of the federation.
+        session: Session of the training.
+        clients: Clients to train, ascending.
+        local_epochs: Number of local epochs.
     """
     shorter = replace(session, training=session.training.model_copy(update={"local_epochs": local_epochs}))
     config, vector = base_config(shorter, server_round=1), host.initial_vector(session.seed)

@@ -1,21 +1,22 @@
-"""A client that hangs: how a host gets out of it, and which client it was.
+"""Watchdog for hanging clients: ends a host's process that exceeds its time limit, and identifies the client.
 
-A process that hangs can't help itself, so a watchdog thread ends it when a call takes longer than it may. Whoever
-restarts the host repeats the call, and the note that the watchdog left tells it to take the clients one by one. The one
-that hangs again is noted by name and left out from then on:
+A hanging process can't recover by itself, so a watchdog thread ends it when a call exceeds its time limit. The host is
+restarted and the call repeated; the note that the watchdog stored makes the host process the clients one by one. A
+client that hangs again is noted by index and left out from then on:
 
-    first attempt    all clients at once          longer than the limit ─► note "slow", the process ends
-    second attempt   client by client             client 7 longer than the limit ─► note "7 hangs", the process ends
+    first attempt    all clients at once          exceeds the limit ─► note "slow", the process ends
+    second attempt   client by client             client 7 exceeds the limit ─► note "7 hangs", the process ends
     third attempt    client by client, without 7  answer, in which client 7 has failed
 
-A host that is killed for another reason leaves no note, so nobody is blamed for that. The limit counts from when the
-host takes up a call, not while the call waits for those of other trials. Code that holds the interpreter's lock for
-ever is not got out of: the watchdog needs it, too.
+A host that is killed for another reason leaves no note, so no client is blamed for that. The limit counts from the
+start
+of a call on the host; the time in which the call waits for those of other trials is excluded. Code that never releases
+the interpreter lock can't be interrupted, because the watchdog needs the lock, too.
 
-On the simulated clock a client that never answers takes until the round's deadline, and without one as long as the
-limit, after which nobody waits for it.
+On the simulated clock, a client that never answers takes until the round's deadline, or without a deadline as long as
+the time limit, after which it is no longer waited for.
 
-A strategy that waits for more nodes than there will ever be, as Flower's sampling does without an end.
+`IdlePolls` detects a strategy that waits for more nodes than will ever exist, as Flower's sampling does without end.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ EXIT_CODE = 70
 
 @dataclass(frozen=True)
 class Note:
-    """What earlier attempts at a call have found.
+    """Findings of earlier attempts at a call.
 
     Attributes:
-        hanging: Clients that did not finish alone, each with what it did: `train`, `evaluate` or `query`.
+        hanging: Clients that did not finish alone, each with its work: `train`, `evaluate` or `query`.
     """
 
     hanging: frozenset[tuple[str, int]] = field(default_factory=frozenset)
 
 
 class Notes(Protocol):
-    """Where notes survive a process."""
+    """Storage in which notes survive a process."""
 
     def read(self, call_id: str) -> bytes | None:
         """Return a call's note."""
@@ -59,7 +60,7 @@ class Notes(Protocol):
         ...
 
     def remove(self, call_id: str) -> None:
-        """Forget it."""
+        """Remove a call's note."""
         ...
 
 
@@ -87,40 +88,40 @@ def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
 def perform_watched(
     perform: Perform, method: str, call: HostCall, notes: Notes, end: Callable[[], None] = end_process
 ) -> list[Results]:
-    """Do a call within its limit.
+    """Perform a call within its time limit.
 
     Args:
-        perform: Does a call.
+        perform: Performs a call.
         method: `train`, `measure`, `evaluate`, `query` or `serve`.
-        call: Its session has a limit.
-        notes: Of earlier attempts.
+        call: The call; its session has a time limit.
+        notes: Notes of earlier attempts.
         end: Ends this process.
 
     Returns:
-        One result, or one a client: none of work on the server, which has no clients, if it took too long.
+        One result, or one per client; empty for server-side work, which has no clients, if it exceeded the limit.
     """
     limit = call.session.round_timeout_seconds
     assert limit is not None
-    found = notes.read(call.call_id)
-    if found is None:
+    stored = notes.read(call.call_id)
+    if stored is None:
         with limited(limit, partial(_note, notes, call, Note(), end)):
             return [perform(method, call)]
-    note: Note = pickle.loads(found)  # noqa: S301 - our own note
+    note: Note = pickle.loads(stored)  # noqa: S301 - our own note
     results: list[Results] = []
-    for step, part in _alone(method, call):
+    for step, part in _client_by_client(method, call):
         client = (step, part.clients[0])
         if client in note.hanging:
             results.append(_failure(step, part, limit))
             continue
-        worse = Note(note.hanging | {client})
-        with limited(limit, partial(_note, notes, call, worse, end)):
+        updated = Note(note.hanging | {client})
+        with limited(limit, partial(_note, notes, call, updated, end)):
             results.append(perform(step, part))
     notes.remove(call.call_id)
     return [TrainResults(evaluation=r) if method == "train" and isinstance(r, EvaluateResults) else r for r in results]
 
 
-def _alone(method: str, call: HostCall) -> Iterator[tuple[str, HostCall]]:
-    """Yield the call's work, one client at a time."""
+def _client_by_client(method: str, call: HostCall) -> Iterator[tuple[str, HostCall]]:
+    """Yield the work of a call, one client at a time."""
     for client in call.evaluated:
         yield "evaluate", replace(call, clients=(client,), evaluated=())
     watched, measured = call.watched, () if call.watched is None else call.watched.measured
@@ -136,11 +137,11 @@ def _failure(method: str, call: HostCall, limit: float) -> Results:
     (client,) = call.clients
     failures = {client: f"did not finish within {limit:g} s ({method})"}
     deadline = call.session.deadline_seconds
-    waited = {client: limit if deadline is None else deadline}
+    durations = {client: limit if deadline is None else deadline}
     if method == "train":
-        return TrainResults(failures=failures, hanging=[client], durations=waited)
+        return TrainResults(failures=failures, hanging=[client], durations=durations)
     if method == "measure":
-        return TrainResults(durations=waited)
+        return TrainResults(durations=durations)
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
 
 
@@ -150,7 +151,7 @@ def _note(notes: Notes, call: HostCall, note: Note, end: Callable[[], None]) -> 
 
 
 def refuse_hanging(results: Iterable[TrainResults], server_round: int) -> None:
-    """Return if no client was left out of a training for taking too long.
+    """Check that no client was left out of a training for exceeding the time limit.
 
     Raises:
         TrialError: If one was.
@@ -169,7 +170,7 @@ PAUSE_SECONDS = 0.5
 
 
 class IdlePolls:
-    """Counts how often nodes were asked for, with pauses and without a message being sent."""
+    """Counts polls for nodes with pauses in between while no message is sent."""
 
     def __init__(self) -> None:
         self._last_asked, self._pauses = 0.0, 0
@@ -178,7 +179,7 @@ class IdlePolls:
         """Count a poll.
 
         Raises:
-            TrialError: If it is one too many.
+            TrialError: If there were more than `MAX_IDLE_POLLS` pauses.
         """
         now = time.monotonic()
         self._pauses += now - self._last_asked > PAUSE_SECONDS
@@ -187,5 +188,5 @@ class IdlePolls:
             raise TrialError(f"the strategy waits for more clients than the {num_clients} that there are")
 
     def sent(self) -> None:
-        """Begin anew, as messages are sent."""
+        """Reset the count, as messages are sent."""
         self._pauses = 0

@@ -1,1 +1,1 @@
-"""What travels: keys, host calls, session, exact sums, Flower's messages made, read and exchanged."""
+"""Messages: keys, host calls, sessions, exact sums, and the creation, reading and exchange of Flower messages."""

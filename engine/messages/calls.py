@@ -1,30 +1,26 @@
-"""Host calls, sessions and the contracts of strategies, selection policies and server work, as plain values.
+"""Host calls, sessions, and the interfaces of strategies, selection policies and server-side work.
 
-What goes to a host and what comes back: plain values, so that a driver needs no torch to make or read them.
+All are plain values that need no torch, because the driver creates and reads them, too.
 
-What a trial fixes for all its messages, so that a strategy that rewrites configurations can't lose it.
+Sessions: `Session` holds the settings that are fixed for all messages of a trial, so that a strategy that rewrites
+configurations can't lose them.
 
-Work that a strategy has done on the server's side, where torch and the server's rows are.
+Strategies: `TrialStrategy` is the interface through which the engine uses any strategy; the engine depends on no
+particular one.
 
-A strategy aggregates on the driver, which has neither. What needs a model, such as distillation, is a frozen, picklable
-value with one function, `run`, which a host calls: on vectors that the strategy sends along, with the model as
-functions on flat vectors. A host keeps nothing of it, so the work can be repeated anywhere, bit for bit. Work that is
-done on each of many models is given them one at a time, so that no host ever holds all of them.
+Server-side work: a strategy aggregates on the driver, which has neither torch nor the server's rows. Work that needs a
+model, such as distillation, is a frozen, picklable value with one method, `run`, which a host calls with the vectors
+that the strategy sends; the model is available as functions of flat vectors. A host keeps no state of it, so the work
+can be repeated on any host with bitwise identical results. Work on many models receives them one at a time, so that no
+host holds all of them. Vectors are whole: trainable parameters, then buffers.
 
-Vectors are whole: trainable parameters, then buffers. This file needs no torch, as drivers read it, too.
-
-What the engine asks of a strategy specification. The engine knows no strategy; it knows this contract.
-
-Who trains in a round: what a selection policy is shown, what it answers, and what it is told afterwards.
-
-A round asks a policy to `choose` some of the clients that can be reached, and ends with a `RoundReport` that it may
-`observe`. In between the engine sends, trains and aggregates; a policy sees no model and no message. What a report
-holds beside the losses of local training costs time on the clients, so a policy says what it looks at
-(`ReportRequest`), and without one nothing is measured.
-
-A policy's attributes are its state: a checkpoint holds them, so they must be plain values (numbers, texts, arrays,
-dictionaries, lists). Its random numbers come with the call, from (seed, round). So a policy chooses the same clients on
-any number of hosts, and after a kill.
+Selection policies: in each round, a policy is asked to `choose` clients from those available; the round ends with a
+`RoundReport` that it may `observe`. In between the engine sends, trains and aggregates; a policy sees no model and no
+message. Measurements in a report other than the losses of local training cost the clients time, so a policy declares
+the ones it uses (`ReportRequest`); nothing is measured without a policy. A policy's attributes are its state and are
+stored in checkpoints, so they must be plain values (numbers, strings, arrays, dictionaries, lists). Its random numbers
+are passed with the call and derived from (seed, round). A policy therefore chooses the same clients on any number of
+hosts and after a restart.
 """
 
 from __future__ import annotations
@@ -55,22 +51,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The facts of a federation on which a strategy's construction and ranges depend.
+    """The facts of a federation on which a strategy's construction and search ranges depend.
 
     Attributes:
         num_clients: Clients in the federation.
         num_sampled: Clients that train in a round, in `[1, num_clients]`.
-        client_learning_rate: The clients' step size.
-        client_optimizer: Their optimiser.
-        client_momentum: Its momentum.
-        layers: Classes of the model's layers that hold parameters; None where they are not known.
-        num_rounds: Rounds of a full training; None where it is not known.
-        server_rows: Rows that the server holds; None where there are some, of data that are not read yet.
-        server_labels: Whether it has their labels.
-        classifies: Whether the model tells classes, and no quantity.
-        chosen: Whether a selection policy says who trains, in the strategy's place.
-        own_settings: Whether clients take rates, batches and epochs from a table, and tell nothing of their data.
-        has_clock: Whether clients' rounds take simulated time; None where it is not known.
+        client_learning_rate: The clients' learning rate.
+        client_optimizer: The clients' optimiser.
+        client_momentum: The optimiser's momentum.
+        layers: Class names of the model's layers that hold parameters; None if unknown.
+        num_rounds: Rounds of a full training; None if unknown.
+        server_rows: Rows that the server holds; None if there are some, but the data are not loaded yet.
+        server_labels: Whether the server's rows are labelled.
+        classifies: Whether the model is a classifier; False for regression.
+        chosen: Whether a selection policy samples the clients instead of the strategy.
+        own_settings: Whether clients take learning rate, batch size and epochs from a table, and disclose nothing about
+            their data.
+        has_clock: Whether clients' rounds take simulated time; None if unknown.
     """
 
     num_clients: int
@@ -90,20 +87,21 @@ class Cohort:
 
 @dataclass(frozen=True)
 class EngineNeeds:
-    """What a strategy needs from the engine.
+    """What a strategy requires from the engine.
 
     Attributes:
         arrays: `"flat"`: one float32 vector under the key `"flat"`; `"named"`: one array per tensor of the model.
-        replies: `"merged"`: one reply a round that holds the exact weighted mean; `"individual"`: one per client.
-        weighted_by: The metric that weighs a merged mean: `"num-examples"`, `"num-clients"` for the uniform mean, or a
-            sum of the client algorithm's, which must lie in [0, rows of the client].
+        replies: `"merged"`: one reply per round with the exact weighted mean; `"individual"`: one reply per client.
+        weighted_by: The metric that weights a merged mean: `"num-examples"`, `"num-clients"` for the uniform mean, or a
+            sum reported by the client algorithm, which must lie in [0, rows of the client].
         initial_loss: Whether train replies need `train_loss`, the loss of the received model on the training data.
-        durations: Whether train replies need `simulated-seconds`, what the client's round took on the simulated clock;
-            the strategy then says in its metrics what the round took.
-        validation_share: Share of the training rows that clients keep for validation, unless the session has some
-            already, in [0, 1).
-        sees_evaluation: Whether the strategy configures and aggregates evaluation itself, besides the trial's own.
-        queries: What the strategy asks of clients' data beside training, by the names of the queries.
+        durations: Whether train replies need `simulated-seconds`, the simulated duration of the client's round; the
+            strategy then reports the duration of the round in its metrics.
+        validation_share: Share of the training rows that clients keep for validation, unless the session already keeps
+            some, in [0, 1).
+        sees_evaluation: Whether the strategy configures and aggregates evaluation itself, in addition to the trial's
+            own.
+        queries: Names of the client queries that the strategy sends.
     """
 
     arrays: Literal["flat", "named"] = "flat"
@@ -117,7 +115,7 @@ class EngineNeeds:
 
 
 class TrialStrategy(Protocol):
-    """A validated, picklable choice of a strategy and its parameters."""
+    """A validated, picklable strategy choice with its parameters."""
 
     @property
     def kind(self) -> str:
@@ -126,7 +124,7 @@ class TrialStrategy(Protocol):
 
     @property
     def label(self) -> str:
-        """The name in the log: the kind, unless several strategies share one."""
+        """The name in the log: the kind, unless several strategies share the kind."""
         ...
 
     def parameters(self) -> Mapping[str, Any]:
@@ -134,15 +132,15 @@ class TrialStrategy(Protocol):
         ...
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of a user's own code that it is."""
+        """Return the SHA-256 of each file of the user's own code that defines the strategy."""
         ...
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide."""
+        """Return what the strategy requires from the engine."""
         ...
 
     def client_algorithm(self) -> ClientAlgorithm | None:
-        """Return what its clients do; None is plain local training."""
+        """Return the client algorithm; None for plain local training."""
         ...
 
     def build(self, cohort: Cohort) -> Strategy:
@@ -154,16 +152,16 @@ class TrialStrategy(Protocol):
         ...
 
     def notes_after(self, cohort: Cohort, num_models: int) -> Sequence[str]:
-        """Return what is worth knowing of a trial whose rounds gave so many models, each a sentence."""
+        """Return remarks about a trial, each a sentence, given the number of models that its rounds returned."""
         ...
 
 
 @runtime_checkable
 class TellsNotes(Protocol):
-    """A strategy under way that has something to tell at the end of its trial."""
+    """A running strategy that has remarks to report at the end of its trial."""
 
     def trial_notes(self) -> Sequence[str]:
-        """Return what is worth knowing of the rounds that were, each a sentence."""
+        """Return remarks about the completed rounds, each a sentence."""
         ...
 
 
@@ -172,25 +170,26 @@ EvaluationPart = Literal["test", "validation", "train"]
 
 @dataclass(frozen=True)
 class Session:
-    """The engine's side of a run of messages.
+    """Engine settings that hold for all messages of a trial.
 
     Attributes:
-        seed: Fixes split, initial model and batches.
-        training: Local training, unless a message says otherwise.
-        needs: What the strategy needs; decides how replies come unless a message says otherwise.
-        algorithm: What the strategy has its clients do.
-        client_table: By which clients choose settings of their own; None has all train alike.
-        evaluate_on: The part of each client's rows that evaluation reads.
-        metric: What is measured there beside accuracy; None measures nothing more.
-        num_scored: Clients that score each model, >= 1, see `fedscout.engine.grid.selection`; None is all.
-        worst_clients: Whether the mean score of the worst tenth of the clients is wanted, too.
-        test_fraction: Share of test rows a client.
+        seed: Determines split, initial model and batches.
+        training: Default local training; a message may override it.
+        needs: The strategy's requirements; determine the default form of replies.
+        algorithm: The strategy's client algorithm.
+        client_table: Table by which clients choose their own settings; None if all clients train alike.
+        evaluate_on: The part of each client's rows that is used for evaluation.
+        metric: Metric measured in addition to accuracy; None for none.
+        num_scored: Number of clients that score each model, >= 1, see `fedscout.engine.grid.selection`; None for all.
+        worst_clients: Whether to report the mean score of the worst tenth of the clients, too.
+        test_fraction: Share of test rows per client.
         validation_fraction: Share of validation rows, cut from the training rows.
-        backend: `auto` lets the model decide how clients are trained, `loop` forbids the vectorised way.
-        round_timeout_seconds: After which a host's part of a round is done client by client, and a client that takes
-            as long alone has failed; None waits. See `hanging_clients`.
-        hanging_clients: Whether a client that hangs in training is left out of the round, or fails the trial.
-        deadline_seconds: Simulated seconds after which a client with latency is too late for the round; None waits.
+        backend: `auto` chooses the training backend by the model, `loop` disables vectorised training.
+        round_timeout_seconds: Time limit of a host's part of a round. When it is exceeded, the part is repeated client
+            by client, and a client that alone exceeds it has failed. None for no limit. See `hanging_clients`.
+        hanging_clients: Whether a client that hangs in training is dropped from the round, or fails the trial.
+        deadline_seconds: Simulated seconds after which a client's answer is too late for the round; None for no
+            deadline.
     """
 
     seed: int = 0
@@ -210,17 +209,17 @@ class Session:
     deadline_seconds: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels; a user's own algorithm brings along where it is imported from."""
+        """Return the pickled state; a user's own algorithm includes the folder it is imported from."""
         state = dict(self.__dict__)
         if self.algorithm is not None and is_own(self.algorithm):
             state["algorithm"] = OwnValue.of(self.algorithm)
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Take over what has travelled."""
+        """Restore the pickled state."""
         algorithm = state["algorithm"]
-        opened = algorithm.opened() if isinstance(algorithm, OwnValue) else algorithm
-        self.__dict__.update({**state, "algorithm": opened})
+        loaded = algorithm.opened() if isinstance(algorithm, OwnValue) else algorithm
+        self.__dict__.update({**state, "algorithm": loaded})
 
 
 NO_SERVER_ROWS = "the server must hold rows for this (federation.server_rows, such as 200 or 0.1), it holds none"
@@ -228,14 +227,16 @@ NO_SERVER_ROWS = "the server must hold rows for this (federation.server_rows, su
 
 @dataclass(frozen=True)
 class ServerContext(ABC):
-    """What work on the server may use. The model is in evaluation mode: dropout is off, statistics stay.
+    """Model, rows and random numbers that server-side work may use.
+
+    The model is in evaluation mode: dropout is off, batch statistics do not change.
 
     Attributes:
-        layout: Which part of a vector is which tensor.
-        num_classes: Of the federation.
+        layout: Layout of tensors in a vector.
+        num_classes: Number of classes in the federation.
         num_rows: Rows of the server, at least one.
-        labels: Of those rows, shape `(num_rows,)`; None where they are stripped.
-        generator: Of this round's work; the same on every host, and after a repetition.
+        labels: Labels of those rows, shape `(num_rows,)`; None if they are stripped.
+        generator: Random generator of this round's work; the same on every host and after a repetition.
     """
 
     layout: ParameterLayout
@@ -250,41 +251,41 @@ class ServerContext(ABC):
 
         Args:
             vector: The model, shape `(layout.size,)`.
-            rows: Of the server's, in `[0, num_rows)`; None means all, in order.
+            rows: Indices of server rows in `[0, num_rows)`; None means all, in order.
         """
 
     @abstractmethod
     def gradient(
         self, vector: Tensor, loss: Callable[[Tensor], Tensor], rows: IntArray | None = None
     ) -> tuple[float, Tensor]:
-        """Return a loss and its gradient by the trainable part, shape `(layout.num_trainable,)`.
+        """Return a loss and its gradient with respect to the trainable part, shape `(layout.num_trainable,)`.
 
         Args:
-            vector: The model, shape `(layout.size,)`; left as it is.
-            loss: Of the outputs on the rows, a scalar.
-            rows: As for `outputs`; they go through the model together.
+            vector: The model, shape `(layout.size,)`; not modified.
+            loss: Function of the outputs on the rows; returns a scalar.
+            rows: As for `outputs`; they are passed through the model as one batch.
         """
 
 
 class ServerWork(Protocol):
-    """A frozen, picklable value."""
+    """Server-side work: a frozen, picklable value."""
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
-        """Return what the strategy wants to know, by name.
+        """Return the results that the strategy needs, by name.
 
         Args:
             context: Model, rows and random numbers.
-            arrays: What the strategy sent along; may be read-only.
+            arrays: Arrays sent by the strategy; may be read-only.
         """
         ...
 
 
 @runtime_checkable
 class ServesWork(Protocol):
-    """A grid that has a place for such work."""
+    """A grid that can execute server-side work."""
 
     def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
-        """Have the work of the present round done, and return what it returns.
+        """Execute the server-side work of the current round, and return its results.
 
         Raises:
             TrialError: If it fails.
@@ -292,9 +293,9 @@ class ServesWork(Protocol):
         ...
 
     def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
-        """Have it done on each of some inputs, by all places there are, and yield what it returns, in order.
+        """Execute server-side work on each of several inputs, in parallel, and yield the results in order.
 
-        None knows of the others, and each has the round's random numbers from their beginning.
+        Inputs are independent; for each, the random generator of the round starts from the beginning.
 
         Raises:
             TrialError: If it fails for one.
@@ -307,13 +308,13 @@ DoubleArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a policy wants in its reports, beside what local training tells anyway.
+    """Measurements that a policy needs in its reports, in addition to those of local training.
 
     Attributes:
-        training_losses: Of the received model on each client's training rows.
-        validation_losses: On the validation rows, which the trial then cuts from the training rows.
-        update_norms: How far local training moved each model.
-        everybody: Whether clients that do not train measure the received model, too: they receive it, and pay for that.
+        training_losses: Losses of the received model on each client's training rows.
+        validation_losses: Losses on the validation rows, which the trial then cuts from the training rows.
+        update_norms: Norm of the model change by local training.
+        everybody: Whether clients that do not train measure the received model, too: they receive it, at a cost.
     """
 
     training_losses: bool = False
@@ -329,14 +330,14 @@ class ReportRequest:
 
 @dataclass(frozen=True)
 class ClientTable:
-    """The clients that can be reached in a round, one element each, ascending; arrays that can't be written to.
+    """The clients that are available in a round, one element each, ascending; arrays are read-only.
 
-    Without those that could never train, whatever is drawn.
+    Clients that can never train, whatever is drawn, are excluded.
 
     Attributes:
-        clients: Their numbers.
-        num_examples: Local rows of each.
-        seconds: What a round of each is expected to take on the simulated clock; 0 without one.
+        clients: Client indices.
+        num_examples: Local rows of each client.
+        seconds: Expected simulated duration of a round for each client; 0 without a simulated clock.
     """
 
     clients: IntArray
@@ -346,14 +347,14 @@ class ClientTable:
 
 @dataclass(frozen=True)
 class Losses:
-    """The received model on one part of each client's rows, means over the rows; NaN where there are none.
+    """Losses of the received model on one part of each client's rows, means over the rows; NaN without rows.
 
-    With p a row's probabilities and y its label:
+    With p the probabilities of a row and y its label:
 
     Attributes:
         cross_entropy: −log p_y.
-        squared: Its square.
-        miss: 1 − p_y, of which the reverse cross-entropy is a multiple.
+        squared: The squared cross-entropy.
+        miss: 1 − p_y; the reverse cross-entropy is a multiple of it.
         entropy: −Σ p log p, the cross-entropy with the model's own outputs as labels.
     """
 
@@ -365,24 +366,24 @@ class Losses:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a round told of its clients, formed before their models are merged.
+    """Report of a round's clients, created before their models are merged.
 
-    Arrays have one element for each client that answered, ascending: those that trained, and where a policy asked for
-    everybody those that only measured. NaN stands for what a client did not tell.
+    Arrays have one element for each client that answered, ascending: clients that trained and, if a policy requests
+    `everybody`, clients that only measured. NaN marks missing values.
 
     Attributes:
         server_round: From 1.
-        clients: Who answered.
+        clients: Clients that answered.
         trained: Whether each of them trained.
         num_examples: Training rows of each.
-        num_steps: Optimiser steps, 0 of who did not train.
-        seconds: How long each took on the simulated clock; 0 without one.
+        num_steps: Optimiser steps, 0 for clients that did not train.
+        seconds: Simulated duration of each client's round; 0 without a simulated clock.
         loss: Mean loss over all rows seen in local training.
         update_norm: ‖y − x‖ over the trainable parameters, x the received model and y the one sent back.
-        training: The received model on the training rows; None unless asked for.
-        validation: The same on the validation rows.
-        failures: Why the others that were chosen did not answer, by client.
-        round_seconds: How long the round took: until the slowest answered, or the deadline.
+        training: Losses of the received model on the training rows; None unless requested.
+        validation: Losses on the validation rows; None unless requested.
+        failures: Reasons why the other chosen clients did not answer, by client.
+        round_seconds: Duration of the round: until the slowest client answered, or the deadline.
     """
 
     server_round: int
@@ -401,12 +402,12 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a policy has one chosen client do otherwise than the others.
+    """Deviation of one chosen client's work from that of the others.
 
     Attributes:
-        epochs: Local epochs are so many times those of the others, at least 1.
-        withheld: Share of the model's tensors, in [0, 1), that the client does not send: they are as it received them.
-            Which ones is drawn from (seed, round, client).
+        epochs: Multiple of the others' local epochs, at least 1.
+        withheld: Share of the model's tensors, in [0, 1), that the client does not send: they keep the received values.
+            They are drawn from (seed, round, client).
 
     Raises:
         ValueError: If one of them is out of its range.
@@ -423,7 +424,7 @@ class Assignment:
 
 
 class SelectionPolicy(ABC):
-    """Chooses who trains; made anew for each trial."""
+    """Chooses the clients that train in each round; one instance per trial."""
 
     observes: ReportRequest = ReportRequest()
 
@@ -431,27 +432,28 @@ class SelectionPolicy(ABC):
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> Sequence[int] | IntArray:
-        """Return who trains in a round: `num_chosen` different clients of the table, in any order.
+        """Return the clients that train in a round: `num_chosen` different clients of the table, in any order.
 
         Args:
             server_round: From 1.
-            table: Who can be reached, at least `num_chosen` clients.
-            num_chosen: M, how many are asked for. Only a policy that says so in its docstring returns another number.
-            generator: Of this round.
+            table: The available clients, at least `num_chosen`.
+            num_chosen: M, the number of clients to choose. A policy may return another number only if its docstring
+                says so.
+            generator: Random generator of this round.
         """
 
     def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
-        """Return what some of the chosen clients do otherwise; nobody does, unless a policy says so."""
+        """Return deviating work of chosen clients by client; none by default."""
         del table, chosen
         return {}
 
     def observe(self, report: RoundReport) -> None:
-        """Take in what a round told; called after every round."""
+        """Process the report of a round; called after every round."""
         del report
 
 
 class SelectionChoice(Protocol):
-    """A validated, picklable choice of a policy and its parameters."""
+    """A validated, picklable policy choice with its parameters."""
 
     @property
     def kind(self) -> str:
@@ -460,12 +462,12 @@ class SelectionChoice(Protocol):
 
     @property
     def label(self) -> str:
-        """The name in the log: the kind, unless several policies share one."""
+        """The name in the log: the kind, unless several policies share the kind."""
         ...
 
     @property
     def validation_share(self) -> float:
-        """Share of the training rows on which the policy has validation losses measured; 0 if it needs none."""
+        """Share of the training rows that the policy needs for validation losses; 0 if it needs none."""
         ...
 
     def parameters(self) -> Mapping[str, Any]:
@@ -473,17 +475,17 @@ class SelectionChoice(Protocol):
         ...
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of a user's own code that it is."""
+        """Return the SHA-256 of each file of the user's own code that defines the policy."""
         ...
 
     def build(self, cohort: Cohort) -> SelectionPolicy:
         """Construct the policy.
 
         Args:
-            cohort: Its `num_clients` counts those that never train, too: clients' numbers are below it.
+            cohort: Its `num_clients` includes clients that never train: client indices are below it.
 
         Raises:
-            StrategyError: If the parameters do not fit the cohort; carries every fault.
+            StrategyError: If the parameters do not fit the cohort; lists every fault.
         """
         ...
 
@@ -502,24 +504,25 @@ def state_bytes(state: ClientState) -> int:
 
 @dataclass(frozen=True)
 class FederationFacts:
-    """What the driver must know of a federation, without its data.
+    """Facts of a federation that the driver needs, without its data.
 
     Attributes:
-        num_clients: Number of clients, unseen ones included.
+        num_clients: Number of clients, including unseen ones.
         client_rows: Local rows of each client, shape `(num_clients,)`.
         num_classes: Number of classes.
         layout: The model's layout.
-        corrupted_clients: Clients whose own and clean data differ.
+        corrupted_clients: Clients whose observed and uncorrupted data differ.
         devices: See `Federation`.
-        holds_rows: Whether clients hold labelled rows; not where they have a task of their own.
-        unseen: Clients that take no part and are only scored.
+        holds_rows: Whether clients hold labelled rows; False if they have a task of their own.
+        unseen: Clients that never train and are only scored.
         server_rows: Rows that the server holds.
-        server_labels: Whether it has their labels.
-        grouped: Whether clients know which of their rows belong together.
-        classifies: Whether the model tells classes, and no quantity.
-        ordered: Whether class numbers are places on a line: names that are numbers, or tenths of a quantity.
-        trained_on: By which device, and in what way, in words.
-        least_training_rows: From how many training rows a client takes part; 0 where the driver does not know.
+        server_labels: Whether the server's rows are labelled.
+        grouped: Whether clients' rows have groups.
+        classifies: Whether the model is a classifier; False for regression.
+        ordered: Whether classes are ordinal: their names are numbers, or they are tenths of a regression target.
+        trained_on: Description of the device and the training backend.
+        least_training_rows: Minimum number of training rows of a participating client; 0 if the driver does not know
+            it.
     """
 
     num_clients: int
@@ -540,18 +543,18 @@ class FederationFacts:
 
     @property
     def num_seen(self) -> int:
-        """Number of clients that take part."""
+        """Number of clients that take part in training."""
         return self.num_clients - len(self.unseen)
 
 
 @dataclass(frozen=True)
 class RoundSelection:
-    """What a selection policy has to do with a round of training.
+    """A selection policy's requests for one round of training.
 
     Attributes:
-        observed: What it wants to be told of the clients.
-        measured: Who measures the received model without training, ascending.
-        assigned: What some of those that train do otherwise.
+        observed: Measurements requested from the clients.
+        measured: Clients that measure the received model without training, ascending.
+        assigned: Deviating work by client.
     """
 
     observed: ReportRequest
@@ -561,21 +564,21 @@ class RoundSelection:
 
 @dataclass(frozen=True)
 class HostCall:
-    """One piece of work: some clients, one content.
+    """One unit of work for a host: some clients, one content.
 
     Attributes:
         clients: Ascending.
-        session: The trial's side.
-        config: The message's configuration over the session's defaults.
+        session: Settings of the trial.
+        config: The message's configuration merged over the session's defaults.
         vector: The model, shape `(params,)`; None for a query.
-        arrays: Those of a query; of a train call the integer buffers of the model that was sent by name.
-        states: What these clients kept, and those of `evaluated` where scores depend on it.
-        companions: Vectors that came beside the model.
-        evaluated: Of a train call: clients that score `vector` before anybody trains, ascending.
-        call_id: Tells it from all other calls, where a limit of time may have it repeated.
-        work: What is done on the server's side, by a call without clients.
-        inputs: What that is done on, one after the other.
-        watched: Of a train call: what a selection policy wants of these clients; None without one.
+        arrays: Arrays of a query; for a train call, the integer buffers of a model that was sent by tensor name.
+        states: Client states of these clients, and of those in `evaluated` if scores depend on states.
+        companions: Auxiliary vectors sent with the model.
+        evaluated: For a train call: clients that score `vector` before any client trains, ascending.
+        call_id: Unique id of the call if it may be repeated because of a time limit.
+        work: Server-side work, for a call without clients.
+        inputs: Inputs of the server-side work, which is run on each in turn.
+        watched: For a train call: a selection policy's requests for these clients; None without a policy.
     """
 
     clients: tuple[int, ...]
@@ -597,13 +600,14 @@ class EvaluateResults:
     """Scores of the clients of one call.
 
     Attributes:
-        own: Of each client on its rows as it has them.
-        clean: On its rows as they were before a corruption, of clients with one.
-        failures: Reason of each that has no score.
+        own: Scores on each client's observed rows.
+        clean: Scores on uncorrupted rows, for clients with corrupted data.
+        failures: Reason of each client without a score.
         seconds: Time spent.
-        received: Under the model that was sent, of clients that take part where an algorithm has them use another.
-        sums: Of the session's metric over all clients, `own`, `clean` and `received` of those that take part, `unseen`
-            of the others.
+        received: Scores of the received model for participating clients, if an algorithm scores them with another
+            model.
+        sums: Sums of the session's metric over all clients: `own`, `clean` and `received` of participating clients,
+            `unseen` of the others.
     """
 
     own: dict[int, ClientScore] = field(default_factory=dict)
@@ -616,35 +620,35 @@ class EvaluateResults:
 
 @dataclass
 class TrainResults:
-    """Answers of the clients of one call; per-client lists are aligned with `clients`.
+    """Training results of the clients of one call; per-client lists are aligned with `clients`.
 
     Attributes:
-        clients: Who trained.
+        clients: Clients that trained.
         num_examples: Training rows.
         num_steps: Optimiser steps.
         losses: Mean training loss.
-        initial_losses: Loss of the received model, where asked for.
-        vectors: The trained model of each client, shape `(params,)`; None if merged, or while they lie beside the
-            results.
-        total: Exact sum of the scaled vectors, or None if individual, or if nobody trained.
-        sum_elsewhere: Whether that and those of companions are part of another host's.
-        companions: Vectors that go up beside the model, by name, one of each client; none if merged, or while they lie
-            beside the results.
-        companion_totals: Their exact sums, none if individual.
-        sums: Scalars that add up over clients, by name.
-        diverged: Clients whose parameters or companions can't enter an exact sum.
+        initial_losses: Loss of the received model, if requested.
+        vectors: The trained model of each client, shape `(params,)`; None if merged, or while stored separately.
+        total: Exact sum of the scaled vectors; None if individual, or if no client trained.
+        sum_elsewhere: Whether `total` and `companion_totals` are included in the sums of another host.
+        companions: Auxiliary vectors returned with the model, by name, one per client; empty if merged, or while stored
+            separately.
+        companion_totals: Exact sums of the auxiliary vectors; empty if individual.
+        sums: Additive scalars by name.
+        diverged: Clients whose parameters or auxiliary vectors can't enter an exact sum.
         states: New client states.
-        slots: Clients of whom something may lie beside the results, in the order in which it does.
-        large: Clients whose new states do.
+        slots: Clients of the separately stored objects, in the order of the objects.
+        large: Clients whose new states are stored separately.
         failures: Reason of each client that raised, or that did not finish in time.
         hanging: Clients that did not finish in time.
-        evaluation: Scores of the received model, if clients were named for that.
-        received_losses: Of the received model, by part of the rows and client, where a policy wants them.
-        update_norms: How far training moved each model, likewise.
-        num_withheld: Values of the models that clients did not send, over all of them.
-        durations: Simulated seconds that the round takes each client of the call, also those that miss it or come late;
-            none where no client's rounds take any. Of one that hangs, how long it is waited for.
-        memory_note: What the host did as its device's memory ran out; nothing if it did not.
+        evaluation: Scores of the received model, if requested.
+        received_losses: Losses of the received model, by part of the rows and client, if a policy requests them.
+        update_norms: Norm of the model change by training, if a policy requests it.
+        num_withheld: Number of model values that clients did not send, over all clients.
+        durations: Simulated duration of the round for each client of the call, including those that miss it or are
+            late;
+            empty if the federation has no devices. For a hanging client, the time that is waited for it.
+        memory_note: How the host reacted to running out of device memory; empty if it did not.
         seconds: Time spent.
     """
 
@@ -687,11 +691,11 @@ class QueryResults:
 
 @dataclass
 class ServeResults:
-    """What work on the server gave.
+    """Results of server-side work.
 
     Attributes:
-        outputs: By name, of each input.
-        failure: Why there are none; None if there are.
+        outputs: Outputs by name, for each input.
+        failure: Reason of a failure; None on success.
         seconds: Time spent.
     """
 

@@ -1,61 +1,55 @@
-"""What the engine's messages hold, and the one place that makes and reads them outside a strategy.
+"""Contents of the engine's messages: the module that creates and reads them outside of strategies.
 
 | message    | arrays                          | configuration                                     | reply |
 | ---------- | ------------------------------- | ------------------------------------------------- | ----- |
 | `train`    | the global model                | seed, server-round, local training, reply         | arrays, metrics |
 | `evaluate` | the global model                | seed                                              | metrics |
-| `query`    | whatever the function reads     | function and its scalars                          | arrays, metrics |
+| `query`    | inputs of the query             | function and its scalars                          | arrays, metrics |
 
-A client is an index in `[0, num_clients)`; its Flower node id is `FIRST_NODE_ID + index`, since Flower keeps 0 and 1
-for itself.
+A client is an index in `[0, num_clients)`; its Flower node id is `FIRST_NODE_ID + index`, since Flower reserves 0 and
+1.
 
-Companions: vectors that travel beside the model, of whatever length.
+Companions are auxiliary vectors of any length that are sent with the model.
 
-| way | record `companions` | why |
+| direction | record `companions` | reason |
 | --- | --- | --- |
-| down | a second `ArrayRecord` of the train message | a strategy may send what it likes |
-| up | a `ConfigRecord`, name -> float32 bytes | the one place of a reply that no strategy of Flower's looks at |
+| down | a second `ArrayRecord` of the train message | a strategy may send any records |
+| up | a `ConfigRecord`, name -> float32 bytes | the only part of a reply that no Flower strategy reads |
 
-With further keys in the model's record Krum and its kin choose another model, and with a second `ArrayRecord` every
-strategy of Flower's refuses the reply.
+With further keys in the model's record, Krum and related strategies would choose another model; with a second
+`ArrayRecord`, every Flower strategy rejects the reply.
 
-Several global models in one record: a strategy may keep one for each group of clients.
+Several global models fit into one record, for strategies that keep one per group of clients.
 
 | record    | one model        | several models                                                         |
 | --------- | ---------------- | ---------------------------------------------------------------------- |
 | `flat`    | `(params,)`      | `(models, params)`                                                     |
-| `group`   | not there        | `(clients,)`, int64: client k is scored under the model `flat[group[k]]` |
+| `group`   | missing          | `(clients,)`, int64: client k is scored under the model `flat[group[k]]` |
 
-A client that is in no group, as its place in `group` is -1 or not there, uses the model that most clients use.
+A client without a group, because its entry in `group` is -1 or missing, uses the model that most clients use. Such a
+record is returned by `aggregate_train` and passed to the next `configure_train`. Clients never receive it: the strategy
+sends each group its own model, as messages of one content per group.
 
-Such a record is what `aggregate_train` returns and what the next `configure_train` is handed. No client ever sees it:
-the strategy sends each group its own model, as messages of one content a group.
+Clients implement the client side of Flower's strategies by these configuration keys:
 
-The client half of Flower's strategies: what a message asks of a client beside plain local training.
-
-| key of the configuration | written by | what the client does |
+| configuration key | written by | client's action |
 | --- | --- | --- |
 | `learning-rate`, `local-epochs`, … (`LocalTraining`) | the trial | local training |
-| `lr` | Flower's examples | another name of `learning-rate` |
+| `lr` | Flower's examples | alias of `learning-rate` |
 | `proximal-mu` | `FedProx` | see `fedscout.strategies.methods.averaging` |
-| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update by Flower's own mod |
+| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update with Flower's own mod |
 
-Whatever else a strategy sends, no client reads; `unread` names it.
+Clients ignore everything else that a strategy sends; `unread` lists it.
 
-What Flower's own runtime would tell of messages: who makes them in this process, and which one each is.
+Messages are created without Flower's runtime. `flwr.app.Message` refuses to be created until the process has a task
+identity, and no public call assigns a message its id: Flower's own grids write it into the metadata's dictionary, too.
+`addressed` copies one message for many clients, since creating a Flower message checks its arguments and reads the
+clock, which for a thousand clients takes longer than all other work of the driver in a round.
 
-Outside that runtime `flwr.app.Message` refuses to be made until the process has an identity, and no public call gives
-a message its id: Flower's grids, too, write it into the metadata's dictionary.
-
-One message for many clients: copies that differ in their addressee alone.
-
-Making a Flower message checks its arguments and reads the clock, which for a thousand clients takes longer than all
-else that a driver does in a round.
-
-Flower arrays that keep the NumPy array and serialise it only if somebody asks for the bytes.
-
-`flwr.app.Array` turns an array into bytes when it is made and back at every `numpy()`: per reply of a client, more time
-than most strategies need to aggregate it. Inside one process nobody reads the bytes.
+`ViewArray` keeps the NumPy array and serialises it only on demand. `flwr.app.Array` converts an array into bytes when
+it
+is created and back at every `numpy()`, which for each client's reply takes longer than most strategies need to
+aggregate it. Within one process the bytes are never read.
 """
 
 from __future__ import annotations
@@ -120,7 +114,7 @@ class ViewArray(Array):
         return view
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return a copy that belongs to the caller."""
+        """Return a writable copy."""
         return self.view.copy(order="A")  # the order that reading the bytes would give
 
     def _become_plain(self) -> None:
@@ -153,7 +147,7 @@ class ViewArray(Array):
 
 
 def view_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
-    """Return a record of arrays that must not change afterwards."""
+    """Return a record of arrays, which must not be modified afterwards."""
     record = ArrayRecord()  # its constructor would read the bytes of what it is given
     for name, array in arrays.items():
         record[name] = ViewArray(array)
@@ -161,7 +155,7 @@ def view_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
 
 
 def read_array(array: Array) -> npt.NDArray[Any]:
-    """Return an array's values to be read only, without a copy where there is something to look at."""
+    """Return an array's values for reading only, without a copy if possible."""
     return array.view if isinstance(array, ViewArray) else array.numpy()
 
 
@@ -179,14 +173,14 @@ def client_of(node_id: int) -> int:
 
 
 def metrics_of(reply: Message) -> MetricRecord:
-    """Return the metrics of a reply of this engine."""
+    """Return the metrics of a reply."""
     metrics = reply.content[METRICS_KEY]
     assert isinstance(metrics, MetricRecord)
     return metrics
 
 
 def flat_record(vector: npt.NDArray[np.floating]) -> ArrayRecord:
-    """Return the record of one flat vector, float32."""
+    """Return the record of one flat vector, as float32."""
     return view_record({FLAT_KEY: np.array(vector, dtype=np.float32)})
 
 
@@ -194,7 +188,7 @@ def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
     """Return the flat vector of a flat or named record.
 
     Raises:
-        ValueError: If the names or shapes are not the layout's.
+        ValueError: If the names or shapes do not match the layout.
     """
     if list(arrays) == [FLAT_KEY]:
         vector = np.asarray(read_array(arrays[FLAT_KEY]), dtype=np.float32)
@@ -205,17 +199,17 @@ def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
 
 
 def integer_buffers(arrays: ArrayRecord, layout: ParameterLayout) -> dict[str, npt.NDArray[Any]]:
-    """Return the integer buffers of a named record as a client loads them; none of a flat one."""
+    """Return the integer buffers of a named record as a client loads them; empty for a flat record."""
     if not layout.integers or [*arrays] == [FLAT_KEY]:
         return {}
     return layout.integers_of({name: read_array(array) for name, array in arrays.items()})
 
 
 def round_in(content: RecordDict) -> int | None:
-    """Return the round that a message's configuration says it is of; None if it says none."""
+    """Return the round given in a message's configuration; None if none is given."""
     for record in content.config_records.values():
-        if isinstance(told := record.get(ROUND_KEY), int):
-            return told
+        if isinstance(server_round := record.get(ROUND_KEY), int):
+            return server_round
     return None
 
 
@@ -238,7 +232,7 @@ class TrainAnswers:
     """Replies of one round of training, sorted by client.
 
     Attributes:
-        clients: Who answered, shape `(answers,)`; a merged reply comes from one client, who speaks for all.
+        clients: Clients that answered, shape `(answers,)`; a merged reply comes from one client on behalf of all.
         vectors: Parameters after training, float32, shape `(answers, params)`; one row if merged.
         num_examples: Training rows of each, shape `(answers,)`; the total if merged.
         refused: Reason of each client that did not answer.
@@ -256,7 +250,7 @@ class QueryAnswers:
 
     Attributes:
         arrays: The named aggregates of each client that answered.
-        num_examples: The rows behind them.
+        num_examples: The number of rows behind them.
         refused: Reason of each client that did not answer, such as holding fewer rows than may be released.
     """
 
@@ -266,7 +260,7 @@ class QueryAnswers:
 
 
 def put_companions(content: RecordDict, companions: Mapping[str, FloatArray]) -> None:
-    """Add companions to the content of train messages; they must not change afterwards."""
+    """Add companions to the content of train messages; they must not be modified afterwards."""
     if companions:
         content[COMPANIONS_KEY] = view_record(companions)
 
@@ -275,7 +269,7 @@ def sent_companions(content: RecordDict) -> dict[str, FloatArray]:
     """Return the companions of a train message.
 
     Raises:
-        ValueError: If one is no vector, or not finite.
+        ValueError: If one is not a vector, or not finite.
     """
     record = content.get(COMPANIONS_KEY)
     if not isinstance(record, ArrayRecord):
@@ -292,7 +286,7 @@ def sent_companions(content: RecordDict) -> dict[str, FloatArray]:
 
 
 def companion_record(companions: Mapping[str, FloatArray]) -> ConfigRecord:
-    """Return the record of companions that goes up."""
+    """Return the companion record of a train reply."""
     return ConfigRecord({name: np.ascontiguousarray(vector).tobytes() for name, vector in companions.items()})
 
 
@@ -305,12 +299,12 @@ def replied_companions(content: RecordDict) -> dict[str, FloatArray]:
 
 
 def holds_several(names: Sequence[str]) -> bool:
-    """Return whether arrays of these names are several models."""
+    """Return whether the names of arrays are those of a record of several models."""
     return [*names] == [FLAT_KEY, GROUP_KEY]
 
 
 def several_models(vectors: FloatArray, group: IntArray) -> ArrayRecord:
-    """Return the record of several models; the arrays must not change afterwards."""
+    """Return the record of several models; the arrays must not be modified afterwards."""
     return view_record({FLAT_KEY: vectors, GROUP_KEY: group})
 
 
@@ -318,44 +312,44 @@ def models_of(arrays: ArrayRecord, layout: ParameterLayout, num_clients: int) ->
     """Return each model as a flat vector, and the clients that use it, ascending.
 
     Args:
-        arrays: One model, flat or named, of all clients; or several.
-        layout: Of the model.
-        num_clients: In the federation.
+        arrays: One model of all clients, flat or named; or several models.
+        layout: Layout of the model.
+        num_clients: Number of clients in the federation.
 
     Raises:
-        ValueError: If these are no models of the layout, or the groups not of these clients.
+        ValueError: If the models do not match the layout, or the groups do not match the clients.
     """
     if not holds_several([*arrays]):
         return [(flat_vector(arrays, layout), range(num_clients))]
     vectors = np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
-    told = np.asarray(read_array(arrays[GROUP_KEY]))
+    raw = np.asarray(read_array(arrays[GROUP_KEY]))
     if vectors.ndim != 2 or vectors.shape[1] != layout.size:
         raise ValueError(f"flat must have shape (models, {layout.size}) beside group, got {vectors.shape}")
-    if told.ndim != 1 or told.dtype.kind != "i" or len(told) > num_clients:
-        raise ValueError(f"group must hold an integer for each of {num_clients} clients, got {told.dtype} {told.shape}")
-    if not ((told >= -1) & (told < len(vectors))).all() or not (told >= 0).any():
-        most = len(vectors) - 1
-        raise ValueError(f"group must be in 0 … {most}, or -1, with {most + 1} models, got {told.tolist()}")
-    group = np.full(num_clients, np.bincount(told[told >= 0]).argmax())
-    group[np.flatnonzero(told >= 0)] = told[told >= 0]
+    if raw.ndim != 1 or raw.dtype.kind != "i" or len(raw) > num_clients:
+        raise ValueError(f"group must hold an integer for each of {num_clients} clients, got {raw.dtype} {raw.shape}")
+    if not ((raw >= -1) & (raw < len(vectors))).all() or not (raw >= 0).any():
+        last = len(vectors) - 1
+        raise ValueError(f"group must be in 0 … {last}, or -1, with {last + 1} models, got {raw.tolist()}")
+    group = np.full(num_clients, np.bincount(raw[raw >= 0]).argmax())
+    group[np.flatnonzero(raw >= 0)] = raw[raw >= 0]
     return [(vector, np.flatnonzero(group == index).tolist()) for index, vector in enumerate(vectors)]
 
 
 def unmoved(
     before: Sequence[tuple[FloatArray, Sequence[int]]], after: Sequence[tuple[FloatArray, Sequence[int]]]
 ) -> list[Sequence[int]]:
-    """Return the clients of each model that is as before.
+    """Return the clients of each model that is unchanged.
 
     Args:
-        before: As of `models_of`.
-        after: Likewise, of the same clients.
+        before: Models and clients as returned by `models_of`.
+        after: Likewise, for the same clients.
     """
     model_of = {client: vector for vector, clients in before for client in clients}
     return [clients for vector, clients in after if clients and np.array_equal(vector, model_of[clients[0]])]
 
 
 def clients_text(clients: Sequence[int]) -> str:
-    """Return clients, ascending, for people: `"0-3, 7"`."""
+    """Return clients, ascending, as readable text such as `"0-3, 7"`."""
     runs: list[list[int]] = []
     for client in clients:
         if runs and client == runs[-1][-1] + 1:
@@ -374,23 +368,23 @@ READ_BY_EVERY_CLIENT = frozenset(
 
 
 def unread(content: RecordDict, algorithm: ClientAlgorithm | None) -> Iterator[str]:
-    """Yield the names of what a train or evaluate message holds and no client reads."""
-    known = READ_BY_EVERY_CLIENT.union(() if algorithm is None else algorithm.reads)
+    """Yield the names of entries of a train or evaluate message that no client reads."""
+    keys_read = READ_BY_EVERY_CLIENT.union(() if algorithm is None else algorithm.reads)
     for name, record in content.items():
         if isinstance(record, ConfigRecord):
-            yield from (key for key in record if key not in known)
+            yield from (key for key in record if key not in keys_read)
         elif not isinstance(record, ArrayRecord):
             yield name
 
 
 def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
-    """Return the step size of a configuration that may have it under two names: the one that the strategy changed.
+    """Return the learning rate of a configuration, from whichever of its two names the strategy changed.
 
-    Whether it is one is checked with all else that the configuration holds (`LocalTraining.from_config`).
+    Its value is validated with the rest of the configuration (`LocalTraining.from_config`).
 
     Args:
-        config: Of a train message, over the trial's own.
-        trials_rate: What both say that nobody changed.
+        config: Configuration of a train message, merged over the trial's own.
+        trials_rate: The trial's learning rate, the value under both names if neither was changed.
 
     Raises:
         TrialError: If both were changed, to different values.
@@ -405,15 +399,15 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
 
 
 def asks_for_clipping(config: Mapping[str, Any]) -> bool:
-    """Whether clients are to clip their updates."""
+    """Return whether clients are to clip their updates."""
     return KEY_CLIPPING_NORM in config
 
 
 def clipped(message: Message, reply: Message) -> Message:
-    """Return a client's train reply as Flower's mod for client-side clipping sends it.
+    """Return a client's train reply after Flower's mod for client-side clipping.
 
-    It is the adaptive one: its clipping is the fixed one's, and the `norm_bit` that it adds to the metrics is read by
-    the adaptive strategy alone.
+    The adaptive mod is used for all strategies: it clips like the fixed one, and only the adaptive strategy reads the
+    `norm_bit` that it adds to the metrics.
     """
     from flwr.clientapp.mod import adaptiveclipping_mod
 
@@ -429,7 +423,7 @@ SERVER_NODE_ID = 1
 
 
 def claim_task_identity(run_id: int = 1) -> None:
-    """Make this process the server of run `run_id`, unless Flower's own runtime has said which it is."""
+    """Make this process the server of run `run_id`, unless Flower's runtime has set an identity."""
     with suppress(RuntimeError):
         if TaskIdentity.run_id:
             return
@@ -439,16 +433,16 @@ def claim_task_identity(run_id: int = 1) -> None:
 
 
 def give_id(message: Message, message_id: str) -> None:
-    """Give a message the id that its reply will name."""
+    """Assign a message its id, which the reply refers to."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
 def addressed(message: Message, node_ids: Sequence[int]) -> list[Message]:
-    """Return copies of an instruction message, one a node, in order; they share its content.
+    """Return copies of an instruction message, one per node, in order; they share its content.
 
     Args:
-        message: As Flower makes it, to any node; not sent yet.
-        node_ids: Who is to receive it.
+        message: A new message, addressed to any node; not sent yet.
+        node_ids: Nodes that receive it.
     """
     copies = []
     for node_id in node_ids:

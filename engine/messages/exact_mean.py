@@ -1,18 +1,14 @@
 """A weighted mean of float32 vectors whose bits do not depend on grouping or order.
 
-Every product weight * value, the weight a number >= 0, is rounded once to a multiple of a unit and added as a 64-bit
-integer. Integer addition is associative, so partial sums of any hosts, in any order, give the same total, which is
-divided and rounded to float32 once.
+Every product weight * value, with a weight >= 0, is rounded once to a multiple of a unit and added as a 64-bit integer.
+Integer addition is associative, so partial sums of any hosts, in any order and grouping, give the same total, which is
+divided and rounded to float32 once. `with_one_sum` adds up the sums in the answers of several hosts.
 
 The unit of an element is 2^(e - b), where b = 46 - (bits of the largest total weight) and 2^e bounds the magnitude of
 the element in the received global model, e >= 0. The sum cannot overflow while no client's element exceeds 2^(16 + e),
 that is, unless it grew 2^16-fold in one round, which counts as divergence. The mean is within
 2^(e - b - 1) * clients / weight of the exact one: far below half a float32 step, unless a large federation samples a
-few clients with hardly any rows.
-
-Answers of several hosts with one exact sum among them.
-
-Sums are of integers, whose addition is associative: in whatever groups they are added, the total has the same bits.
+few clients with very few rows.
 """
 
 from __future__ import annotations
@@ -43,21 +39,21 @@ def fraction_bits(max_total_weight: int) -> int:
 
 def exponents(received: FloatArray) -> IntArray:
     """Return e of each element: the smallest integer >= 0 with |received| < 2^e; shape as `received`, finite."""
-    _, found = np.frexp(np.abs(received))
-    return np.maximum(found, 0).astype(np.int64)
+    _, powers = np.frexp(np.abs(received))
+    return np.maximum(powers, 0).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ExactScale:
-    """The units of one sum; everybody who takes part in it derives the same from the received model.
+    """The units of one sum; every participant derives the same units from the received model.
 
-    Of a trained model few elements reach 1, so that only theirs are kept one by one.
+    Few elements of a trained model reach 1, so only those are stored individually.
 
     Attributes:
-        per_unit: 2^b, which is 2^(b - e) of every element that is not `raised`.
+        per_unit: 2^b, which equals 2^(b - e) for every element that is not `raised`.
         raised: Elements with e > 0, ascending.
-        per_raised: 2^(b - e) of each of them, float64.
-        limits: 2^(16 + e) of each of them, beyond which an element can't enter the sum, float32.
+        per_raised: 2^(b - e) of each raised element, float64.
+        limits: 2^(16 + e) of each raised element, beyond which it can't enter the sum, float32.
     """
 
     per_unit: float
@@ -70,8 +66,8 @@ class ExactScale:
         """Return the scale of a round.
 
         Args:
-            received: The global model that the clients were sent, finite, shape `(params,)`.
-            max_total_weight: Which no sum of the federation's weights exceeds, >= 1.
+            received: The global model that was sent to the clients, finite, shape `(params,)`.
+            max_total_weight: Upper bound of any sum of the federation's weights, >= 1.
         """
         raised = np.flatnonzero((received >= 1) | (received <= -1))
         exponent = exponents(received[raised])
@@ -82,36 +78,36 @@ class ExactScale:
 
     @classmethod
     def of_companion(cls, sent: FloatArray | None, max_total_weight: int) -> Self:
-        """Return the scale of a companion, by the one of its name that was sent; nothing sent stands for zeros."""
+        """Return the scale of a companion, derived from the one of the same name that was sent; None means zeros."""
         return cls.of(np.zeros(1, np.float32) if sent is None else sent, max_total_weight)
 
     def holds(self, vectors: FloatArray) -> npt.NDArray[np.bool_]:
-        """Return of each row whether all its values are finite and inside the range of the sum.
+        """Return for each row whether all its values are finite and within the range of the sum.
 
         Args:
             vectors: Shape `(clients, params)`.
         """
         limit = np.float32(2.0**GROWTH_BITS)
-        held = np.asarray((vectors.max(axis=1) < limit) & (vectors.min(axis=1) > -limit))  # NaN compares as outside
-        if len(self.raised) and not held.all():
+        inside = np.asarray((vectors.max(axis=1) < limit) & (vectors.min(axis=1) > -limit))  # NaN compares as outside
+        if len(self.raised) and not inside.all():
             limits = np.full(vectors.shape[1], limit)
             limits[self.raised] = self.limits
-            held[~held] = (np.abs(vectors[~held]) < limits).all(axis=1)
-        return held
+            inside[~inside] = (np.abs(vectors[~inside]) < limits).all(axis=1)
+        return inside
 
     def total(self, vectors: FloatArray, weights: npt.ArrayLike) -> IntArray:
-        """Return the sum of weight * vector over clients in whole units, each product rounded once.
+        """Return the sum of weight * vector over clients in integer units, each product rounded once.
 
         Args:
-            vectors: Rows that the scale holds, shape `(clients, params)`.
-            weights: One a row.
+            vectors: Rows within the range of the scale, shape `(clients, params)`.
+            weights: One per row.
         """
         total = np.zeros(vectors.shape[1], np.int64)
         self.add(total, vectors, weights)
         return total
 
     def add(self, total: IntArray, vectors: FloatArray, weights: npt.ArrayLike) -> None:
-        """Add such a sum to a total of the same scale, in place."""
+        """Add the sum of weight * vector over clients to a total of the same scale, in place."""
         factors = np.asarray(weights, dtype=np.float64)[:, None]
         raised = total[self.raised]
         raised += _units(vectors[:, self.raised], factors * self.per_raised)
@@ -123,7 +119,7 @@ class ExactScale:
         total[self.raised] = raised
 
     def mean(self, total: IntArray, total_weight: float) -> FloatArray:
-        """Return the float32 mean of a sum of totals."""
+        """Return the float32 mean for a total."""
         mean = (total / (self.per_unit * total_weight)).astype(np.float32)
         mean[self.raised] = total[self.raised] / (self.per_raised * total_weight)
         return mean
@@ -134,7 +130,7 @@ def _units(values: FloatArray, factors: npt.NDArray[np.float64]) -> IntArray:
 
     Args:
         values: Shape `(clients, elements)`.
-        factors: Weights in units; shape `(clients, 1)`, or of `values`.
+        factors: Weights in units; shape `(clients, 1)`, or that of `values`.
     """
     # exact until it is rounded: 24 bits of the value times at most 29 of a whole weight; a power of two only shifts
     units = values.astype(np.float64)
@@ -158,21 +154,21 @@ Answer = TrainResults | list[TrainResults]
 
 
 def group_size(num_hosts: int, num_nodes: int, sum_bytes: int) -> int:
-    """Return how many hosts add their sums before these go to the driver; 1 if each goes there by itself."""
+    """Return how many hosts add their sums before these are sent to the driver; 1 if sums are sent directly."""
     return isqrt(num_hosts) if num_nodes >= FROM_NODES and sum_bytes >= FROM_BYTES else 1
 
 
 def with_one_sum(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the same answers, of which one holds the sum of all and the others say that theirs is there.
+    """Return the same answers; one of them holds the sum of all, and the others are marked with `sum_elsewhere`.
 
     Args:
-        answers: Of merged calls; they are changed.
+        answers: Answers of merged calls; modified.
     """
     parts = [part for answer in answers for part in (answer if isinstance(answer, list) else [answer])]
     first, *others = [part for part in parts if part.total is not None] or [TrainResults()]
     if not others:
         return [*answers]
-    totals = _Added(first)
+    totals = _RunningSums(first)
     for part in others:
         totals.add(part)
         part.total, part.companion_totals, part.sum_elsewhere = None, {}, True
@@ -181,13 +177,13 @@ def with_one_sum(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def added_to(before: Answer, answer: Answer) -> list[TrainResults]:
-    """Return the parts of two answers, the earlier one's first, with one sum among them; both are changed."""
+    """Return the parts of two answers, the earlier one's first, with one sum for both; both are modified."""
     with_one_sum([answer, before])
-    return [part for one in (before, answer) for part in (one if isinstance(one, list) else [one])]
+    return [part for parts in (before, answer) for part in (parts if isinstance(parts, list) else [parts])]
 
 
-class _Added:
-    """The sums of a part, which may be changed if they can be, and of those that are added."""
+class _RunningSums:
+    """Running sums, starting with those of a part, which are modified in place if writable."""
 
     def __init__(self, first: TrainResults) -> None:
         assert first.total is not None
@@ -195,7 +191,7 @@ class _Added:
         self.companions = {n: np.require(total, requirements="W") for n, total in first.companion_totals.items()}
 
     def add(self, part: TrainResults) -> None:
-        """Add those of another part."""
+        """Add the sums of another part."""
         assert part.total is not None
         self.total += part.total
         for name, total in part.companion_totals.items():

@@ -1,11 +1,11 @@
-"""Several contents in one sending: queries and training from several models, answered together.
+"""Joint exchange of queries and training without a strategy: several contents are sent at once and answered together.
 
-A sending costs a round trip to every host, whatever it holds. So contents that do not depend on each other's answers
-go together, and hosts work through all of them without waiting for the driver in between:
+Each sending costs a round trip to every host, regardless of its content. Contents that do not depend on each other's
+answers are therefore sent together, and hosts process all of them without waiting for the driver in between:
 
     queries, trainings = exchange(grid, [Query("label_counts")], [Training(vector, config)])
 
-Replies are told apart by the messages' group id, which a reply takes over from its message.
+Replies are distinguished by the messages' group id, which a reply inherits from its message.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Scalars = Mapping[str, int | float | str | bool]
 
 @dataclass(frozen=True)
 class Query:
-    """One aggregate, asked of some clients.
+    """One aggregate, requested from some clients.
 
     Attributes:
         function: A name from the fixed table of client queries.
-        arrays: What the function reads besides the client's data, float64 kept.
+        arrays: Inputs of the function in addition to the client's data; float64 is preserved.
         config: Its scalars.
-        clients: Who is asked; None for all.
+        clients: Clients that are asked; None for all.
     """
 
     function: str
@@ -53,7 +53,7 @@ class Query:
     clients: Sequence[int] | None = None
 
     def content(self) -> RecordDict:
-        """Return what all its messages hold."""
+        """Return the content of all its messages."""
         config = ConfigRecord({FUNCTION_KEY: self.function, **self.config})
         return RecordDict({ARRAYS_KEY: view_record(self.arrays), CONFIG_KEY: config})
 
@@ -65,7 +65,7 @@ class Training:
     Attributes:
         vector: The global parameters, shape `(params,)`.
         config: See `engine.messages.train_config`.
-        clients: Who trains; None for all.
+        clients: Clients that train; None for all.
     """
 
     vector: FloatArray
@@ -73,17 +73,17 @@ class Training:
     clients: Sequence[int] | None = None
 
     def content(self) -> RecordDict:
-        """Return what all its messages hold."""
+        """Return the content of all its messages."""
         return RecordDict({ARRAYS_KEY: flat_record(self.vector), CONFIG_KEY: ConfigRecord(dict(self.config))})
 
 
 def exchange(
     grid: Grid, queries: Sequence[Query] = (), trainings: Sequence[Training] = ()
 ) -> tuple[list[QueryAnswers], list[TrainAnswers]]:
-    """Send everything at once and wait for all of it.
+    """Send all queries and trainings at once, and wait for all replies.
 
     Args:
-        grid: Where the clients are.
+        grid: Grid of the clients.
         queries: Sent first, so that a host answers them first.
         trainings: Sent after them.
 
@@ -105,8 +105,8 @@ def exchange(
     for reply in sorted(grid.send_and_receive(messages), key=lambda reply: reply.metadata.src_node_id):
         replies[int(reply.metadata.group_id)].append(reply)
     return (
-        [_query_answers(own) for own in replies[: len(queries)]],
-        [_train_answers(t, own) for t, own in zip(trainings, replies[len(queries) :], strict=True)],
+        [_query_answers(group) for group in replies[: len(queries)]],
+        [_train_answers(t, group) for t, group in zip(trainings, replies[len(queries) :], strict=True)],
     )
 
 
@@ -117,13 +117,13 @@ def send_query(
     config: Scalars | None = None,
     clients: Sequence[int] | None = None,
 ) -> QueryAnswers:
-    """Ask clients for one aggregate alone; see `Query`."""
+    """Ask clients for a single aggregate; see `Query`."""
     (answers,), _ = exchange(grid, queries=[Query(function, arrays or {}, config or {}, clients)])
     return answers
 
 
 def send_train(grid: Grid, vector: FloatArray, config: Scalars, clients: Sequence[int] | None = None) -> TrainAnswers:
-    """Let clients train from one vector alone, without a strategy; see `Training`."""
+    """Let clients train from a single vector, without a strategy; see `Training`."""
     _, (answers,) = exchange(grid, trainings=[Training(vector, config, clients)])
     return answers
 

@@ -1,17 +1,14 @@
-"""Keys of messages, and values whose classes are not of this program.
+"""Message keys, pickling of values of users' classes, and the number of values that messages transfer.
 
-The names under which the engine's messages hold what they hold; hosts read them, who need no Flower.
+Hosts read the keys, too, so this module does not need Flower.
 
-A value of a user's own class on its way to other processes, which may look for modules elsewhere.
+`OwnValue` transfers a value of a user's class, a client algorithm or server-side work, to other processes, whose import
+path may differ. It consists of the pickled bytes and the folder from which the module was imported; the receiver first
+appends that folder to its import path.
 
-That is a client algorithm, or work on the server. It travels as bytes beside the folder from which its module was
-imported. Who reads it puts that folder last on the import path first.
-
-How many values travel between a server and a client, as a federation over a network would send them.
-
-Counted are the float32 values of the model and of every companion. Elements of the model that an algorithm keeps at
-home (`ClientAlgorithm.at_home`) are not: messages hold them here, as Flower's strategies want whole models, but as
-values that nobody trained.
+The counted values are those that a federation over a network would transfer: the float32 values of the model and of
+every companion. Model elements that an algorithm keeps on the client (`ClientAlgorithm.at_home`) are not counted.
+Messages contain them here, since Flower's strategies require whole models, but with the received values.
 """
 
 from __future__ import annotations
@@ -58,11 +55,11 @@ ReplyMode = Literal["merged", "individual"]
 
 @dataclass(frozen=True)
 class OwnValue:
-    """A value whose module is not of this program.
+    """A picklable wrapper of a value whose class is defined in a user's module.
 
     Attributes:
-        folder: Which its module was imported from; empty if nobody knows.
-        pickled: The value.
+        folder: Folder from which the module was imported; empty if unknown.
+        pickled: The pickled value.
     """
 
     folder: str
@@ -70,21 +67,21 @@ class OwnValue:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Return a value as it travels."""
+        """Wrap a value."""
         module = type(value).__module__
         file = getattr(sys.modules.get(module), "__file__", None)
         folder = "" if file is None else str(Path(file).resolve().parents[module.count(".")])
         return cls(folder, pickle.dumps(value))
 
     def opened(self) -> Any:
-        """Return the value."""
+        """Return the unpickled value."""
         if self.folder and self.folder not in sys.path:
             sys.path.append(self.folder)
         return pickle.loads(self.pickled)  # noqa: S301  # as all that travels between these processes
 
 
 def is_own(value: object) -> bool:
-    """Whether a value is of a user's class."""
+    """Return whether a value's class is defined outside of fedscout."""
     return type(value).__module__.partition(".")[0] != "fedscout"
 
 
@@ -92,17 +89,17 @@ BYTES_A_VALUE = 4
 
 
 def num_shared(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> int:
-    """Return how many values of a model travel."""
+    """Return the number of model values that are transferred."""
     at_home = None if algorithm is None else algorithm.at_home(layout)
     return layout.size - (0 if at_home is None else int(np.count_nonzero(at_home)))
 
 
 def client_bytes_down(layout: ParameterLayout, algorithm: ClientAlgorithm | None, beside: Iterable[FloatArray]) -> int:
-    """Return the bytes that one client is sent, with these companions beside the model."""
+    """Return the bytes sent to one client: the model and the companions in `beside`."""
     return BYTES_A_VALUE * (num_shared(layout, algorithm) + sum(vector.size for vector in beside))
 
 
 def client_bytes_up(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> int:
-    """Return the bytes that one client answers: the model and the companions that its algorithm declares."""
+    """Return the bytes that one client sends: the model and the companions that its algorithm declares."""
     num_companions = 0 if algorithm is None else len(algorithm.companions)
     return BYTES_A_VALUE * (num_shared(layout, algorithm) + num_companions * layout.size)

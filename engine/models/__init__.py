@@ -1,1 +1,1 @@
-"""Models as flat vectors: their layout, dense nets of many clients at once, convolutions without autograd."""
+"""Models as flat vectors: parameter layout, batched dense nets of many clients, convolutions without autograd."""

@@ -1,35 +1,32 @@
-"""Convolutional stacks without autograd: layers, stacks, and faster layers of torch modules.
+"""Convolutional stacks trained without autograd, and faster layers for them.
 
-Layers of plain stacks of convolutions: forward, and backward written out by hand.
+A stack is an `nn.Sequential` of convolutions, activations, max poolings, a flattening and linear layers that begins
+with a convolution and has no hooks. With p = softmax(z) of the logits and r rows in a batch, the gradient of the mean
+cross-entropy begins with dz = (p - onehot(y)) / r. Gradients are written, where autograd adds to zeros, and the
+gradient with respect to the rows is not computed. They differ from autograd's in the order of float32 sums.
 
-Images have their channels last in memory. What a layer computes is what torch's does; how differs where torch's own way
-leaves most of a vector register empty, which a rule of the layer's shape decides, so that every host does the same:
+Images have their channels last in memory. Layers compute the same functions as torch's, but by another method where
+torch's leaves most of a vector register empty. The choice depends only on the layer's shape, so it is the same on every
+host:
 
 | layer | where | instead |
 | --- | --- | --- |
-| convolution, forward and by the weights | the first, of few output channels | pairs of pixels, see `quick_layers` |
-| convolution, by the input | input channels do not fill half registers | channels first in memory |
-| maximum pooling by two, forward | of fewer channels than a register holds | maxima of columns, then of rows |
+| convolution, forward, weight gradient | the first, few output channels | pairs of pixels (`PairedConvolution`) |
+| convolution, input gradient | input channels do not fill half registers | channels first in memory |
+| max pooling by two, forward | fewer channels than a register holds | maxima of columns, then of rows |
 
-Of equal maxima the first in the order of rows gets the gradient, as with torch.
+Of equal maxima the first in row order gets the gradient, as in torch.
 
-Plain stacks of convolutions trained without autograd: the passes of `convolution_layers`, one after the other.
-
-A stack is an `nn.Sequential` of convolutions, activations, maximum poolings, a flattening and linear layers, beginning
-with a convolution, where nobody's code runs around a layer. With p = softmax(z) of the logits and r rows in a batch,
-the gradient of the mean cross-entropy begins with dz = (p - onehot(y)) / r. Gradients are written, where autograd adds
-to zeros, and there are none by the rows. They differ from autograd's in the order of float32 sums.
-
-The same network with quicker layers, for plain stacks of convolutions on a CPU.
+`quick` applies two substitutions to any plain stack on a CPU:
 
 | in the stack | instead | why |
 | --- | --- | --- |
-| ReLU, maximum pooling | pooling, ReLU | a maximum commutes with ReLU, gradient included, and leaves fewer elements |
-| first convolution of few output channels | two neighbouring pixels as twice the channels | fills a vector register |
+| ReLU, max pooling | pooling, ReLU | a maximum commutes with ReLU, gradient included, and leaves fewer elements |
+| first convolution with few output channels | two neighbouring pixels as twice the channels | fills a vector register |
 
 The first gives the same bits, the second sums in another order. The new stack shares the layers of the old one, and so
 their parameters. Measured on two cores on 2026-11-22, ten clients of 60 images of 3 x 32 x 32 with LeNet, their default
-model: a round takes 105 ms as it is, 81 ms with pooling first, 73 ms with pairs of pixels as well.
+model: a round takes 105 ms unchanged, 81 ms with pooling first, 73 ms with pairs of pixels as well.
 """
 
 from __future__ import annotations
@@ -50,11 +47,11 @@ VECTOR_LANES = {"AVX512": 16, "AVX2": 8}
 class PairedConvolution(nn.Module):
     """A convolution that computes two neighbouring pixels as one pixel of twice the channels.
 
-    The kernel gets one column more, zero on the right for the left pixel and on the left for the right one. As
-    channels are last in memory, the result is that of the convolution without moving a number.
+    The kernel gets an extra column, zero on the right for the left pixel and on the left for the right one. As channels
+    are last in memory, the result has the layout of the convolution's without a copy.
 
     Args:
-        convolution: With unit stride and dilation, one group and padding by zeros.
+        convolution: With unit stride and dilation, one group and zero padding.
     """
 
     def __init__(self, convolution: nn.Conv2d) -> None:
@@ -62,7 +59,7 @@ class PairedConvolution(nn.Module):
         self._convolution = convolution
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return what the convolution would."""
+        """Return the convolution's outputs."""
         convolution = self._convolution
         if not is_pairable(convolution, images):
             return convolution(images)  # type: ignore[no-any-return]
@@ -71,26 +68,26 @@ class PairedConvolution(nn.Module):
 
 
 def is_pairable(convolution: nn.Conv2d, images: Tensor) -> bool:
-    """Return whether the outputs of a convolution that fits pairs have an even width."""
+    """Return whether the outputs of a convolution that satisfies `fits_pairs` have an even width."""
     width = images.shape[3] + 2 * int(convolution.padding[1]) - convolution.kernel_size[1] + 1
     return width % 2 == 0
 
 
 def paired_kernel(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Return the kernel and bias of twice the channels."""
+    """Return the kernel and bias with twice the channels."""
     kernel = torch.cat([nn.functional.pad(weight, (0, 1)), nn.functional.pad(weight, (1, 0))])
     return kernel, None if bias is None else torch.cat([bias, bias])
 
 
 def in_pairs(pairs: Tensor) -> Tensor:
-    """Return pixels of twice the channels as twice the pixels."""
+    """Return each pixel of twice the channels as two pixels."""
     last = pairs.permute(0, 2, 3, 1)
     num_images, height, half_width, channels = last.shape
     return last.reshape(num_images, height, 2 * half_width, channels // 2).permute(0, 3, 1, 2)
 
 
 def quick(module: nn.Module) -> nn.Module:
-    """Return a module that gives the same outputs from the same parameters, or the module itself."""
+    """Return an equivalent, faster module with the same parameters, or the module itself."""
     if not is_plain_stack(module):
         return module
     parts = pooled_first(module)
@@ -100,12 +97,12 @@ def quick(module: nn.Module) -> nn.Module:
 
 
 def is_plain_stack(module: nn.Module) -> TypeGuard[nn.Sequential]:
-    """Return whether a module is its layers one after the other, and nobody's code runs around them."""
-    return type(module) is nn.Sequential and not any(_watched(part) for part in module.modules())
+    """Return whether a module is an `nn.Sequential` without hooks."""
+    return type(module) is nn.Sequential and not any(_has_hooks(part) for part in module.modules())
 
 
 def pooled_first(module: nn.Sequential) -> list[nn.Module]:
-    """Return the layers of a stack, each pooling ahead of the ReLU that it follows."""
+    """Return the layers of a stack, with each pooling moved before the ReLU that precedes it."""
     parts = list(module)
     for place in range(len(parts) - 1):
         following = parts[place + 1]
@@ -115,17 +112,17 @@ def pooled_first(module: nn.Sequential) -> list[nn.Module]:
 
 
 def vector_lanes() -> int:
-    """Return the float32 numbers in a vector register, 0 without one that is worth filling."""
+    """Return the float32 numbers in a vector register; 0 if there is none worth filling."""
     return VECTOR_LANES.get(torch.backends.cpu.get_cpu_capability(), 0)
 
 
-def _watched(part: nn.Module) -> bool:
-    """Return whether somebody's code runs around the layer's own; no public call of torch tells."""
+def _has_hooks(part: nn.Module) -> bool:
+    """Return whether the layer has hooks; torch has no public function for this."""
     return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
 
 
 def fits_pairs(part: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Return whether a layer is a convolution that `PairedConvolution` takes, and gains by it."""
+    """Return whether a layer is a convolution that `PairedConvolution` supports and accelerates."""
     return (
         type(part) is nn.Conv2d
         and 2 * part.out_channels <= vector_lanes()
@@ -148,20 +145,20 @@ class Layer(ABC):
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Return the outputs, and what `backward` looks at; may overwrite the inputs."""
+        """Return the outputs, and the values that `backward` needs; may overwrite the inputs."""
 
     @abstractmethod
     def backward(self, delta: Tensor, kept: Any, wanted: bool) -> Tensor:
-        """Write the gradient of the parameters and return that by the inputs, anything where it is not wanted.
+        """Write the gradient of the parameters and return the gradient by the inputs, or anything if it is not wanted.
 
         Args:
             delta: The gradient by the outputs, which may be overwritten.
-            kept: What `forward` kept.
+            kept: The values that `forward` returned for it.
             wanted: Whether a layer below needs the gradient by the inputs.
         """
 
     def answer(self, inputs: Tensor) -> Tensor:
-        """Return the outputs alone."""
+        """Return only the outputs."""
         return self.forward(inputs)[0]
 
 
@@ -171,7 +168,7 @@ class Convolution(Layer):
 
     Attributes:
         module: The layer.
-        pairs: Whether it computes two neighbouring pixels as one where their number is even.
+        pairs: Whether it computes pairs of neighbouring pixels if the width is even.
     """
 
     module: nn.Conv2d
@@ -179,13 +176,13 @@ class Convolution(Layer):
 
     @classmethod
     def of(cls, module: nn.Conv2d, is_first: bool) -> Convolution | None:
-        """Return the layer, or None if it is padded by something else than numbers of zeros."""
+        """Return the layer, or None if its padding is not a number of zeros."""
         if module.padding_mode != "zeros" or isinstance(module.padding, str):
             return None
         return cls(module, is_first and fits_pairs(module))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Return the outputs, and the images with the kernel of pairs if there is one."""
+        """Return the outputs, and the images with the paired kernel if there is one."""
         part = self.module
         if self.pairs and is_pairable(part, inputs):
             kernel, biases = paired_kernel(part.weight, part.bias)
@@ -197,53 +194,53 @@ class Convolution(Layer):
         return sums.contiguous(memory_format=torch.channels_last), (inputs, None)  # of one channel, they are first
 
     def backward(self, delta: Tensor, kept: Any, wanted: bool) -> Tensor:
-        """Write the gradient of weights and bias."""
+        """Write the gradient of weights and bias, and return that by the inputs."""
         inputs, kernel = kept
         if kernel is not None:
             self._backward_of_pairs(delta, inputs, kernel)
         else:
-            _, weight, bias = self._pulled(delta, inputs, [False, True, self.module.bias is not None])
+            _, weight, bias = self._gradients(delta, inputs, [False, True, self.module.bias is not None])
             _gradient(self.module.weight).copy_(weight)
             if bias is not None:
                 _gradient(self.module.bias).copy_(bias)
         return self._by_inputs(delta, inputs) if wanted else delta
 
-    def _pulled(self, delta: Tensor, inputs: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _gradients(self, delta: Tensor, inputs: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor | None]:
         part = self.module
         shape = (part.stride, part.padding, part.dilation, False, (0, 0), part.groups)
-        found: tuple[Tensor, Tensor, Tensor | None] = _aten.convolution_backward(
+        gradients: tuple[Tensor, Tensor, Tensor | None] = _aten.convolution_backward(
             delta, inputs, part.weight, [part.out_channels], *shape, mask
         )
-        return found
+        return gradients
 
     def _by_inputs(self, delta: Tensor, inputs: Tensor) -> Tensor:
         if self.module.in_channels % HALF_REGISTER == 0:
-            return self._pulled(delta, inputs, [True, False, False])[0]
-        first = inputs.new_empty(inputs.shape)  # of which only shape and order matter
-        pulled = self._pulled(delta.contiguous(), first, [True, False, False])[0]
+            return self._gradients(delta, inputs, [True, False, False])[0]
+        shape_only = inputs.new_empty(inputs.shape)  # of which only shape and order matter
+        pulled = self._gradients(delta.contiguous(), shape_only, [True, False, False])[0]
         return pulled.contiguous(memory_format=torch.channels_last)
 
     def _backward_of_pairs(self, delta: Tensor, inputs: Tensor, kernel: Tensor) -> None:
-        """Both halves of the paired kernel are the weights, one column apart."""
+        """Write the gradient: both halves of the paired kernel are the weights, one column apart."""
         part, count = self.module, self.module.out_channels
         rows, _, height, width = delta.shape
         pairs = delta.permute(0, 2, 3, 1).reshape(rows, height, width // 2, 2 * count).permute(0, 3, 1, 2)
-        _, both, biases = _aten.convolution_backward(
+        _, paired_gradient, biases = _aten.convolution_backward(
             pairs, inputs, kernel, [2 * count], (1, 2), part.padding, (1, 1), False, (0, 0), 1, [False, True, True]
         )
-        torch.add(both[:count, :, :, :-1], both[count:, :, :, 1:], out=_gradient(part.weight))
+        torch.add(paired_gradient[:count, :, :, :-1], paired_gradient[count:, :, :, 1:], out=_gradient(part.weight))
         if part.bias is not None:
             torch.add(biases[:count], biases[count:], out=_gradient(part.bias))
 
 
 @dataclass(frozen=True)
 class Pooling(Layer):
-    """A maximum pooling, whatever its sizes."""
+    """A max pooling of any size."""
 
     module: nn.MaxPool2d
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Return the maxima, and where they are."""
+        """Return the maxima and their positions."""
         part = self.module
         outputs, places = nn.functional.max_pool2d(
             inputs, part.kernel_size, part.stride, part.padding, part.dilation, part.ceil_mode, return_indices=True
@@ -251,7 +248,7 @@ class Pooling(Layer):
         return outputs, (inputs, places)
 
     def backward(self, delta: Tensor, kept: Any, wanted: bool) -> Tensor:
-        """Return the gradient, at the maxima."""
+        """Return the gradient, which is nonzero only at the maxima."""
         inputs, places = kept
         part = self.module
         sizes = (_pair(part.kernel_size), _pair(part.stride), _pair(part.padding), _pair(part.dilation))
@@ -261,7 +258,7 @@ class Pooling(Layer):
 
 
 class HalvingPooling(Pooling):
-    """A maximum pooling by two: maxima of whole rows of numbers, which fill registers whatever the channels."""
+    """A max pooling by two as maxima of whole rows of numbers, which fill registers for any number of channels."""
 
     def answer(self, inputs: Tensor) -> Tensor:
         """Return the maxima."""
@@ -273,7 +270,7 @@ class HalvingPooling(Pooling):
         return torch.maximum(pairs[..., 0, :], pairs[..., 1, :]).permute(0, 3, 1, 2)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Return the maxima, and which columns and rows had them as floats: torch multiplies by these fastest."""
+        """Return the maxima, and masks of their columns and rows as floats, which torch multiplies fastest."""
         rows, channels, height, width = inputs.shape
         if channels >= vector_lanes() or height % 2 or width % 2:
             return super().forward(inputs)
@@ -287,7 +284,7 @@ class HalvingPooling(Pooling):
         return maxima.permute(0, 3, 1, 2), (on_right, below)
 
     def backward(self, delta: Tensor, kept: Any, wanted: bool) -> Tensor:
-        """Return the gradient, at the maxima."""
+        """Return the gradient, which is nonzero only at the maxima."""
         on_right, below = kept
         if not below.is_floating_point():  # the places of torch's own
             return super().backward(delta, kept, wanted)
@@ -312,21 +309,21 @@ def pooling(module: nn.MaxPool2d) -> Pooling:
 
 @dataclass(frozen=True)
 class Activated(Layer):
-    """A function of single numbers."""
+    """An elementwise activation."""
 
     activation: Activation
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Return its values."""
+        """Return the activated values."""
         return self.activation.apply(inputs), inputs
 
     def backward(self, delta: Tensor, kept: Any, wanted: bool) -> Tensor:
-        """Return the gradient by its arguments."""
+        """Return the gradient by the inputs."""
         return self.activation.pull(delta, kept)
 
 
 class Flattened(Layer):
-    """All numbers of a row, channels first as torch's layer has them."""
+    """A flattening of each row, channels first as in torch."""
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
         """Return a matrix."""
@@ -348,7 +345,7 @@ class Dense(Layer):
         return nn.functional.linear(inputs, self.module.weight, self.module.bias), inputs
 
     def backward(self, delta: Tensor, kept: Any, wanted: bool) -> Tensor:
-        """Write the gradient of weights and bias."""
+        """Write the gradient of weights and bias, and return that by the inputs."""
         torch.mm(delta.t(), kept, out=_gradient(self.module.weight))
         if self.module.bias is not None:
             torch.sum(delta, dim=0, out=_gradient(self.module.bias))
@@ -377,14 +374,14 @@ class ConvolutionStack:
 
     @classmethod
     def of(cls, module: nn.Module) -> ConvolutionStack | None:
-        """Return the stack that a flat model's module is, or None if it is something else."""
+        """Return the stack of a flat model's module, or None if it has another structure."""
         if not is_plain_stack(module) or not len(module) or type(module[0]) is not nn.Conv2d:
             return None
-        if not _trains_each_once(module):
+        if not _has_unshared_trainable_parameters(module):
             return None
         layers = [_layer(part, place == 0) for place, part in enumerate(pooled_first(module))]
-        known = tuple(layer for layer in layers if layer is not None)
-        return cls(known) if len(known) == len(layers) and isinstance(known[-1], Dense) else None
+        supported = tuple(layer for layer in layers if layer is not None)
+        return cls(supported) if len(supported) == len(layers) and isinstance(supported[-1], Dense) else None
 
     @torch.no_grad()
     def outputs(self, rows: Tensor) -> Tensor:
@@ -401,23 +398,23 @@ class ConvolutionStack:
             rows: Images.
             labels: Shape `(rows,)`.
         """
-        below, kept = rows, []
+        activations, kept = rows, []
         for layer in self.layers:
-            below, seen = layer.forward(below)
-            kept.append(seen)
-        logs = torch.log_softmax(below, dim=1)
+            activations, context = layer.forward(activations)
+            kept.append(context)
+        logs = torch.log_softmax(activations, dim=1)
         mean = nn.functional.nll_loss(logs, labels)
-        told = torch.zeros_like(logs).scatter_(1, labels[:, None], 1.0)
-        delta = logs.exp_().sub_(told).div_(len(labels))
+        one_hot = torch.zeros_like(logs).scatter_(1, labels[:, None], 1.0)
+        delta = logs.exp_().sub_(one_hot).div_(len(labels))
         for place in reversed(range(len(self.layers))):
             delta = self.layers[place].backward(delta, kept.pop(), place > 0)
         return mean
 
 
-def _trains_each_once(module: nn.Sequential) -> bool:
-    """Return whether all parameters are trained, and no layer or parameter stands in two places."""
-    owned = [parameter for part in module for parameter in part.parameters()]
-    return len({id(each) for each in owned}) == len(owned) and all(each.requires_grad for each in owned)
+def _has_unshared_trainable_parameters(module: nn.Sequential) -> bool:
+    """Return whether all parameters are trainable, and no layer or parameter is shared."""
+    parameters = [parameter for part in module for parameter in part.parameters()]
+    return len({id(each) for each in parameters}) == len(parameters) and all(each.requires_grad for each in parameters)
 
 
 def _layer(part: nn.Module, is_first: bool) -> Layer | None:

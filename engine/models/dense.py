@@ -1,34 +1,39 @@
 """Dense nets of many clients at once: forward and backward passes by batched matrix products.
 
-A stack is `[Flatten] Linear (activation [Dropout] Linear)*`. The gradient of the mean cross-entropy is written out by
-hand: with p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h,
-db = Σ dz, dh = dz W, and of the layer below dz = dh m f′, where m is dropout's mask and f the activation. A last layer
-of one output tells a quantity y: the loss is the mean squared error, and dz = 2 (z - y) / r.
+A stack is `[Flatten] Linear (activation [Dropout] Linear)*`. The gradient of the mean cross-entropy is implemented
+directly: with p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h, db
+= Σ dz, dh = dz W, and for the layer below dz = dh m f′, where m is the dropout mask and f the activation. A last layer
+of one output is a regression of y: the loss is the mean squared error, and dz = 2 (z - y) / r.
 
-Every product is one independent matrix product a client, of a size that depends on that client alone. So a client's
-numbers do not depend on which others are in its block, nor on how many.
+Every product is one independent matrix product per client, of a size that depends on that client alone. So a client's
+numbers do not depend on which or how many other clients are in its block.
 
-Parameters and gradients of many clients' dense nets, layer by layer: in memory come layer, client, element.
+`BlockParameters` holds parameters and gradients of many clients in the order layer, client, element. So a layer of all
+clients is one contiguous batch of matrices, the form in which a batched product is fastest, and an optimiser's step, or
+a client algorithm's correction, is one operation. Every matrix is aligned to 64 bytes, since the last bits of a matrix
+product depend on alignment.
 
-So a layer of all clients is one contiguous batch of matrices, the form in which a batched product is fastest, and an
-optimiser's step, or a client algorithm's correction, is one operation. Every matrix begins at a multiple of 64 bytes,
-since the last bits of a matrix product depend on alignment.
-
-Activations by name: torch's layer, and forward and backward for dense nets whose gradient is written out by hand.
-
-The backward functions are those of autograd. Each looks at what `apply` leaves of its argument: the outputs where it
-works in place, else the inputs.
+`ACTIVATIONS` holds torch's layer with forward and backward functions of each activation. The backward functions are
+those of autograd. Each receives what `apply` leaves in its argument: the outputs if it works in place, else the inputs.
 
 | name | f(x) | f′ |
 | --- | --- | --- |
 | relu | max(x, 0) | by the output y: 1 where y > 0 |
-| leaky_relu | x, 0.01 x below 0 (A. Maas et al. Rectifier nonlinearities improve neural network acoustic models. ICML 2013) | 1, 0.01 |
-| elu | x, eˣ − 1 below 0 (D. Clevert et al. Fast and accurate deep network learning by ELUs. ICLR 2016) | 1, y + 1 |
-| gelu | x Φ(x) (D. Hendrycks, K. Gimpel. Gaussian error linear units. arXiv:1606.08415, 2016) | Φ(x) + x φ(x) |
-| silu | x σ(x) (S. Elfwing et al. Sigmoid-weighted linear units. Neural Networks 107, 2018) | σ(x) (1 + x (1 − σ(x))) |
+| leaky_relu [1] | x, 0.01 x below 0 | 1, 0.01 |
+| elu [2] | x, eˣ − 1 below 0 | 1, y + 1 |
+| gelu [3] | x Φ(x) | Φ(x) + x φ(x) |
+| silu [4] | x σ(x) | σ(x) (1 + x (1 − σ(x))) |
 | tanh | tanh x | 1 − y² |
 | sigmoid | σ(x) = 1 / (1 + e⁻ˣ) | y (1 − y) |
-"""  # noqa: E501
+
+[1] A. Maas et al. Rectifier nonlinearities improve neural network acoustic models. ICML 2013.
+
+[2] D. Clevert et al. Fast and accurate deep network learning by ELUs. ICLR 2016.
+
+[3] D. Hendrycks, K. Gimpel. Gaussian error linear units. arXiv:1606.08415, 2016.
+
+[4] S. Elfwing et al. Sigmoid-weighted linear units. Neural Networks 107, 2018.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +52,16 @@ LEAK = 0.01
 
 @dataclass(frozen=True)
 class Activation:
-    """One function of single numbers.
+    """One elementwise activation function.
 
     Attributes:
-        layer: Its module, as torch makes it by default.
+        layer: Its torch module class with default settings.
         apply: Returns f of a tensor, which it may overwrite.
-        pull: From the gradient by the outputs, which it may overwrite, and what `apply` left of its argument, returns
-            the gradient by the inputs.
-        exact: Whether each number has the same bits wherever it lies: torch computes the last of a tensor, which fill
-            no vector register, by other code.
-        settings: Of the layer by default, without which a module is another function.
+        pull: Returns the gradient by the inputs from the gradient by the outputs, which it may overwrite, and from what
+            `apply` left of its argument.
+        exact: Whether each element has the same bits at any position: torch computes the last elements of a tensor,
+            which do not fill a vector register, by other code.
+        settings: The layer's default settings; a module with others is a different function.
     """
 
     layer: Callable[[], nn.Module]
@@ -90,7 +95,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """Return the activation that a module is, or None if it is something else."""
+    """Return the activation of a module, or None if it is none of them."""
     for activation in ACTIVATIONS.values():
         same = type(module) is activation.layer
         if same and all(getattr(module, name) == value for name, value in activation.settings.items()):
@@ -100,7 +105,7 @@ def activation_of(module: nn.Module) -> Activation | None:
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """Where one linear layer's weights and bias are in the flat vector, and what follows it; nothing the last one."""
+    """Position of one linear layer's weights and bias in the flat vector, and its activation, None for the last."""
 
     start: int
     num_inputs: int
@@ -114,12 +119,12 @@ class DenseLayer:
 
     @property
     def bias_start(self) -> int:
-        """Where the bias begins."""
+        """Start of the bias in the vector."""
         return self.start + self.num_weights
 
     @property
     def stop(self) -> int:
-        """Where the next layer begins."""
+        """Start of the next layer in the vector."""
         return self.bias_start + self.num_outputs
 
     def weight(self, vectors: Tensor) -> Tensor:
@@ -133,15 +138,16 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class LayerViews:
-    """One layer of some clients: views of wherever their parameters are.
+    """Views of one layer's parameters of some clients.
 
     Attributes:
         weight: Shape `(clients, outputs, inputs)`.
-        transposed: The same, shape `(clients, inputs, outputs)`; kept, as a view takes a noticeable part of a step.
+        transposed: The same, shape `(clients, inputs, outputs)`; cached, as creating a view takes a noticeable part of
+            a step.
         bias: Shape `(clients, 1, outputs)`.
         weight_gradient: As `weight`.
         bias_gradient: Shape `(clients, outputs)`.
-        activation: What follows.
+        activation: The activation after the layer.
     """
 
     weight: Tensor
@@ -155,13 +161,15 @@ class LayerViews:
     def of(
         cls, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor, activation: Activation | None
     ) -> LayerViews:
-        """Return the views of a layer; bias of shape `(clients, outputs)`."""
+        """Return the views of a layer; bias has shape `(clients, outputs)`."""
         return cls(weight, weight.mT, bias.unsqueeze(1), weight_gradient, bias_gradient, activation)
 
     def part(self, first: int, num_clients: int) -> LayerViews:
-        """Return the views of some neighbours."""
-        each = (self.weight, self.transposed, self.bias, self.weight_gradient, self.bias_gradient)
-        weight, transposed, bias, weight_gradient, bias_gradient = (view.narrow(0, first, num_clients) for view in each)
+        """Return the views of adjacent clients."""
+        views = (self.weight, self.transposed, self.bias, self.weight_gradient, self.bias_gradient)
+        weight, transposed, bias, weight_gradient, bias_gradient = (
+            view.narrow(0, first, num_clients) for view in views
+        )
         return LayerViews(weight, transposed, bias, weight_gradient, bias_gradient, self.activation)
 
 
@@ -171,7 +179,7 @@ class DenseStack:
 
     Attributes:
         layers: At least one.
-        dropout: Share of each hidden layer's outputs that is left out in training.
+        dropout: Dropout probability of each hidden layer's outputs in training.
     """
 
     layers: tuple[DenseLayer, ...]
@@ -179,7 +187,7 @@ class DenseStack:
 
     @classmethod
     def of(cls, module: nn.Module, layout: ParameterLayout) -> DenseStack | None:
-        """Return the stack that a module is, or None if it is something else."""
+        """Return the stack of a module, or None if it has another structure."""
         if not isinstance(module, nn.Sequential) or layout.buffers:
             return None
         parts = list(module)
@@ -205,7 +213,7 @@ class DenseStack:
 
     @property
     def num_inputs(self) -> int:
-        """Features a row."""
+        """Features per row."""
         return self.layers[0].num_inputs
 
     def views(self, vectors: Tensor, gradient: Tensor | None = None) -> list[LayerViews]:
@@ -235,13 +243,13 @@ class DenseStack:
             rows: Shape `(clients, rows, inputs)`.
 
         Returns:
-            The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`; nothing is left out.
+            The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`, without dropout.
         """
         return _run(self.views(vectors), rows)[0]
 
 
 def _run(layers: Sequence[LayerViews], rows: Tensor, masks: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what goes into each layer and the logits, and for each hidden layer what its derivative looks at."""
+    """Return each layer's inputs and the logits, and for each hidden layer the values that its derivative needs."""
     outputs, kept = [rows], []
     for number, layer in enumerate(layers):
         sums = torch.baddbmm(layer.bias, outputs[-1], layer.transposed)
@@ -254,12 +262,12 @@ def _run(layers: Sequence[LayerViews], rows: Tensor, masks: Sequence[Tensor] = (
 
 
 def representation(layers: Sequence[LayerViews], rows: Tensor) -> Tensor:
-    """Return what goes into the last layer, shape `(clients, rows, width)`."""
+    """Return the inputs of the last layer, shape `(clients, rows, width)`."""
     return _run(layers, rows)[0][-2]
 
 
 def says(layers: Sequence[LayerViews], rows: Tensor, adjusted: Adjusted | None = None) -> Tensor:
-    """Return the probabilities that come of the, adjusted, logits, shape `(clients, rows, classes)`."""
+    """Return the softmax probabilities of the logits, adjusted if given, shape `(clients, rows, classes)`."""
     logits = _run(layers, rows)[0][-1]
     return torch.softmax(logits if adjusted is None else adjusted(logits), dim=2)
 
@@ -278,15 +286,17 @@ def loss_and_gradient(
     """Write the gradient of each client's mean loss and return the losses.
 
     Args:
-        layers: Of the clients; their gradients are overwritten.
+        layers: The clients' layers; their gradients are overwritten.
         rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
-        targets: One-hot labels times shares, shape `(clients, rows, classes)`; or a quantity, `(clients, rows, 1)`.
+        targets: One-hot labels times shares, shape `(clients, rows, classes)`; or regression targets, `(clients, rows,
+            1)`.
         shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
-        adjusted: What is made of the logits ahead of the loss.
-        beyond: A further loss of each row, shape `(clients, rows)`, told what goes into the last layer and the rows.
-        row_loss: In place of the cross-entropy of each row.
+        adjusted: Adjustment of the logits before the loss.
+        beyond: An additional loss of each row, shape `(clients, rows)`, as a function of the last layer's inputs and
+            the rows.
+        row_loss: Replaces the cross-entropy of each row.
         told: Its pseudo-labels, shape `(clients, rows, classes)`.
-        masks: Factors of each hidden layer's outputs, each `(clients, rows, width)`; none where there is no dropout.
+        masks: Factors of each hidden layer's outputs, each `(clients, rows, width)`; empty without dropout.
 
     Returns:
         Mean loss of each client, shape `(clients,)`.
@@ -299,8 +309,8 @@ def loss_and_gradient(
         losses, delta = _cross_entropies(answers, targets, shares, adjusted, row_loss, told)
     pull = None
     if beyond is not None:
-        further, pull = _loss_beyond(beyond, outputs[-1], rows, shares)
-        losses += further
+        additional, pull = _additional_loss(beyond, outputs[-1], rows, shares)
+        losses += additional
     for number in reversed(range(len(layers))):
         layer, below = layers[number], outputs.pop()
         torch.bmm(delta.mT, below, out=layer.weight_gradient)
@@ -326,7 +336,7 @@ def _cross_entropies(
     row_loss: RowLoss | None,
     told: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return each client's mean loss of classes, and its gradient by the logits."""
+    """Return each client's mean classification loss, and its gradient by the logits."""
     logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
     if row_loss is None:
         losses = (logs * targets).sum(dim=(1, 2)).neg_()
@@ -339,19 +349,19 @@ def _cross_entropies(
 
 
 def _squared_errors(answers: Tensor, targets: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each client's mean squared error, and its gradient by the answers."""
+    """Return each client's mean squared error, and its gradient by the outputs."""
     errors = answers - targets
     delta = errors * shares
     return (errors * delta).sum(dim=(1, 2)), delta.mul_(2)
 
 
-def _loss_beyond(
+def _additional_loss(
     beyond: Callable[[Tensor, Tensor], Tensor], below: Tensor, rows: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of a further loss of each client, and its gradient by what goes into the last layer."""
-    own = below.detach().requires_grad_()
-    means = (beyond(own, rows) * shares.squeeze(2)).sum(dim=1)
-    (pull,) = torch.autograd.grad(means.sum(), own)
+    """Return each client's mean of an additional loss, and its gradient by the last layer's inputs."""
+    inputs = below.detach().requires_grad_()
+    means = (beyond(inputs, rows) * shares.squeeze(2)).sum(dim=1)
+    (pull,) = torch.autograd.grad(means.sum(), inputs)
     return means.detach(), pull
 
 
@@ -373,9 +383,9 @@ class BlockParameters:
 
     Args:
         stack: The model.
-        start: The vectors at which clients start, shape `(size,)` or `(clients, size)`.
+        start: The clients' initial vectors, shape `(size,)` or `(clients, size)`.
         num_clients: Clients of the block.
-        together: Whether all clients make the same number of steps; then they are one region.
+        together: Whether all clients make the same number of steps; then they form one region.
     """
 
     def __init__(self, stack: DenseStack, start: Tensor, num_clients: int, together: bool) -> None:
@@ -391,7 +401,7 @@ class BlockParameters:
         self._views: dict[tuple[int, int], list[LayerViews]] = {}
 
     def arranged(self, vectors: Tensor) -> Tensor:
-        """Return a copy of vectors in the order of the weights, a flat tensor with zeros between the layers.
+        """Return a copy of vectors in the memory order of the weights: a flat tensor, padded with zeros.
 
         Args:
             vectors: Shape `(size,)`, the same for all clients, or `(clients, size)`.
@@ -405,7 +415,7 @@ class BlockParameters:
         return memory
 
     def _split(self, memory: Tensor) -> list[Tensor]:
-        """Return a view a tensor of the model, shape `(clients, its padded size)`."""
+        """Return one view per tensor of the model, shape `(clients, its padded size)`."""
         parts, start = [], 0
         for size in self._sizes:
             length = aligned(size) * self._num_clients
@@ -414,11 +424,11 @@ class BlockParameters:
         return parts
 
     def layers(self, start: int, stop: int) -> Sequence[LayerViews]:
-        """Return views of the clients `start` to `stop`, layer after layer."""
-        found = self._views.get((start, stop))
-        if found is None:
-            found = self._views[start, stop] = [layer.part(start, stop - start) for layer in self._layers]
-        return found
+        """Return views of the clients `start` to `stop`, one per layer."""
+        views = self._views.get((start, stop))
+        if views is None:
+            views = self._views[start, stop] = [layer.part(start, stop - start) for layer in self._layers]
+        return views
 
     def _whole_views(self) -> Iterator[LayerViews]:
         for number, layer in enumerate(self._stack.layers):
@@ -428,18 +438,18 @@ class BlockParameters:
             yield LayerViews.of(weight, bias, weight_gradient, bias_gradient, layer.activation)
 
     def regions(self, num_clients: int) -> Regions:
-        """Return weights and gradients of the first clients, as an optimiser sees them."""
+        """Return weights and gradients of the first clients, for an optimiser."""
         if num_clients != self._active[0]:  # views take a noticeable part of a small step
             parts = [(self._weights, self._gradient)] if self._together else self._parts
-            first = parts if self._together else [(w[:num_clients], g[:num_clients]) for w, g in parts]
-            self._active = num_clients, ([weights for weights, _ in first], [gradient for _, gradient in first])
+            active = parts if self._together else [(w[:num_clients], g[:num_clients]) for w, g in parts]
+            self._active = num_clients, ([weights for weights, _ in active], [gradient for _, gradient in active])
         return self._active[1]
 
     def regions_of(self, arranged: Tensor, num_clients: int) -> Sequence[Tensor]:
-        """Return of vectors arranged as the weights what lies beside each of `regions(num_clients)`."""
+        """Return the parts of arranged vectors that correspond to `regions(num_clients)`."""
         return [arranged] if self._together else [part[:num_clients] for part in self._split(arranged)]
 
     def vectors(self) -> Tensor:
-        """Return one flat vector a client, shape `(clients, size)`, a copy."""
+        """Return a copy of the weights as one flat vector per client, shape `(clients, size)`."""
         pieces = [weights[:, :size] for (weights, _), size in zip(self._parts, self._sizes, strict=True)]
         return torch.cat(pieces, dim=1)

@@ -1,21 +1,18 @@
-"""The layout of a flat vector, the loss of a row, and adjusted outputs.
+"""The layout of a model's flat parameter vector, and the loss of a row.
 
-Named tensors <-> one flat float32 vector.
+`ParameterLayout` maps named tensors to one flat float32 vector and back. In the engine a model's state is one vector:
+trainable parameters first, then floating-point buffers (batch-norm statistics), each in the module's own order. By name
+it has the entries of Flower's `ArrayRecord(module.state_dict())`: the same names in the same order, including integer
+buffers such as batch normalisation's count of batches, which are not in the vector. A layout needs no torch.
 
-Inside the engine a model's state is one vector: trainable parameters first, then floating-point buffers (batch-norm
-statistics), each in the module's own order. By name it is what Flower's `ArrayRecord(module.state_dict())` holds: the
-same names in the same order, with buffers of whole numbers such as batch normalisation's count of batches, which are
-not in the vector. A layout is the key to both and needs no torch.
-
-What a row costs where labels may be wrong: a label's cross-entropy, a pseudo-label's, and a miss that is bounded.
-
-With p a model's probabilities of a row with label y, and q those by which the received model, fixed in the round, tells
-of it:
+`RowLoss` is the loss of a row for noisy labels: the label's cross-entropy, a pseudo-label's cross-entropy, and a
+bounded reverse cross-entropy. With p the model's probabilities of a row with label y, and q those of the received
+model, which is fixed in the round:
 
     L = w −log p_y + α −Σ_c q_c log p_c + m (1 − p_y)
 
 The second term is the cross-entropy of a soft pseudo-label, the third the reverse cross-entropy −Σ_c p_c log 1[c = y]
-with log 0 set to −m. By the logits, of a row,
+with log 0 set to −m. The gradient by the logits of a row is
 
     dL = (w + m p_y) (p − e_y) + α (p − q)
 
@@ -23,7 +20,7 @@ L = CE + α CE(pseudo) + β RCE with log 0 = −4, so w = 1 and m = 4 β, is the
 Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024. The reverse term is that of Y. Wang et
 al., "Symmetric Cross Entropy for Robust Learning with Noisy Labels", ICCV 2019, arXiv:1908.06112.
 
-Outputs that are adjusted client by client ahead of the cross-entropy, so that many clients can do so at once.
+`Adjusted` scales and shifts outputs before the cross-entropy, for many clients at once.
 """
 
 from __future__ import annotations
@@ -55,8 +52,8 @@ class TensorSlot:
     """Name and shape of one tensor of the model.
 
     Attributes:
-        name: The module's.
-        shape: Of the tensor.
+        name: Its name in the module.
+        shape: Its shape.
         layer: Class of the layer that owns it, such as `"BatchNorm2d"`.
     """
 
@@ -77,11 +74,11 @@ class TensorSlot:
 
 @dataclass(frozen=True)
 class IntegerSlot(TensorSlot):
-    """A buffer of whole numbers or truth values, which no vector holds.
+    """An integer or boolean buffer, which is not in the vector.
 
     Attributes:
-        dtype: NumPy's name of its type.
-        initial: The bytes of what a new module holds there.
+        dtype: NumPy name of its type.
+        initial: The bytes of its initial value.
     """
 
     dtype: str = "int64"
@@ -89,25 +86,25 @@ class IntegerSlot(TensorSlot):
 
     @property
     def value(self) -> npt.NDArray[Any]:
-        """What a new module holds, to be read only."""
+        """Its initial value, read-only."""
         return np.ndarray(self.shape, self.dtype, self.initial)
 
     @property
     def counts_batches(self) -> bool:
-        """Whether it counts the batches of a layer of batch normalisation."""
+        """Whether it is the batch counter of a batch normalisation layer."""
         return self.name.rpartition(".")[2] == COUNTER and "BatchNorm" in self.layer
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Which part of the flat vector is which tensor, and which tensors are in no vector.
+    """The position of each tensor in the flat vector, and the tensors outside it.
 
     Attributes:
         parameters: The trainable tensors, in order.
         buffers: The floating-point buffers that follow them.
         integers: The other buffers of the module's state.
-        state: The entries of the module's state dict in order, each beside the slot that holds it; several entries of
-            a shared tensor have one slot. Empty stands for the slots in order.
+        state: The entries of the module's state dict in order, each with the slot that holds it; entries of a shared
+            tensor have the same slot. Empty means the slots in order.
     """
 
     parameters: tuple[TensorSlot, ...]
@@ -122,7 +119,7 @@ class ParameterLayout:
 
     @property
     def num_trainable(self) -> int:
-        """Elements of the vector that training changes by gradient; they come first."""
+        """Length of the trainable part of the vector, which comes first."""
         return sum(slot.size for slot in self.parameters)
 
     @property
@@ -136,15 +133,15 @@ class ParameterLayout:
         return frozenset(slot.layer for slot in self.slots)
 
     def elements(self, chosen: Callable[[TensorSlot], bool]) -> npt.NDArray[np.bool_]:
-        """Return which elements of a vector belong to chosen tensors, shape `(size,)`, truth values."""
+        """Return a boolean mask of the vector's elements that belong to chosen tensors, shape `(size,)`."""
         return np.repeat([chosen(slot) for slot in self.slots], [slot.size for slot in self.slots])
 
     def of_kind(self, *kinds: str) -> npt.NDArray[np.bool_]:
-        """Return which elements belong to layers of these classes, such as `"BatchNorm2d"`, shape `(size,)`."""
+        """Return a mask of the elements of layers of these classes, such as `"BatchNorm2d"`, shape `(size,)`."""
         return self.elements(lambda slot: slot.layer in kinds)
 
     def of_last_layers(self, num_layers: int) -> npt.NDArray[np.bool_]:
-        """Return which elements belong to the last layers that hold parameters, their buffers included."""
+        """Return a mask of the elements of the last layers with parameters, including their buffers."""
         last = [*dict.fromkeys(slot.owner for slot in self.parameters)][-num_layers:]
         return self.elements(lambda slot: slot.owner in last)
 
@@ -157,11 +154,11 @@ class ParameterLayout:
     def split(
         self, vector: npt.NDArray[Any], integers: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the module's state dict: views of the vector and integer buffers, keyed by name in its order.
+        """Return the module's state dict: views of the vector and integer buffers, by name in its order.
 
         Args:
             vector: Shape `(size,)`.
-            integers: Values of integer buffers; those left out are a new module's.
+            integers: Values of integer buffers; those left out have their initial values.
         """
         arrays, start = {}, 0
         for slot in self.slots:
@@ -172,7 +169,7 @@ class ParameterLayout:
         return {name: arrays[held] for name, held in self.state} if self.state else arrays
 
     def join(self, arrays: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
-        """Return the flat vector of a state dict, cast to float32; of a shared tensor's entries the last one counts.
+        """Return the flat float32 vector of a state dict; of several entries of a shared tensor, the last one is used.
 
         Raises:
             ValueError: If a name is missing or unknown, or a shape differs.
@@ -180,15 +177,17 @@ class ParameterLayout:
         entries = self.entries
         if set(arrays) != set(entries):
             raise ValueError(f"arrays must be named {[*entries]}, got {list(arrays)}")
-        held = {}
+        array_of_slot = {}
         for name, slot in entries.items():
             if arrays[name].shape != slot.shape:
                 raise ValueError(f"array {name!r} must have shape {slot.shape}, got {arrays[name].shape}")
-            held[slot.name] = arrays[name]
-        return np.concatenate([np.asarray(held[slot.name], dtype=np.float32).reshape(-1) for slot in self.slots])
+            array_of_slot[slot.name] = arrays[name]
+        return np.concatenate(
+            [np.asarray(array_of_slot[slot.name], dtype=np.float32).reshape(-1) for slot in self.slots]
+        )
 
     def integers_of(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return the integer buffers of a state dict in their types, fractions cut off as `load_state_dict` does."""
+        """Return the integer buffers of a state dict in their types, truncated as by `load_state_dict`."""
         names = {slot.name for slot in self.integers}
         entries = {name: slot for name, slot in self.entries.items() if slot.name in names}
         return {
@@ -198,11 +197,11 @@ class ParameterLayout:
         }
 
     def integers_after(self, integers: Mapping[str, npt.NDArray[Any]], num_steps: float) -> dict[str, npt.NDArray[Any]]:
-        """Return the integer buffers after training: batch normalisation has counted the batches, others stay.
+        """Return the integer buffers after training: batch counters are advanced, others are unchanged.
 
         Args:
-            integers: Before it; those left out are a new module's.
-            num_steps: One batch each; of several clients' mean, the mean.
+            integers: Values before training; those left out have their initial values.
+            num_steps: Number of steps, one batch each; for a mean over clients, its mean.
         """
         before = {slot: integers.get(slot.name, slot.value) for slot in self.integers}
         return {
@@ -216,12 +215,12 @@ LOG_OF_NOTHING = -4.0
 
 @dataclass(frozen=True)
 class RowLoss:
-    """How much each term counts, all >= 0; as it stands, the cross-entropy alone.
+    """Weights of the loss terms, all >= 0; by default, the cross-entropy alone.
 
     Attributes:
-        cross_entropy: w, of the label's cross-entropy, or of what an algorithm has in its place.
-        pseudo_label: α, of the cross-entropy of what the received model says.
-        miss: m, of the probability that is not the label's.
+        cross_entropy: w, weight of the label's cross-entropy, or of an algorithm's loss in its place.
+        pseudo_label: α, weight of the cross-entropy with the received model's probabilities.
+        miss: m, weight of 1 − p_y.
     """
 
     cross_entropy: float = 1.0
@@ -229,7 +228,7 @@ class RowLoss:
     miss: float = 0.0
 
     def plus(self, pseudo_label: float, reverse: float) -> RowLoss:
-        """Return the same with what a training adds: α CE(pseudo) + β RCE."""
+        """Return the loss with the terms α CE(pseudo) + β RCE added."""
         return replace(self, pseudo_label=self.pseudo_label + pseudo_label, miss=self.miss - LOG_OF_NOTHING * reverse)
 
     @property
@@ -241,10 +240,10 @@ class RowLoss:
         """Return the mean over a batch, for autograd.
 
         Args:
-            first: The mean that w is for.
+            first: Mean of the first term, without the weight w.
             outputs: Logits, shape `(rows, classes)`.
             labels: Shape `(rows,)`.
-            told: q, shape `(rows, classes)`; None where α is 0.
+            told: q, shape `(rows, classes)`; None if α is 0.
         """
         logs = outputs.log_softmax(dim=1)
         total = self.cross_entropy * first
@@ -255,23 +254,23 @@ class RowLoss:
     def means_and_gradient(
         self, logs: Tensor, targets: Tensor, shares: Tensor, told: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return each client's mean, shape `(clients,)`, and its gradient by the logits, as `logs`.
+        """Return each client's mean, shape `(clients,)`, and its gradient by the logits, shaped as `logs`.
 
         Args:
-            logs: Of p, shape `(clients, rows, classes)`; overwritten.
-            targets: One-hot labels times shares, likewise.
+            logs: log p, shape `(clients, rows, classes)`; overwritten.
+            targets: One-hot labels times shares, same shape.
             shares: Weight of each row, shape `(clients, rows, 1)`.
-            told: q, as `logs`; None where α is 0.
+            told: q, shaped as `logs`; None if α is 0.
         """
         means = (logs * targets).sum(dim=(1, 2)).mul_(-self.cross_entropy)
         if told is not None:
             means -= self.pseudo_label * (logs * told).mul_(shares).sum(dim=(1, 2))
         probabilities = logs.exp_()
         hit = probabilities * targets  # p_y times the share at the label, 0 elsewhere
-        right = hit.sum(dim=2, keepdim=True)
-        means += self.miss * (shares - right).sum(dim=(1, 2))
+        label_mass = hit.sum(dim=2, keepdim=True)
+        means += self.miss * (shares - label_mass).sum(dim=(1, 2))
         gradient = (probabilities * shares).sub_(targets).mul_(self.cross_entropy)
-        gradient += (probabilities * right).sub_(hit).mul_(self.miss)
+        gradient += (probabilities * label_mass).sub_(hit).mul_(self.miss)
         if told is not None:
             gradient += (probabilities - told).mul_(shares).mul_(self.pseudo_label)
         return means, gradient
@@ -283,22 +282,22 @@ OUT_OF_IT = -1e9
 
 @dataclass(frozen=True)
 class Adjusted:
-    """What is made of a model's outputs ahead of the cross-entropy, client by client: scale * outputs + shift.
+    """Adjustment of a model's outputs before the cross-entropy, per client: scale * outputs + shift.
 
     Attributes:
-        scale: Shape `(clients, classes)`; None is 1.
-        shift: Likewise, finite; None is 0. `OUT_OF_IT` takes a class out of the loss.
+        scale: Shape `(clients, classes)`; None means 1.
+        shift: Same shape, finite; None means 0. `OUT_OF_IT` excludes a class from the loss.
     """
 
     scale: Tensor | None = None
     shift: Tensor | None = None
 
     def of(self, clients: slice) -> Adjusted:
-        """Return that of some clients."""
+        """Return the adjustment of some clients."""
         return Adjusted(*(None if part is None else part[clients] for part in (self.scale, self.shift)))
 
     def to(self, device: torch.device) -> Adjusted:
-        """Return the same on a device."""
+        """Return a copy on a device."""
         return Adjusted(*(None if part is None else part.to(device) for part in (self.scale, self.shift)))
 
     def __call__(self, outputs: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Clients on machines of their own: a grid over any Flower grid, and what answers it there."""
+"""Clients on remote machines: the driver's grid over any Flower grid, and the client side."""

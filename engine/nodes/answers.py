@@ -1,9 +1,9 @@
-"""What a client on a machine of its own answers, looked at before it is used: a client may be broken, or lie.
+"""Validation of remote clients' results before use, as a client may be faulty or malicious.
 
-Its fields are of their types, to which the reading has seen (`wire_values`). Here: a model must have the federation's
-size and be finite, numbers of rows must be those that the client introduced itself with or fewer, scores and weights
-must be possible, and nothing passes that was not asked for. What answers have in common can't be known of one by
-itself: those whose arrays have other shapes than most, or that report other sums, are left out.
+Field types were already checked on decoding (`fedscout.engine.nodes.wire`). Here a model must have the federation's
+size and be finite, numbers of rows must not exceed those that the client introduced itself with, scores and weights
+must be possible, and nothing that was not requested is accepted. Properties that results have in common can't be
+checked on one alone: results whose arrays have other shapes, or that report other sums, than the majority are left out.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Answered = TypeVar("Answered", TrainResults, QueryResults)
 
 
 class AnswerError(ValueError):
-    """An answer can't be used; the text says what is wrong with it."""
+    """A result can't be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class ExpectedAnswer:
-    """Who was asked what.
+    """The request to which a result must conform.
 
     Attributes:
-        client: Its number.
-        call: What it was asked.
-        num_rows: Which it holds at most.
+        client: The client's number.
+        call: The request.
+        num_rows: Upper limit on the client's rows.
         num_classes: Outputs of the model.
     """
 
@@ -54,14 +54,14 @@ class ExpectedAnswer:
 
 
 def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
-    """Return what one client trained, with nothing in it that was not asked for.
+    """Return one client's training results, restricted to what was requested.
 
     Args:
-        results: What it answered.
-        asked: Of whom, and what.
+        results: The client's results.
+        asked: The client and the request.
 
     Raises:
-        AnswerError: If it can't be used.
+        AnswerError: If they can't be used.
     """
     if not isinstance(results, TrainResults):
         raise AnswerError("it answered something else than a training")
@@ -80,8 +80,8 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
     if results.clients != [client] or client not in call.clients:
         raise AnswerError(f"it answered for the clients {shown(results.clients)}")
     algorithm, size = call.session.algorithm, len(call.vector)
-    alike = call.session.client_table is not None  # all count as one row and one step
-    rows = _count("rows", results.num_examples, 1, 1 if alike else asked.num_rows)
+    hides_counts = call.session.client_table is not None  # all count as one row and one step
+    rows = _count("rows", results.num_examples, 1, 1 if hides_counts else asked.num_rows)
     initial_losses = [_number("loss", results.initial_losses)] if call.config.get(INITIAL_LOSS_KEY) else []
     observed = None if call.watched is None else call.watched.observed
     norms = {client: results.update_norms.get(client)} if observed is not None and observed.update_norms else {}
@@ -89,19 +89,19 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         common,
         clients=[client],
         num_examples=[rows],
-        num_steps=[_count("steps", results.num_steps, 1, 1 if alike else None)],
+        num_steps=[_count("steps", results.num_steps, 1, 1 if hides_counts else None)],
         losses=[_number("loss", results.losses)],
         initial_losses=initial_losses,
         vectors=_only("model", results.vectors, size),
         companions=_companions(results.companions, {} if algorithm is None else algorithm.companions, size),
         sums=_sums(results.sums, call, rows),
-        update_norms={one: _number("norm", [norm]) for one, norm in norms.items()},
+        update_norms={number: _number("norm", [norm]) for number, norm in norms.items()},
         num_withheld=_count("values withheld", [results.num_withheld], 0, size),
     )
 
 
 def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
-    """Return one client's scores; see `checked_training`.
+    """Return one client's scores, restricted to what was requested.
 
     Raises:
         AnswerError: If they are not possible.
@@ -109,19 +109,23 @@ def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
     if not isinstance(results, EvaluateResults):
         raise AnswerError("it answered something else than scores")
     client, metric = asked.client, asked.call.session.metric
-    own, clean, received = (
+    observed, clean, received = (
         {client: _score(scores[client], metric, asked.num_rows)} if client in scores else {}
         for scores in (results.own, results.clean, results.received)
     )
-    sums = {} if metric is None else {part: _statistics(each, metric, asked) for part, each in results.sums.items()}
-    if not {*sums} <= {"own", "clean", "received"} or (metric is not None and own and "own" not in sums):
+    sums = (
+        {}
+        if metric is None
+        else {part: _statistics(part_sums, metric, asked) for part, part_sums in results.sums.items()}
+    )
+    if not {*sums} <= {"own", "clean", "received"} or (metric is not None and observed and "own" not in sums):
         raise AnswerError(f"it told the sums {shown([*sums])} of its scores")
     failures = _failures(results.failures, client)
-    return EvaluateResults(own, clean, failures, _seconds(results.seconds), received, sums)
+    return EvaluateResults(observed, clean, failures, _seconds(results.seconds), received, sums)
 
 
 def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
-    """Return one client's answer to a query.
+    """Return one client's result of a query.
 
     Raises:
         AnswerError: If it is not finite numbers over its rows.
@@ -143,22 +147,22 @@ def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
 
 
 def like_most(results: Sequence[Answered]) -> list[Answered]:
-    """Return the answers to one call; those of other shapes, or with other sums, than most are failures."""
+    """Return the results of one call; those with other shapes or sums than the majority become failures."""
     forms = [_form(one) for one in results]
-    told = Counter(form for form in forms if form is not None)
-    if len(told) < 2:
+    frequencies = Counter(form for form in forms if form is not None)
+    if len(frequencies) < 2:
         return list(results)
-    usual = told.most_common(1)[0][0]
+    majority = frequencies.most_common(1)[0][0]
     reason = "its answer has another shape than those of others"
 
     def left_out(one: Answered) -> Answered:
         return type(one)(failures=dict.fromkeys(one.clients, reason))
 
-    return [one if form in (None, usual) else left_out(one) for one, form in zip(results, forms, strict=True)]
+    return [one if form in (None, majority) else left_out(one) for one, form in zip(results, forms, strict=True)]
 
 
 def _form(result: TrainResults | QueryResults) -> Hashable:
-    """Return what answers to one call have in common; None of who did not answer."""
+    """Return the shapes or sums that results of one call have in common; None for a client without a result."""
     if not result.clients:
         return None
     if isinstance(result, TrainResults):
@@ -203,7 +207,7 @@ def _companions(
 
 
 def _sums(given: Mapping[str, Sequence[float]], call: HostCall, num_rows: int) -> dict[str, list[float]]:
-    """Return what adds up over clients; what weighs a mean must be there, and no more than the rows."""
+    """Return the additive sums; those that weight a mean must be present and not exceed the rows."""
     sums = {name: [_number(f"sum {shown(name)}", values)] for name, values in given.items()}
     algorithm = call.session.algorithm
     companions = {} if algorithm is None else algorithm.companions
@@ -233,21 +237,21 @@ def _seconds(seconds: float) -> float:
 
 
 def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: ExpectedAnswer) -> dict[str, dict[int, RowMeans]]:
-    """Return the losses of the received model, as far as they were asked for."""
+    """Return the losses of the received model that were requested."""
     if asked.call.watched is None:
         return {}
     observed, client = asked.call.watched.observed, asked.client
     wanted = {"train": observed.training_losses, "validation": observed.validation_losses}
-    found: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
-    for part, means in found.items():
-        told = losses.get(part, {}).get(client)
-        if told is not None:
-            rows = _count("rows", [told.num_examples], 0, asked.num_rows)
-            values = told.cross_entropy, told.squared, told.miss, told.entropy
+    losses_by_part: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
+    for part, means in losses_by_part.items():
+        reported = losses.get(part, {}).get(client)
+        if reported is not None:
+            rows = _count("rows", [reported.num_examples], 0, asked.num_rows)
+            values = reported.cross_entropy, reported.squared, reported.miss, reported.entropy
             if rows and not all(isfinite(value) and value >= 0 for value in values):
                 raise AnswerError(f"its losses of the received model are {shown(values)}")
-            means[client] = told if rows else RowMeans.of(0, None)
-    return found
+            means[client] = reported if rows else RowMeans.of(0, None)
+    return losses_by_part
 
 
 def _score(score: ClientScore, metric: Metric | None, num_rows: int) -> ClientScore:
@@ -262,10 +266,10 @@ def _score(score: ClientScore, metric: Metric | None, num_rows: int) -> ClientSc
 
 
 def _statistics(sums: Sums, metric: Metric, asked: ExpectedAnswer) -> Sums:
-    """Return a metric's sums over one client's rows: of counts none can be more than its rows."""
-    nothing = np.empty((0, asked.num_classes), np.float32)
-    expected = metric.statistics(nothing, np.empty(0, np.int64))
-    fits = sums.shape == expected.shape and sums.dtype.kind in "iu" and expected.dtype.kind in "iu"
-    if not fits or not 0 <= sums.min(initial=0) <= sums.max(initial=0) <= asked.num_rows:
+    """Return a metric's sums over one client's rows; no count may exceed its rows."""
+    no_outputs = np.empty((0, asked.num_classes), np.float32)
+    expected = metric.statistics(no_outputs, np.empty(0, np.int64))
+    has_form = sums.shape == expected.shape and sums.dtype.kind in "iu" and expected.dtype.kind in "iu"
+    if not has_form or not 0 <= sums.min(initial=0) <= sums.max(initial=0) <= asked.num_rows:
         raise AnswerError(f"its sums of {metric.name} are not possible")
     return sums

@@ -1,30 +1,25 @@
-"""A client on a machine of its own: answers what a driver asks, as far as its owner allows.
+"""A client on a remote machine: answers a driver's requests within the limits of its owner's policy.
 
-It is a `ClientHost` of one client, so what it computes is what a simulation computes of the same rows. Two kinds of
-messages are answered:
+It wraps a `ClientHost` of one client, so its results are those of a simulation on the same rows. Two kinds of messages
+are answered:
 
-- calls of this program's drivers (`node_call`), without what only a simulation may hear (`presentable_answers`);
+- calls of this program's drivers (`NodeCall`), without results that only a simulation may see (`presentable`);
 - `train` and `evaluate` messages of any Flower strategy: arrays by the model's names or as one flat vector, and a
-  configuration with the keys of local training, what it leaves out being as `Session` has it.
+  configuration with the keys of local training, whose missing keys default to those of `Session`.
 
-Reasons that go back hold nothing of the rows; what goes wrong with them is told in the client's own log.
+Persistent client state stays on the client's machine (`KeptStates`). The driver gets a mark instead: the round after
+which the state was stored. A mark is sent, checkpointed and returned as a client's state is in a simulation. The state
+is stored in Flower's `context.state`, which ends with the run, and in the owner's folder, if configured, from which a
+restarted run resumes. Of each trial two states are kept: the one whose mark the driver sent with this round, and the
+one after it. A driver that was killed, or that did not wait for a reply, sends the former's mark again.
 
-What a client keeps between rounds stays on its machine; the driver has a mark, the round after which it was kept.
+Replies to a driver leave out what a simulation would report:
 
-A mark travels, is checkpointed and comes back as a client's state does in a simulation (`client_states`). What it
-stands for lies in Flower's `context.state`, which ends with the run; and in a folder of the owner's, if there is one,
-from which a run that is begun again goes on.
-
-Of a trial a client keeps two states: the one whose mark the driver has sent with this round, and the one after it. A
-driver that was killed, or that has not waited for an answer, sends the former's mark again.
-
-What a client's answer to a driver leaves out: a simulation tells itself more than machines tell each other.
-
-- Why something failed is told by its kind alone: the text of an error in a model or an algorithm may hold rows. It goes
-  to the client's own log.
-- Under a table of client settings (`fedscout.engine.contracts.client_table`) nothing may tell the cell: scores are
-  shares, as if of one row, and how long it took is not said.
-- What a strategy has clients clip (`fedscout.engine.messages.contents`) is clipped before it leaves.
+- Only the type of an error is reported, as the text of an error in a model or an algorithm may contain rows. The full
+  error is written to the client's own log.
+- With a table of client settings (`fedscout.engine.contracts.client_table`) nothing may disclose the cell: scores are
+  normalised to one row, and compute time is not reported.
+- Updates that a strategy clips on clients (`fedscout.engine.messages.contents`) are clipped before they are sent.
 """
 
 from __future__ import annotations
@@ -90,38 +85,38 @@ TRIALS_KEPT = 8
 
 
 class LostStateError(Exception):
-    """What a mark stands for is not here."""
+    """The state of a mark is not available."""
 
 
 def is_mark(state: object, server_round: int) -> bool:
-    """Return whether something stands for a state that was kept after a round."""
+    """Return whether a value is the mark of the state after a round."""
     if not isinstance(state, dict) or [*state] != [ROUND]:
         return False
-    told = state[ROUND]
-    return isinstance(told, np.ndarray) and told.shape == (1,) and bool(told[0] == server_round)
+    stored_round = state[ROUND]
+    return isinstance(stored_round, np.ndarray) and stored_round.shape == (1,) and bool(stored_round[0] == server_round)
 
 
 def mark(server_round: int) -> ClientState:
-    """Return what stands for a state that was kept after a round."""
+    """Return the mark of the state after a round."""
     return {ROUND: np.array([server_round], np.float32)}
 
 
 class KeptStates:
-    """The states of one client, by trial and round.
+    """The stored states of one client, by trial and round.
 
     Args:
         memory: Flower's `context.state`.
-        folder: Where they are kept as well; None keeps them nowhere else.
+        folder: Additional persistent storage; None means none.
     """
 
     def __init__(self, memory: RecordDict, folder: Path | None = None) -> None:
         self._memory, self._folder = memory, folder
 
     def find(self, trial: str, marked: ClientState) -> ClientState:
-        """Return what a mark stands for.
+        """Return the state of a mark.
 
         Raises:
-            LostStateError: If it is not here, or can't be read.
+            LostStateError: If it is missing or can't be read.
         """
         server_round = _round_of(marked)
         record = self._memory.get(_key(trial, server_round))
@@ -131,30 +126,30 @@ class KeptStates:
         if path is None or not path.is_file():
             raise LostStateError
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
         except Exception as error:  # whatever a damaged file has NumPy raise
             raise LostStateError from error
 
     def keep(self, trial: str, server_round: int, state: ClientState, marked: ClientState | None = None) -> ClientState:
-        """Keep a state, and return its mark.
+        """Store a state, and return its mark.
 
         Args:
-            trial: Whose.
-            server_round: After which.
-            state: What is kept.
-            marked: The mark that came with the round, if one did. What it stands for is kept as well; all else of the
-                trial is forgotten.
+            trial: The trial's key.
+            server_round: The round after which it is stored.
+            state: The state.
+            marked: The mark received in this round, if any. Its state is kept as well; all others of the trial are
+                removed.
         """
         rounds = {server_round, *([] if not marked else [_round_of(marked)])}
         self._memory[_key(trial, server_round)] = ArrayRecord(
             {name: Array(np.ascontiguousarray(values)) for name, values in state.items()}
         )
-        _forget(self._memory, trial, rounds)
+        _prune_memory(self._memory, trial, rounds)
         path = self._path(trial, server_round)
         if path is not None:
             write_atomically(path, lambda temporary: _write(temporary, state))
-            _remove(path.parent, rounds)
+            _prune_files(path.parent, rounds)
         return mark(server_round)
 
     def _path(self, trial: str, server_round: int) -> Path | None:
@@ -164,48 +159,52 @@ class KeptStates:
 
 
 def drawn_once(memory: RecordDict, name: str, draw: Callable[[], float]) -> float:
-    """Return what was drawn under a name, and the first time draw it."""
-    known = memory.get(f"drawn.{name}")
-    if isinstance(known, MetricRecord):
-        return float(known["drawn"])  # type: ignore[arg-type]
-    drawn = draw()
-    memory[f"drawn.{name}"] = MetricRecord({"drawn": drawn})
-    return drawn
+    """Return the value drawn under a name; draw it on the first call."""
+    record = memory.get(f"drawn.{name}")
+    if isinstance(record, MetricRecord):
+        return float(record["drawn"])  # type: ignore[arg-type]
+    value = draw()
+    memory[f"drawn.{name}"] = MetricRecord({"drawn": value})
+    return value
 
 
 def _round_of(marked: ClientState) -> int:
-    told = marked.get(ROUND)
-    if told is None or not np.isfinite(told).all() or not is_mark({ROUND: told}, int(told.flat[0]) if told.size else 0):
+    stored_round = marked.get(ROUND)
+    if (
+        stored_round is None
+        or not np.isfinite(stored_round).all()
+        or not is_mark({ROUND: stored_round}, int(stored_round.flat[0]) if stored_round.size else 0)
+    ):
         raise LostStateError
-    return int(told[0])
+    return int(stored_round[0])
 
 
 def _key(trial: str, server_round: int) -> str:
     return f"kept.{trial}.{server_round}"
 
 
-def _forget(memory: RecordDict, trial: str, kept: Collection[int]) -> None:
-    """Forget other rounds of a trial, and trials that were long ago."""
+def _prune_memory(memory: RecordDict, trial: str, kept: Collection[int]) -> None:
+    """Remove other rounds of a trial, and the oldest trials."""
     rounds: dict[str, list[int]] = {}
     for key in memory:
         if key.startswith("kept."):
             name, _, after = key.removeprefix("kept.").rpartition(".")
             rounds.setdefault(name, []).append(int(after))
     others = [name for name in rounds if name != trial]
-    old = [(name, each) for name in others[: max(0, len(rounds) - TRIALS_KEPT)] for each in rounds[name]]
-    for name, each in [*old, *((trial, each) for each in rounds[trial] if each not in kept)]:
-        del memory[_key(name, each)]
+    old = [(name, old_round) for name in others[: max(0, len(rounds) - TRIALS_KEPT)] for old_round in rounds[name]]
+    for name, old_round in [*old, *((trial, old_round) for old_round in rounds[trial] if old_round not in kept)]:
+        del memory[_key(name, old_round)]
 
 
-def _remove(folder: Path, kept: Collection[int]) -> None:
-    """Remove the files of other rounds, and those of trials that were long ago."""
+def _prune_files(folder: Path, kept: Collection[int]) -> None:
+    """Remove the files of other rounds, and those of the oldest trials."""
     for path in folder.glob("*.npz"):
         if path.stem not in map(str, kept):
             path.unlink()
     trials = sorted((each for each in folder.parent.iterdir() if each.is_dir()), key=lambda each: each.stat().st_mtime)
-    for old in trials[:-TRIALS_KEPT]:
-        if old != folder:
-            shutil.rmtree(old, ignore_errors=True)
+    for old_folder in trials[:-TRIALS_KEPT]:
+        if old_folder != folder:
+            shutil.rmtree(old_folder, ignore_errors=True)
 
 
 def _write(path: Path, state: ClientState) -> None:
@@ -222,26 +221,27 @@ _ERROR = re.compile(r"(?P<kind>\w+) in (?P<work>local training|evaluation|clippi
 
 def presentable(results: Results, call: HostCall) -> Results:
     """Return results as they may leave the client."""
-    alike = call.session.client_table is not None
-    results.failures = _told(results.failures)
+    hides_cell = call.session.client_table is not None
+    results.failures = _without_row_data(results.failures)
     if isinstance(results, TrainResults) and results.evaluation is not None:
         results.evaluation = presentable(results.evaluation, call)
-    if alike:
+    if hides_cell:
         results.seconds = 0.0
-    if alike and isinstance(results, EvaluateResults):
+    if hides_cell and isinstance(results, EvaluateResults):
         results.own, results.clean = _as_one_row(results.own), _as_one_row(results.clean)
         results.received, results.sums = _as_one_row(results.received), {}
     return results
 
 
 def clip(call: HostCall, layout: ParameterLayout, results: TrainResults, named: bool | None = None) -> None:
-    """Clip what a client trained, if it is asked to, as Flower's mod does; whether it was short is told as a sum.
+    """Clip a client's update if requested, as Flower's mod does; a sum reports whether it was below the norm.
 
     Args:
-        call: What it was asked.
-        layout: Of the model.
-        results: Its answer, which is changed.
-        named: Whether arrays go by the model's names, on which a length's last bits depend; None asks the session.
+        call: The request.
+        layout: The model's layout.
+        results: The training results, changed in place.
+        named: Whether arrays go by the model's names, on which the last bits of the norm depend; None uses the
+            session's.
     """
     if not asks_for_clipping(call.config) or not results.clients:
         return
@@ -265,17 +265,17 @@ def clip(call: HostCall, layout: ParameterLayout, results: TrainResults, named: 
     results.sums[KEY_NORM_BIT] = [float(is_short)]
 
 
-def _told(failures: Mapping[int, str]) -> dict[int, str]:
-    """Return failures without what may tell of rows; who is absent by design says so in words that don't."""
-    told = {}
+def _without_row_data(failures: Mapping[int, str]) -> dict[int, str]:
+    """Return failures without text that may disclose rows; absences by design contain none and are kept."""
+    reported = {}
     for client, reason in failures.items():
-        found = _ERROR.fullmatch(reason)
-        if found is None or found["kind"] == AbsentError.__name__:
-            told[client] = reason
+        match = _ERROR.fullmatch(reason)
+        if match is None or match["kind"] == AbsentError.__name__:
+            reported[client] = reason
         else:
             logger.error("%s", reason)
-            told[client] = f"{found['kind']} in {found['work']}; its own log says more"
-    return told
+            reported[client] = f"{match['kind']} in {match['work']}; its own log says more"
+    return reported
 
 
 def _as_one_row(scores: Mapping[int, ClientScore]) -> dict[int, ClientScore]:
@@ -301,11 +301,11 @@ class ClientNode:
     """One client.
 
     Args:
-        federation_of: Gives its rows.
-        queries: The aggregates that it knows.
-        owner: What the owner allows.
-        wire: Reads and writes messages.
-        session: Of messages that bring none: those of other programs' strategies.
+        federation_of: Returns the federation with the client's rows.
+        queries: The supported aggregates.
+        owner: The owner's policy.
+        wire: Encodes and decodes messages.
+        session: Session of messages without one, which come from other programs' strategies.
     """
 
     def __init__(
@@ -322,16 +322,18 @@ class ClientNode:
         self._hosts: dict[tuple[int, str, Privacy | None], ClientHost] = {}  # of one message
 
     def app(self) -> ClientApp:
-        """Return the Flower app that a SuperNode runs."""
+        """Return the Flower app for a SuperNode."""
         app = ClientApp()
-        app.train()(self._guarded(self._plain_training))
-        app.evaluate()(self._guarded(self._plain_scoring))
+        app.train()(self._guarded_handler(self._plain_training))
+        app.evaluate()(self._guarded_handler(self._plain_scoring))
         for category in (app.train, app.evaluate, app.query):
-            category(ACTION)(self._guarded(self._called))
+            category(ACTION)(self._guarded_handler(self._answer_driver))
         return app
 
-    def _guarded(self, answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:
-        """Return a handler whose refusals are one line, without a word of the rows."""
+    def _guarded_handler(
+        self, answer: Callable[[Message, Context], RecordDict]
+    ) -> Callable[[Message, Context], Message]:
+        """Return a handler that replies to errors with one line, without any data of the rows."""
 
         def handle(message: Message, context: Context) -> Message:
             try:
@@ -342,48 +344,50 @@ class ClientNode:
         return handle
 
     def _host(self, client: int, terms: str, context: Context, privacy: Privacy | None = None) -> ClientHost:
-        """Return what does a client's work, with the owner's word on what leaves it."""
-        known = client, terms, privacy
-        if known not in self._hosts:
+        """Return the host of a client, with the owner's rules for releasing results."""
+        host_key = client, terms, privacy
+        if host_key not in self._hosts:
             federation = self._federation_of(client, terms, context)
             release = Release(self._owner.min_release, self._owner.small_clients, privacy)
-            self._hosts[known] = ClientHost(replace(federation, release=release), self._queries)
-        return self._hosts[known]
+            self._hosts[host_key] = ClientHost(replace(federation, release=release), self._queries)
+        return self._hosts[host_key]
 
-    def _called(self, message: Message, context: Context) -> RecordDict:
-        """Answer a driver of this program."""
+    def _answer_driver(self, message: Message, context: Context) -> RecordDict:
+        """Answer a message of this program's driver."""
         try:
-            asked = self._wire.opened(message.content)
+            request = self._wire.opened(message.content)
         except ValueError as error:
             raise RefusedError(f"can't read the message: {error}") from error
-        if isinstance(asked, Greeting):
-            return self._wire.packed(self._introduction(asked, context))
-        if not isinstance(asked, NodeCalls):
-            raise RefusedError(f"can't answer {shown(type(asked).__name__)}")
-        return self._wire.packed(NodeAnswers(tuple(self._tried(call, context) for call in asked.calls)))
+        if isinstance(request, Greeting):
+            return self._wire.packed(self._introduction(request, context))
+        if not isinstance(request, NodeCalls):
+            raise RefusedError(f"can't answer {shown(type(request).__name__)}")
+        return self._wire.packed(NodeAnswers(tuple(self._answer_call(call, context) for call in request.calls)))
 
     def _introduction(self, greeting: Greeting, context: Context) -> Introduction:
         facts = self._host(0, greeting.terms, context).facts()
         position, rows = _position(context), int(facts.client_rows[0])
-        tells = greeting.asks_rows and rows >= self._owner.min_release
+        discloses_rows = greeting.asks_rows and rows >= self._owner.min_release
         return Introduction(
             name=str(context.node_config.get("name", context.node_id if position is None else position)),
             position=position,
-            num_rows=rows if tells else 0,
+            num_rows=rows if discloses_rows else 0,
             grouped=facts.grouped,
             model=model_digest(facts),
             version=version("fedscout"),
         )
 
-    def _tried(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults | Refusal:
-        """Return what one call gives, or why it was not done."""
+    def _answer_call(
+        self, asked: NodeCall, context: Context
+    ) -> TrainResults | EvaluateResults | QueryResults | Refusal:
+        """Return the result of one call, or the reason why it was refused or failed."""
         try:
-            return self._done(asked, context)
+            return self._perform(asked, context)
         except Exception as error:
             return Refusal(_reason(error))
 
-    def _done(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
-        """Return what one client's part of the work gives."""
+    def _perform(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
+        """Return the result of one call."""
         if asked.method not in ("train", "measure", "evaluate", "query"):
             raise RefusedError(f"can't do {shown(asked.method)}")
         call = asked.call
@@ -398,32 +402,32 @@ class ClientNode:
         if call.vector is None:
             raise RefusedError("must be sent a model")
         call, reason = self._allowed(asked)
-        kept = KeptStates(context.state, self._owner.folder)
+        states_store = KeptStates(context.state, self._owner.folder)
         marked = call.states.get(client)
         try:
-            states = {client: kept.find(asked.trial, marked)} if marked else {}
+            states = {client: states_store.find(asked.trial, marked)} if marked else {}
         except LostStateError:
-            return _lost(asked.method, call, client)
+            return _lost_state_results(asked.method, call, client)
         call = replace(call, states=states, config={**call.config, REPLY_KEY: "individual"})
         host = self._host(client, asked.terms, context)
-        results: TrainResults | EvaluateResults = getattr(host, asked.method)(_told_truly(call))
+        results: TrainResults | EvaluateResults = getattr(host, asked.method)(_without_seeded_response(call))
         if isinstance(results, TrainResults):
             server_round = int(call.config[ROUND_KEY])
             results.states = {
-                one: kept.keep(asked.trial, server_round, state, marked) if state else {}
-                for one, state in results.states.items()
+                number: states_store.keep(asked.trial, server_round, state, marked) if state else {}
+                for number, state in results.states.items()
             }
             if reason:
                 results.failures[client] = reason
-            self._say_far(call, results, context)
+            self._report_far(call, results, context)
             clip(call, host.facts().layout, results)
         return presentable(results, call)
 
     def _allowed(self, asked: NodeCall) -> tuple[HostCall, str]:
-        """Return what the owner allows of a call, and why a training was left out of it.
+        """Return the part of a call that the owner allows, and why training was removed from it.
 
         Raises:
-            RefusedError: If that is nothing.
+            RefusedError: If nothing is allowed.
         """
         call, owner, reason = asked.call, self._owner, ""
         if asked.method != "train":
@@ -437,15 +441,16 @@ class ClientNode:
                 raise RefusedError(NO_SCORING)
             watched = call.watched
             if watched is not None:
-                blind = replace(watched.observed, training_losses=False, validation_losses=False)
-                watched = replace(watched, observed=blind, measured=())
+                observed = replace(watched.observed, training_losses=False, validation_losses=False)
+                watched = replace(watched, observed=observed, measured=())
             call = replace(call, evaluated=(), watched=watched)
         return call, reason
 
-    def _say_far(self, call: HostCall, results: TrainResults, context: Context) -> None:
-        """Answer by chance whether the client is far from a table, if so agreed: with a draw that only it knows.
+    def _report_far(self, call: HostCall, results: TrainResults, context: Context) -> None:
+        """Replace the report whether the client is far from a table by a randomised response, if required.
 
-        The draw of a simulation follows from the seed. This one is made once for a table, or several would tell.
+        A simulation derives the random draw from the seed. This draw is known only to the client, and made once per
+        table, as repeated draws would disclose the true answer.
         """
         table = call.session.client_table
         if table is None or FAR_KEY not in results.sums or (table.epsilon is None and self._owner.epsilon is None):
@@ -453,24 +458,26 @@ class ClientNode:
         terms = {"epsilon": table.epsilon, "table": table.digest()}
 
         def response() -> float:
-            lies = secrets.SystemRandom().random() < table.lying
-            return float(bool(results.sums[FAR_KEY][0]) ^ lies)
+            flips = secrets.SystemRandom().random() < table.lying
+            return float(bool(results.sums[FAR_KEY][0]) ^ flips)
 
-        told = drawn_once(context.state, table.digest(), lambda: self._paid_once(FAR_KEY, terms, response))
-        results.sums[FAR_KEY] = [told]
+        reported = drawn_once(
+            context.state, table.digest(), lambda: self._answer_within_budget(FAR_KEY, terms, response)
+        )
+        results.sums[FAR_KEY] = [reported]
 
-    def _paid_once(self, name: str, terms: Mapping[str, Any], answer: Callable[[], float]) -> float:
+    def _answer_within_budget(self, name: str, terms: Mapping[str, Any], answer: Callable[[], float]) -> float:
         owner = self._owner
         if owner.epsilon is None or owner.folder is None:
             return answer()
         with alone_with(owner.folder):
             ledger = PrivacyLedger(owner.folder, owner.epsilon, owner.delta)
-            told = ledger.repeated(name, terms)
-            if told is None:
+            answers = ledger.repeated(name, terms)
+            if answers is None:
                 ledger.spend(terms)
-                told = {name: np.array(answer())}
-                ledger.note(name, terms, told)
-        return float(told[name])
+                answers = {name: np.array(answer())}
+                ledger.note(name, terms, answers)
+        return float(answers[name])
 
     def _answer(self, asked: NodeCall, client: int, context: Context) -> QueryResults:
         """Answer a query, within the owner's ε if there is one."""
@@ -481,14 +488,14 @@ class ClientNode:
         terms = {key: value for key, value in call.config.items() if key != FUNCTION_KEY}
         with alone_with(owner.folder):
             ledger = PrivacyLedger(owner.folder, owner.epsilon, owner.delta)
-            told = ledger.repeated(name, terms)
-            if told is None:
+            answers = ledger.repeated(name, terms)
+            if answers is None:
                 results = self._host(client, asked.terms, context, ledger.spend(terms)).query(call)
                 for arrays in results.arrays:
                     ledger.note(name, terms, arrays)
                 return presentable(results, call)
         rows = int(self._host(client, asked.terms, context).facts().client_rows[client])
-        return QueryResults([client], [rows], [told])
+        return QueryResults([client], [rows], [answers])
 
     def _plain_training(self, message: Message, context: Context) -> RecordDict:
         """Answer a train message of any Flower strategy."""
@@ -522,7 +529,7 @@ class ClientNode:
         return RecordDict({METRICS_KEY: MetricRecord({NUM_EXAMPLES_KEY: rows, **shares})})
 
     def _plain_call(self, message: Message, context: Context) -> tuple[ClientHost, HostCall, ArrayRecord]:
-        """Return what does the work, the call that a message amounts to, and the model's record."""
+        """Return the host, the call that corresponds to a message, and the model's record."""
         client = _position(context) or 0
         host = self._host(client, "", context)
         records = [*message.content.array_records.values()]
@@ -533,9 +540,11 @@ class ClientNode:
             vector, integers = flat_vector(records[0], layout), integer_buffers(records[0], layout)
         except ValueError as error:
             raise RefusedError(f"can't use the model that it was sent: {one_line(str(error))}") from error
-        own = {key: value for record in message.content.config_records.values() for key, value in record.items()}
-        told = own.get(ROUND_KEY)
-        config = {**base_config(self._session, told if isinstance(told, int) else 1), **own}
+        message_config = {
+            key: value for record in message.content.config_records.values() for key, value in record.items()
+        }
+        server_round = message_config.get(ROUND_KEY)
+        config = {**base_config(self._session, server_round if isinstance(server_round, int) else 1), **message_config}
         try:
             config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
             LocalTraining.from_config(config)
@@ -546,7 +555,7 @@ class ClientNode:
 
 
 def _reason(error: Exception) -> str:
-    """Return what the driver is told of an error: nothing of the rows; the client's own log has the rest."""
+    """Return the reason reported to the driver, without any data of the rows; the details are logged locally."""
     if isinstance(error, RefusedError | WithheldError):
         reason = str(error)
     elif isinstance(error, FedscoutError):
@@ -559,8 +568,8 @@ def _reason(error: Exception) -> str:
     return reason
 
 
-def _lost(method: str, call: HostCall, client: int) -> TrainResults | EvaluateResults:
-    """Return the answer of a client that has not what it should have kept: it has nothing from now on."""
+def _lost_state_results(method: str, call: HostCall, client: int) -> TrainResults | EvaluateResults:
+    """Return the reply of a client whose state is lost: it continues without a state."""
     reason = "lost what it kept for this training, and begins anew"
     scores = EvaluateResults(failures={client: reason})
     if method == "evaluate":
@@ -569,8 +578,8 @@ def _lost(method: str, call: HostCall, client: int) -> TrainResults | EvaluateRe
     return TrainResults(failures=failures, states={client: {}}, evaluation=scores if call.evaluated else None)
 
 
-def _told_truly(call: HostCall) -> HostCall:
-    """Return a call by which a client says whether it is far from a table without a draw from the session's seed."""
+def _without_seeded_response(call: HostCall) -> HostCall:
+    """Return a call whose report of a far client has no random draw from the session's seed."""
     table = call.session.client_table
     if table is None or table.epsilon is None:
         return call
@@ -578,6 +587,6 @@ def _told_truly(call: HostCall) -> HostCall:
 
 
 def _position(context: Context) -> int | None:
-    """Return the place among the clients that the owner gave this one."""
-    given = context.node_config.get("partition-id")
-    return given if isinstance(given, int) and not isinstance(given, bool) else None
+    """Return the client's position that its owner configured, if any."""
+    partition_id = context.node_config.get("partition-id")
+    return partition_id if isinstance(partition_id, int) and not isinstance(partition_id, bool) else None

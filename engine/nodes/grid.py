@@ -1,25 +1,20 @@
-"""Flower's grid over clients on machines of their own, reached through any Flower grid, such as a SuperLink's.
+"""A grid over clients on remote machines, reached through any Flower grid, such as a SuperLink's.
 
-Each client is a host of its own (`fedscout.engine.grid.host_grid`), so a trial, a detection or a search runs here as in
-a simulation. What differs: calls travel as values (`node_call`), answers are looked at before they are used
-(`checked_answers`), a client that is away or fails is left out of a round's training and scoring, and what clients keep
-stays with them. Between rounds nodes may come, go and come back (`node_roster`).
+Each client is a host of its own (`fedscout.engine.grid.host_grid`), so a trial, a detection or a search runs as in a
+simulation. Differences: calls are sent as values (`NodeCall`), results are validated (`fedscout.engine.nodes.answers`),
+a client that is absent or fails is left out of a round's training and scoring, and client state stays on the clients.
+Nodes may leave, join and return between rounds. Models are summed on the driver, one client after the other; the bits
+are those of a simulation of the same clients.
 
-Models are summed here, each client's after the other; the bits are those of a simulation of the same clients.
+`NodeRoster` maps the nodes of a Flower grid to client numbers from 0 on, from which the clients' random streams derive.
+The numbers follow the positions that owners gave their clients, if all did, else the names; clients that join later get
+the next number. A node with a known name and another id, after a restart, is the same client, unless the previous node
+is still connected and replies. Names are chosen by owners: Flower's node authentication is what restricts who connects.
 
-Who takes part: the nodes that a Flower grid knows, as numbered clients.
-
-Everywhere else a client is a number from 0 on, from which its random streams derive; here alone it has a node's id. The
-numbers follow the positions that owners gave their clients, if all did, else the names; whoever joins later has the
-next one. A node that comes back under its name, with another id after a restart, is the client that it was, unless the
-node that was it before is still there and answers. Names are what owners say: that nobody else can connect is what
-Flower's authentication of nodes is for.
-
-Messages to nodes and their replies, over any Flower grid: sent together, pulled until all are there or time is up.
-
-`Grid.send_and_receive` looks for replies every three seconds, and waits for all or for none; a reply can be pulled
-once. A reply counts if it is to a message that is on its way, and from the node that this went to; one that says that
-it can't be delivered comes from Flower's link.
+`Exchange` sends messages together and polls for replies until all have arrived or the time is up;
+`Grid.send_and_receive` polls only every three seconds and waits for all or none, and a reply can be pulled only once. A
+reply counts if it answers a pending message and comes from that message's node; a report of a failed delivery comes
+from Flower's SuperLink.
 """
 
 from __future__ import annotations
@@ -80,7 +75,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 
 class Exchange:
-    """Messages on their way.
+    """Pending messages and their replies.
 
     Args:
         link: Flower's grid.
@@ -95,14 +90,14 @@ class Exchange:
         self._next = 0
 
     def send(self, message: Message) -> int:
-        """Have a message sent with those that are waiting, at the next look; return its number."""
+        """Queue a message for sending at the next wait; return its number."""
         self._next += 1
         self._waiting[self._next] = message
         self._nodes[self._next] = message.metadata.dst_node_id
         return self._next
 
     def wait(self, numbers: Iterable[int], timeout: float | None) -> bool:
-        """Return whether the replies to some messages are there, at the latest after `timeout` seconds."""
+        """Return whether the replies to these messages have arrived, after at most `timeout` seconds."""
         wanted = {*numbers}
         self._push()
         end = None if timeout is None else time.monotonic() + timeout
@@ -116,7 +111,7 @@ class Exchange:
         return True
 
     def take(self, numbers: Iterable[int]) -> dict[int, Message]:
-        """Hand over the replies to some messages, by number, and wait for the others no longer."""
+        """Return the replies to these messages that have arrived, by number, and drop the others."""
         taken = {*numbers}
         for number in taken:
             self._nodes.pop(number, None)
@@ -125,7 +120,7 @@ class Exchange:
         return {number: self._replies.pop(number) for number in taken if number in self._replies}
 
     def take_arrived(self, numbers: Iterable[int]) -> dict[int, Message]:
-        """Hand over those replies to some messages that are there, and go on waiting for the others."""
+        """Return the replies to these messages that have arrived, and keep waiting for the others."""
         return self.take([number for number in numbers if number in self._replies])
 
     def _push(self) -> None:
@@ -135,9 +130,9 @@ class Exchange:
             self._ids |= {message_id: number for message_id, number in zip(ids, waiting, strict=True) if message_id}
 
     def _pull(self, wanted: Collection[int]) -> bool:
-        """Take in what came; return whether some of what is wanted may still come."""
-        asked = [message_id for message_id, number in self._ids.items() if number in wanted]
-        for reply in self._link.pull_messages(asked) if asked else ():
+        """Pull replies; return whether some of the wanted ones are still outstanding."""
+        message_ids = [message_id for message_id, number in self._ids.items() if number in wanted]
+        for reply in self._link.pull_messages(message_ids) if message_ids else ():
             number = self._ids.get(reply.metadata.reply_to_message_id)
             sender = reply.metadata.src_node_id
             if number is None or not (sender == self._nodes[number] or (reply.has_error() and sender == LINK)):
@@ -164,11 +159,11 @@ STRANGERS_TOLD = 5
 
 @dataclass(frozen=True)
 class Member:
-    """A client and where it is.
+    """A client and its node.
 
     Attributes:
         node: Its node's id; None while it is not connected.
-        introduction: What it said of itself.
+        introduction: Its description of itself.
     """
 
     node: int | None
@@ -176,14 +171,14 @@ class Member:
 
 
 class NodeRoster:
-    """The clients that were met so far, by number.
+    """The clients known so far, by number.
 
     Args:
         link: Flower's grid.
-        wire: Writes and reads messages.
-        model: Digest of the model's layout, which must be the clients' too.
-        greeting: What a client is told and asked first.
-        timeout: Seconds that a client may take to answer.
+        wire: Encodes and decodes messages.
+        model: Digest of the model's layout, which must equal the clients'.
+        greeting: The first message to a client.
+        timeout: Seconds that a client may take to reply.
 
     Attributes:
         members: By number.
@@ -202,12 +197,12 @@ class NodeRoster:
         """Wait for clients, and number them.
 
         Args:
-            at_least: So many must take part.
-            patience: Seconds to wait for them.
-            pause: Seconds between two looks.
+            at_least: Required number of clients.
+            patience: Maximum seconds to wait for them.
+            pause: Seconds between two polls.
 
         Raises:
-            DataError: If they do not come.
+            DataError: If they do not join.
         """
         end = time.monotonic() + patience
         while True:
@@ -216,89 +211,91 @@ class NodeRoster:
             if len(self.members) >= at_least:
                 return
             if time.monotonic() >= end:
-                named = [*self.strangers.items()][:STRANGERS_TOLD]
-                why = "".join(f"; node {node} {reason}" for node, reason in named)
-                came = f"within {patience:g} s {len(self.members)} did{why}"
-                raise DataError(Fault(f"at least {at_least} clients", f"take part, but {came}"))
+                examples = [*self.strangers.items()][:STRANGERS_TOLD]
+                reasons = "".join(f"; node {node} {reason}" for node, reason in examples)
+                outcome = f"within {patience:g} s {len(self.members)} did{reasons}"
+                raise DataError(Fault(f"at least {at_least} clients", f"take part, but {outcome}"))
             time.sleep(pause)
 
     def refresh(self, seconds: float = 0.0) -> None:
-        """Look who is connected, greet who is new, and take in who has answered.
+        """Update the connected nodes, greet new ones, and add those that replied.
 
         Args:
-            seconds: To wait for answers; who takes longer is taken in at a later look.
+            seconds: Time to wait for replies; later ones are handled by a later call.
         """
         connected = {*self.link.get_node_ids()}
         self.members = [member if member.node in connected else replace(member, node=None) for member in self.members]
-        known = {member.node for member in self.members} | self.strangers.keys()
+        known_nodes = {member.node for member in self.members} | self.strangers.keys()
         self._asked = {node: number for node, number in self._asked.items() if node in connected}
-        for node in sorted(connected - known - self._asked.keys()):
+        for node in sorted(connected - known_nodes - self._asked.keys()):
             message = Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}")
             self._asked[node] = self._exchange.send(message)
         if self._asked:
             if not self._exchange.wait(self._asked.values(), seconds) and seconds:
                 logger.warning("%d nodes have not answered within %g s", len(self._asked), seconds)
-            self._take_answers()
+            self._admit_answered()
 
     def is_here(self) -> bool:
-        """Whether anybody is connected."""
+        """Return whether any client is connected."""
         return any(member.node is not None for member in self.members)
 
     def node_of(self, client: int) -> int | None:
-        """Return where a client is; None if it is not connected."""
+        """Return a client's node; None if it is not connected."""
         return self.members[client].node
 
     def rows_of(self, client: int) -> int:
-        """Return how many rows a client can count as, at most."""
+        """Return the upper limit on a client's rows."""
         return self.members[client].introduction.num_rows or UNTOLD_ROWS
 
-    def _take_answers(self) -> None:
-        """Take in who has answered a greeting."""
+    def _admit_answered(self) -> None:
+        """Add the nodes that replied to a greeting."""
         replies = self._exchange.take_arrived(self._asked.values())
-        found: dict[int, Introduction] = {}
+        introductions: dict[int, Introduction] = {}
         for node, number in [*self._asked.items()]:
             if number in replies:
                 del self._asked[node]
                 try:
-                    found[node] = self._read(replies[number])
+                    introductions[node] = self._read(replies[number])
                 except ValueError as error:
                     self._refuse(node, str(error))
-        names = Counter(introduction.name for introduction in found.values())
-        for node, introduction in sorted(found.items(), key=_order(found)):
+        names = Counter(introduction.name for introduction in introductions.values())
+        for node, introduction in sorted(introductions.items(), key=_order(introductions)):
             if names[introduction.name] > 1:
                 self._refuse(node, f"another node has its name, {shown(introduction.name)}")
             else:
-                self._take_in(node, introduction)
+                self._admit(node, introduction)
 
     def _refuse(self, node: int, reason: str) -> None:
         self.strangers[node] = reason
         logger.warning("node %d can't take part: %s", node, reason)
 
     def _read(self, reply: Message) -> Introduction:
-        """Return what a client says of itself.
+        """Return a client's introduction.
 
         Raises:
             ValueError: If it can't take part.
         """
         if reply.has_error():
             raise ValueError(one_line(reply.error.reason or "it gave no reason"))
-        told = self._wire.opened(reply.content)
-        if not isinstance(told, Introduction):
+        greeted = self._wire.opened(reply.content)
+        if not isinstance(greeted, Introduction):
             raise ValueError("it did not introduce itself")
-        if told.version != (own := version("fedscout")):
-            raise ValueError(f"it has version {shown(told.version)} of fedscout, this is {own}")
-        if told.model != self._model:
+        if greeted.version != (own_version := version("fedscout")):
+            raise ValueError(f"it has version {shown(greeted.version)} of fedscout, this is {own_version}")
+        if greeted.model != self._model:
             raise ValueError("it has another model, or other columns or classes")
-        if not 1 <= len(told.name) <= LONGEST_NAME or not told.name.isprintable():
+        if not 1 <= len(greeted.name) <= LONGEST_NAME or not greeted.name.isprintable():
             raise ValueError(
-                f"its name must be of 1 to {LONGEST_NAME} characters that can be printed, got {shown(told.name)}"
+                f"its name must be of 1 to {LONGEST_NAME} characters that can be printed, got {shown(greeted.name)}"
             )
-        if not 0 <= told.num_rows <= MAX_ROWS:
-            raise ValueError(f"it says that it holds {shown(told.num_rows)} rows, which must be from 0 to {MAX_ROWS}")
-        return told
+        if not 0 <= greeted.num_rows <= MAX_ROWS:
+            raise ValueError(
+                f"it says that it holds {shown(greeted.num_rows)} rows, which must be from 0 to {MAX_ROWS}"
+            )
+        return greeted
 
-    def _take_in(self, node: int, introduction: Introduction) -> None:
-        """Number a client, or find it again: after a restart a node has another id, and the old one lingers."""
+    def _admit(self, node: int, introduction: Introduction) -> None:
+        """Number a new client, or reconnect a known one: after a restart its node has another id."""
         for client, member in enumerate(self.members):
             if member.introduction.name == introduction.name:
                 if member.node is not None:
@@ -320,10 +317,10 @@ class NodeRoster:
 
 
 def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introduction]], tuple[int, str, int]]:
-    """Return by what new clients are numbered."""
+    """Return the sort key by which new clients are numbered."""
     positions = [introduction.position for introduction in found.values()]
-    given = None not in positions and len({*positions}) == len(positions)
-    return lambda item: (item[1].position or 0 if given else 0, item[1].name, item[0])
+    use_positions = None not in positions and len({*positions}) == len(positions)
+    return lambda item: (item[1].position or 0 if use_positions else 0, item[1].name, item[0])
 
 
 Results = TrainResults | EvaluateResults | QueryResults | ServeResults
@@ -341,10 +338,10 @@ _TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate"
 
 
 class ServerSide(Protocol):
-    """What the driver's own machine does: a `ClientHost` of no clients."""
+    """The driver's own work: a `ClientHost` without clients."""
 
     def facts(self) -> FederationFacts:
-        """Return what holds for every client: the model's layout, the classes."""
+        """Return the facts that are common to all clients: the model's layout, the classes."""
         ...
 
     def initial_vector(self, seed: int) -> FloatArray:
@@ -352,20 +349,20 @@ class ServerSide(Protocol):
         ...
 
     def serve(self, call: HostCall) -> ServeResults:
-        """Do work on the server's rows."""
+        """Run work on the server's rows."""
         ...
 
 
 @dataclass(frozen=True)
 class PendingCall:
-    """A call on its way.
+    """A call in progress.
 
     Attributes:
-        method: Of a host.
-        client: Whose part it is; None of the server's own work.
-        call: As it was made.
-        number: Its own; None if the client is not connected.
-        sent: When, by this process's clock.
+        method: Method of a host.
+        client: The client; None for the server's own work.
+        call: The request.
+        number: The call's number; None if the client is not connected.
+        sent: Time of sending, by this process's monotonic clock.
     """
 
     method: str
@@ -381,16 +378,16 @@ class NodeGrid(HostGrid[PendingCall]):
     Args:
         roster: The clients.
         server: The driver's own side.
-        wire: Writes and reads messages.
-        session: What the trial fixes; its limit of a round's time is that of each call.
-        trial: Under which clients keep what they keep.
+        wire: Encodes and decodes messages.
+        session: Settings of the trial; its round timeout applies to each call.
+        trial: Key under which clients store their states.
         terms: See `NodeCall`.
 
     Attributes:
-        away: In how many calls each client gave no answer that could be used, and why the last time.
+        away: For each client, the number of calls without a usable result, and the last reason.
 
     Raises:
-        DataError: If clients would have to tell each other of their rows.
+        DataError: If a settings table is combined with a metric, which would disclose rows, or clients do not classify.
     """
 
     clips_for_clients = False
@@ -417,12 +414,12 @@ class NodeGrid(HostGrid[PendingCall]):
         return self._server.initial_vector(seed)
 
     def get_node_ids(self) -> list[int]:
-        """Return the clients' numbers in the grid, with those that have joined since; who is away fails when asked.
+        """Return the clients' numbers in the grid, including new ones; a disconnected client fails when called.
 
-        While nobody is connected it waits, as long as a round may take.
+        While no client is connected it waits, up to the round timeout.
 
         Raises:
-            EngineError: If nobody comes: the trial can go on from its checkpoint.
+            EngineError: If none connects; the trial can resume from its checkpoint.
         """
         limit = self.session.round_timeout_seconds or PATIENCE_SECONDS
         end = time.monotonic() + limit
@@ -434,15 +431,15 @@ class NodeGrid(HostGrid[PendingCall]):
             self._roster.refresh()
         if not self._roster.is_here():
             raise EngineError(f"no client was connected for {limit:g} s; the same run goes on when some are back")
-        told = self._facts()
-        if not np.array_equal(told.client_rows, self.facts.client_rows):
-            self._take_facts(told, told.num_clients)
+        new_facts = self._facts()
+        if not np.array_equal(new_facts.client_rows, self.facts.client_rows):
+            self._take_facts(new_facts, new_facts.num_clients)
         return [*super().get_node_ids()]
 
     def _facts(self) -> FederationFacts:
-        told = [member.introduction for member in self._roster.members]
-        rows = np.array([introduction.num_rows for introduction in told], np.int64)
-        grouped = bool(told) and all(introduction.grouped for introduction in told)
+        introductions = [member.introduction for member in self._roster.members]
+        rows = np.array([introduction.num_rows for introduction in introductions], np.int64)
+        grouped = bool(introductions) and all(introduction.grouped for introduction in introductions)
         facts = self._server.facts()
         if not (facts.classifies and facts.holds_rows):
             raise DataError(
@@ -454,8 +451,8 @@ class NodeGrid(HostGrid[PendingCall]):
                     ),
                 )
             )
-        known = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
-        return replace(known, num_clients=len(told), client_rows=rows, grouped=grouped)
+        common = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
+        return replace(common, num_clients=len(introductions), client_rows=rows, grouped=grouped)
 
     def _start(self, host: int, method: str, call: HostCall) -> PendingCall:
         del host  # each has one client
@@ -466,14 +463,16 @@ class NodeGrid(HostGrid[PendingCall]):
         node = self._roster.node_of(client)
         if node is None:
             return PendingCall(method, client, call)
-        called: Any = method
+        node_method: Any = method
         flight = PendingCall(method, client, call, next(self._numbers))
         assert flight.number is not None
-        self._waiting.setdefault(node, []).append((flight.number, NodeCall(called, call, self._trial, self._terms)))
+        self._waiting.setdefault(node, []).append(
+            (flight.number, NodeCall(node_method, call, self._trial, self._terms))
+        )
         return flight
 
     def _send(self) -> None:
-        """Send every node what waits for it, as one message."""
+        """Send each node its pending calls as one message."""
         waiting, self._waiting = self._waiting, {}
         ttl = self.session.round_timeout_seconds
         for node, calls in waiting.items():
@@ -487,28 +486,32 @@ class NodeGrid(HostGrid[PendingCall]):
             self._message_of |= dict.fromkeys((number for number, _ in calls), self._exchange.send(message))
 
     def _receive(self, messages: Collection[int]) -> None:
-        """Take in the answers of those messages that were answered, and wait for the others no longer."""
+        """Store the results of the messages that were answered, and drop the others."""
         for message, reply in self._exchange.take(messages).items():
-            numbers = [number for number, one in self._message_of.items() if one == message]
+            numbers = [number for number, message_number in self._message_of.items() if message_number == message]
             self._arrived |= zip(numbers, self._answers(reply, len(numbers)), strict=True)
-        self._message_of = {number: one for number, one in self._message_of.items() if one not in messages}
+        self._message_of = {
+            number: message_number
+            for number, message_number in self._message_of.items()
+            if message_number not in messages
+        }
 
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
         self._send()
         sent = {self._message_of[flight.number] for flight in handles if flight.number in self._message_of}
         limit = self.session.round_timeout_seconds
-        left = (
+        remaining = (
             None if limit is None else min((flight.sent for flight in handles), default=0.0) + limit - time.monotonic()
         )
-        waits = [max(0.0, seconds) for seconds in (timeout, left) if seconds is not None]
+        waits = [max(0.0, seconds) for seconds in (timeout, remaining) if seconds is not None]
         complete = self._exchange.wait(sent, min(waits, default=None))
-        if not complete and (left is None or (timeout is not None and timeout < left)):
+        if not complete and (remaining is None or (timeout is not None and timeout < remaining)):
             return None
         self._receive(sent)
-        return self._alike([self._result(flight) for flight in handles])
+        return self._drop_deviating([self._result(flight) for flight in handles])
 
-    def _alike(self, results: list[Results]) -> list[Results]:
-        """Return the results of one call, without those that have another form than most."""
+    def _drop_deviating(self, results: list[Results]) -> list[Results]:
+        """Return the results of one call, without those of another form than the majority."""
         trained = [result for result in results if isinstance(result, TrainResults)]
         queried = [result for result in results if isinstance(result, QueryResults)]
         alike: list[Results] = [*like_most(trained), *like_most(queried)]
@@ -517,7 +520,7 @@ class NodeGrid(HostGrid[PendingCall]):
         for before, after in zip(results, alike, strict=True):
             if before is not after and isinstance(after, TrainResults | QueryResults):
                 for client, reason in after.failures.items():
-                    self._miss(client, reason)
+                    self._record_absence(client, reason)
         return alike
 
     def _give_up(self, handles: Sequence[PendingCall]) -> None:
@@ -526,7 +529,7 @@ class NodeGrid(HostGrid[PendingCall]):
             self._arrived.pop(flight.number or 0, None)
 
     def _result(self, flight: PendingCall) -> Results:
-        """Return what a call gave; of a client without an answer that can be used, why."""
+        """Return the result of a call, or a failure of a client without a usable result."""
         if flight.client is None:
             return self._server.serve(flight.call)
         limit = self.session.round_timeout_seconds or 0
@@ -540,16 +543,19 @@ class NodeGrid(HostGrid[PendingCall]):
             return self._absent(flight, str(error), timed_out=error is late and flight.number is not None)
 
     def _answers(self, reply: Message, num_calls: int) -> Sequence[Any]:
-        """Return what a client answered to each call of a message, or why that can't be used."""
+        """Return a client's result of each call of a message, or the reason why it can't be used."""
         if reply.has_error():
             return [AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
         try:
-            told = self._wire.opened(reply.content)
+            content = self._wire.opened(reply.content)
         except ValueError as error:
             return [error] * num_calls
-        if not isinstance(told, NodeAnswers) or len(told.answers) != num_calls:
+        if not isinstance(content, NodeAnswers) or len(content.answers) != num_calls:
             return [AnswerError("it answered something else than it was asked")] * num_calls
-        return [AnswerError(one_line(one.reason)) if isinstance(one, Refusal) else one for one in told.answers]
+        return [
+            AnswerError(one_line(answer.reason)) if isinstance(answer, Refusal) else answer
+            for answer in content.answers
+        ]
 
     def _checked(self, flight: PendingCall, answer: Any) -> Results:
         client = flight.client
@@ -563,19 +569,19 @@ class NodeGrid(HostGrid[PendingCall]):
         if results.evaluation is not None:
             results.evaluation = self._scored(client, results.evaluation)
         for reason in results.failures.values():
-            self._miss(client, reason)
+            self._record_absence(client, reason)
         return results
 
     def _scored(self, client: int, scores: EvaluateResults) -> EvaluateResults:
-        """Return scores; where a client has none, the others' are those of the round."""
+        """Return scores, with failures recorded; a round's scores are those of the remaining clients."""
         if scores.failures:
-            self._miss(client, scores.failures[client])
+            self._record_absence(client, scores.failures[client])
         return replace(scores, failures={})
 
     def _absent(self, flight: PendingCall, reason: str, timed_out: bool) -> Results:
         client, call = flight.client, flight.call
         assert client is not None
-        self._miss(client, reason)
+        self._record_absence(client, reason)
         if flight.method == "query":
             return QueryResults(failures={client: reason})
         if flight.method == "evaluate":
@@ -585,9 +591,9 @@ class NodeGrid(HostGrid[PendingCall]):
             failures={client: reason} if trained else {}, hanging=[client] if timed_out and trained else []
         )
 
-    def _miss(self, client: int, reason: str) -> None:
-        times, before = self.away.get(client, (0, ""))
-        if reason != before:
+    def _record_absence(self, client: int, reason: str) -> None:
+        count, last_reason = self.away.get(client, (0, ""))
+        if reason != last_reason:
             name = self._roster.members[client].introduction.name
             logger.warning("round %d: client %d (%s): %s", self.server_round, client, shown(name), reason)
-        self.away[client] = (times + 1, reason)
+        self.away[client] = (count + 1, reason)

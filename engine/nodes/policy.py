@@ -1,27 +1,23 @@
-"""What the owner of a client's data allows, and the ledger of the privacy that was spent.
+"""A data owner's policy, which the client enforces for any server, and the ledger of the privacy budget.
 
-What the owner of a client's data allows, whatever a server asks.
-
-It is a TOML file on the client's machine, of which everything may be left out:
+The policy is a TOML file on the client's machine, in which every key is optional:
 
 ```
 trains = true
 scores = true
-queries = ["label_counts", "feature_moments"]   # left out: all that the program knows; [] is none
+queries = ["label_counts", "feature_moments"]   # default: all supported queries; [] is none
 min_release = 10
 epsilon = 2.0                                   # of all queries that are ever answered, none without noise
 folder = "/var/lib/fedscout"                    # what was answered, and what the client keeps between rounds
 ```
 
-ε counts answers to queries. Models that are trained and scores that are given to models are no such answers and cost
-nothing of it: `trains = false` and `scores = false` forbid them. Who forgets the folder forgets what was spent.
+ε covers answers to queries. Trained models and scores of models do not consume it: `trains = false` and `scores =
+false` forbid them. If the folder is deleted, the record of the spent budget is lost.
 
-How much privacy a client has given away, kept on its own disk: ε adds up over all that it ever answered.
-
-By sequential composition (Dwork and Roth 2014, Theorem 3.16) answers on several terms cost the sum of their ε. On the
-same terms, which are the noise's and the study's, a query is answered once and repeated from here: noise that is drawn
-anew could be averaged away. The ε of terms is that of all queries that are asked on them together
-(`fedscout.detectors.privacy`), and spent before the first of them is answered.
+The ledger is stored on the client's disk; ε adds up over all answers ever given. By sequential composition (Dwork and
+Roth 2014, Theorem 3.16) answers on several terms cost the sum of their ε. On the same terms, which are those of the
+noise and the study, a query is answered once and then repeated from the ledger: new noise could be averaged away. The ε
+of terms covers all queries on them together (`fedscout.detectors.privacy`), and is spent before the first answer.
 """
 
 from __future__ import annotations
@@ -49,11 +45,11 @@ NO_SCORING = "the owner of its data does not allow scoring"
 
 
 class RefusedError(Exception):
-    """The owner does not allow what was asked."""
+    """The owner does not allow the request."""
 
 
 class OwnerPolicy(BaseModel):
-    """What a client does for others."""
+    """What the owner allows others to do with the data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -76,13 +72,13 @@ class OwnerPolicy(BaseModel):
     folder: Path | None = Field(default=None, strict=False, description="where it keeps what it must not forget")
 
     @model_validator(mode="after")
-    def _counted(self) -> OwnerPolicy:
+    def _check_folder(self) -> OwnerPolicy:
         if self.epsilon is not None and self.folder is None:
             raise ValueError("must have a folder beside epsilon, as what was spent of it is counted there")
         return self
 
     def check(self, method: Method, query: str = "") -> None:
-        """Return if the owner allows what a method of a host does.
+        """Check that the owner allows a host's method.
 
         Raises:
             RefusedError: If not.
@@ -96,10 +92,10 @@ class OwnerPolicy(BaseModel):
 
 
 def read_policy(path: Path) -> OwnerPolicy:
-    """Read a policy file; paths in it start where it lies.
+    """Read a policy file; relative paths in it are relative to its folder.
 
     Raises:
-        ConfigurationError: If it can't be read, or says something else.
+        ConfigurationError: If it can't be read, or is invalid.
     """
     try:
         policy = OwnerPolicy.model_validate(tomllib.loads(path.read_text()))
@@ -110,8 +106,8 @@ def read_policy(path: Path) -> OwnerPolicy:
     except (UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(Fault(f"the owner's policy {path}", "be TOML, and is no such text")) from error
     except ValidationError as error:
-        keys = [(".".join(map(str, each["loc"])), each) for each in details(error)]
-        faults = [fault_of(shown(key) if "." in key else key, each) for key, each in keys]
+        keys = [(".".join(map(str, problem["loc"])), problem) for problem in details(error)]
+        faults = [fault_of(shown(key) if "." in key else key, problem) for key, problem in keys]
         raise ConfigurationError([Fault(path, problem=fault) for fault in faults]) from error
     if policy.folder is None:
         return policy
@@ -124,15 +120,15 @@ SLACK = 1e-9
 
 
 class PrivacyLedger:
-    """What was answered and what it cost.
+    """The answers given and their cost.
 
     Args:
-        folder: Of the ledger.
-        budget: ε of everything.
+        folder: The ledger's folder.
+        budget: ε of all answers together.
         delta: δ of each set of answers.
 
     Raises:
-        DataError: If what was spent can't be told: nothing more is given then.
+        DataError: If the spent budget can't be read; no further answers are given then.
     """
 
     def __init__(self, folder: Path, budget: float, delta: float) -> None:
@@ -148,19 +144,19 @@ class PrivacyLedger:
 
     @property
     def spent(self) -> float:
-        """ε so far."""
+        """The ε spent so far."""
         return float(sum(entry["epsilon"] for entry in self._entries.values()))
 
     def repeated(self, query: str, terms: Mapping[str, Any]) -> Arrays | None:
-        """Return what was answered to a query on these terms; None if nothing was."""
-        told = self._entries.get(_digest(terms), {}).get("answers", {}).get(query)
-        return None if told is None else {name: np.array(values, kind) for name, (kind, values) in told.items()}
+        """Return the earlier answer to a query on these terms; None if there is none."""
+        answer = self._entries.get(_digest(terms), {}).get("answers", {}).get(query)
+        return None if answer is None else {name: np.array(values, kind) for name, (kind, values) in answer.items()}
 
     def spend(self, terms: Mapping[str, Any]) -> Privacy:
-        """Pay for what is asked on these terms, and return what noise must give.
+        """Charge the ε of these terms, unless already charged, and return the privacy that noise must provide.
 
         Raises:
-            WithheldError: If they name no noise, or more is asked than is left.
+            WithheldError: If they specify no ε, or more than the remaining budget.
         """
         epsilon = terms.get("epsilon")
         if not isinstance(epsilon, int | float) or isinstance(epsilon, bool) or not epsilon > 0:
@@ -173,7 +169,7 @@ class PrivacyLedger:
         return Privacy(float(epsilon), self._delta, secure=True)
 
     def note(self, query: str, terms: Mapping[str, Any], arrays: Arrays) -> None:
-        """Remember what was answered."""
+        """Store an answer."""
         answers = self._entries[_digest(terms)]["answers"]
         answers[query] = {name: (array.dtype.str, array.tolist()) for name, array in arrays.items()}
         self._write()
@@ -184,7 +180,7 @@ class PrivacyLedger:
 
 @contextmanager
 def alone_with(folder: Path) -> Iterator[None]:
-    """Keep other processes from counting in a folder: two that have read the same would both spend."""
+    """Lock a folder against other processes, as two that read the same balance would both spend it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,29 +1,22 @@
-"""The protocol between a driver and a client on another machine: calls, answers, and their encoding as values.
+"""The protocol between a driver and a remote client: calls, results, and their encoding as values, never code.
 
-What a driver and a client on a machine of its own say to each other, and how it travels: values, never code.
+A call holds one client's part of the work as a host receives it (`fedscout.engine.messages.calls`). It is sent as one
+JSON document with the arrays in a separate record, so a forged message can contain wrong numbers but executes nothing.
 
-A call holds the work of one client as a host gets it (`fedscout.engine.messages.calls`). It travels as one JSON
-document beside its arrays (`wire_values`), so whoever forges a message can tell wrong numbers and have nothing run.
-
-How values travel between machines: one JSON document and the arrays beside it.
-
-A checkpoint's form of values (`fedscout.engine.trials.checkpoint`) reads what this machine wrote; here the other side
-may be anybody. So a document can name the classes that the reader has been told of and nothing else, refers to nothing
-(few bytes can't stand for many), and what it says of a field must be of the field's type: who is handed a value need
-not look at its types again.
+The checkpoint format (`fedscout.engine.trials.checkpoint`) reads only files of the same machine; here the other side is
+untrusted. So a document can name only the classes given to the reader, has no references (few bytes can't expand to
+many), and every field must match its declared type: code that receives a value need not check its types again.
 
 | document | value |
 | --- | --- |
-| `null`, a truth value, a number, a text | itself |
-| an object | a dictionary of texts |
-| `["list", …]`, `["tuple", …]`, `["frozenset", …]` | its items |
+| `null`, boolean, number, string | itself |
+| an object | a dictionary with string keys |
+| `["list", …]`, `["tuple", …]`, `["frozenset", …]` | a collection of the items |
 | `["dict", [key, value], …]` | another dictionary |
-| `["array", 3]` | the fourth of the arrays, of numbers |
-| `["scalar", "<f8", "…"]` | a number of NumPy's, its bytes in hexadecimal |
-| `["fractions", [6], [1, 2], …]` | an array of fractions, its shape, then numerators and denominators |
+| `["array", 3]` | the fourth of the arrays, which are numeric |
+| `["scalar", "<f8", "…"]` | a NumPy scalar, its bytes in hexadecimal |
+| `["fractions", [6], [1, 2], …]` | an array of fractions: its shape, then numerators and denominators |
 | `["made", class, fields]` | a dataclass or a pydantic model |
-
-Whether a value is of the type that a field is declared with, of the types that the engine's values use.
 """
 
 from __future__ import annotations
@@ -65,28 +58,28 @@ from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
 from fedscout.engine.text import shown
 from fedscout.engine.trials.checkpoint import name_of
 
-_KNOWN: dict[type, Mapping[str, Any]] = {}
+_FIELD_TYPES: dict[type, Mapping[str, Any]] = {}
 
 
 def field_types(kind: Any) -> Mapping[str, Any]:
     """Return the declared types of a dataclass's fields."""
-    if kind not in _KNOWN:
+    if kind not in _FIELD_TYPES:
         hints = get_type_hints(kind)
-        _KNOWN[kind] = {each.name: hints[each.name] for each in fields(kind)}
-    return _KNOWN[kind]
+        _FIELD_TYPES[kind] = {each.name: hints[each.name] for each in fields(kind)}
+    return _FIELD_TYPES[kind]
 
 
 def dataclasses_in(expected: Any) -> set[type]:
-    """Return the dataclasses that a type names, and those that their fields name."""
+    """Return the dataclasses in a type, including those in their fields' types."""
     if isinstance(expected, type) and is_dataclass(expected):
         return {expected}.union(*map(dataclasses_in, field_types(expected).values()))
     return set().union(*map(dataclasses_in, get_args(expected)))
 
 
 def fits(value: Any, expected: Any) -> bool:  # noqa: PLR0911 - one case a line
-    """Return whether a value is of a type; a truth value is no number, a whole number may stand for any.
+    """Return whether a value has a type; a bool is not a number, an int matches float.
 
-    One of NumPy's numbers may stand for an array of no dimension.
+    A NumPy scalar matches an array type, as an array without dimensions.
     """
     origin, arguments = get_origin(expected), get_args(expected)
     if expected is Any:
@@ -96,7 +89,7 @@ def fits(value: Any, expected: Any) -> bool:  # noqa: PLR0911 - one case a line
     if origin is Literal:
         return any(type(value) is type(each) and value == each for each in arguments)
     if origin is np.ndarray:
-        return isinstance(value, np.ndarray | np.generic) and _holds(value.dtype, arguments[1])
+        return isinstance(value, np.ndarray | np.generic) and _dtype_matches(value.dtype, arguments[1])
     if origin is tuple and arguments[-1] is not Ellipsis:
         return isinstance(value, tuple) and len(value) == len(arguments) and all(map(fits, value, arguments))
     if origin is not None and issubclass(origin, Mapping):
@@ -106,16 +99,16 @@ def fits(value: Any, expected: Any) -> bool:  # noqa: PLR0911 - one case a line
     if origin is not None:
         kind: Any = list if origin is Sequence else origin
         return isinstance(value, kind) and all(fits(item, arguments[0]) for item in value)
-    return _is_of(value, expected)
+    return _is_instance(value, expected)
 
 
-def _holds(dtype: np.dtype[Any], expected: Any) -> bool:
-    """Return whether an array's type is that of `numpy.dtype[...]`."""
+def _dtype_matches(dtype: np.dtype[Any], expected: Any) -> bool:
+    """Return whether an array's dtype matches `numpy.dtype[...]`."""
     (kind,) = get_args(expected)
     return kind is Any or np.issubdtype(dtype, kind)
 
 
-def _is_of(value: Any, expected: Any) -> bool:
+def _is_instance(value: Any, expected: Any) -> bool:
     if expected in (int, float):
         numbers: Any = (int, np.integer) if expected is int else (int, float, np.integer, np.floating)
         return isinstance(value, numbers) and not isinstance(value, bool)
@@ -137,17 +130,17 @@ _SERIES: Mapping[type, str] = {list: "list", tuple: "tuple", frozenset: "frozens
 
 
 class UnsendableError(Exception):
-    """Something can't travel; the text says what."""
+    """A value can't be sent; the message says which."""
 
 
 class ValueWriter:
-    """Writes values.
+    """Encodes values.
 
     Args:
-        names: Of the classes that may travel.
+        names: Names of the classes that may be sent.
 
     Attributes:
-        arrays: What lies beside the document.
+        arrays: The arrays to be sent with the document.
     """
 
     def __init__(self, names: Mapping[type, str]) -> None:
@@ -191,11 +184,11 @@ class ValueWriter:
 
 
 class ValueReader:
-    """Reads values.
+    """Decodes values.
 
     Args:
-        classes: That may be made, by name.
-        arrays: What lies beside the document.
+        classes: The classes that may be built, by name.
+        arrays: The arrays sent with the document.
     """
 
     def __init__(self, classes: Mapping[str, type], arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -205,7 +198,7 @@ class ValueReader:
         """Return the value of a document.
 
         Raises:
-            ValueError: If it has none.
+            ValueError: If it is invalid.
         """
         if level > DEEPEST:
             raise ValueError("it is nested too deeply")
@@ -230,7 +223,7 @@ class ValueReader:
             case ["fractions", [*shape], *items]:
                 return _fractions(shape, items)
             case ["made", str(name), dict(given)] if name in self._classes:
-                return _made(self._classes[name], {key: self.value(item, deeper) for key, item in given.items()})
+                return _build(self._classes[name], {key: self.value(item, deeper) for key, item in given.items()})
         raise ValueError(f"it says {shown(document)[:100]}, which stands for nothing")
 
     def _item(self, item: Document, level: int) -> tuple[Any, Any]:
@@ -250,8 +243,8 @@ def _names(kind: type) -> list[str]:
     return [*kind.model_fields] if issubclass(kind, BaseModel) else [each.name for each in fields(kind)]  # type: ignore[arg-type]
 
 
-def _made(kind: Any, given: Mapping[str, Any]) -> Any:
-    """Return a dataclass or a model with these fields."""
+def _build(kind: Any, given: Mapping[str, Any]) -> Any:
+    """Return a dataclass or a model with these fields, after checking their types."""
     name = kind.__name__
     if [*given] != _names(kind):
         raise ValueError(f"a {name} must have the fields {', '.join(_names(kind))}, got {shown([*given])[:100]}")
@@ -266,8 +259,8 @@ def _made(kind: Any, given: Mapping[str, Any]) -> Any:
 def _scalar(kind: str, content: str) -> np.generic:
     if len(kind) > 3 or np.dtype(kind).kind not in NUMBERS:
         raise ValueError("a scalar must be a number")
-    (found,) = np.frombuffer(bytes.fromhex(content), kind)
-    number: np.generic = found
+    (scalar,) = np.frombuffer(bytes.fromhex(content), kind)
+    number: np.generic = scalar
     return number
 
 
@@ -304,10 +297,11 @@ class NodeCall:
     """One client's part of the work.
 
     Attributes:
-        method: Of a client host.
-        call: For that client alone; of what clients keep it holds marks (see `kept_states`).
-        trial: Tells what a client keeps for one trial from what it keeps for others.
-        terms: Digest of what driver and clients have agreed on about the rows; empty says nothing of it.
+        method: Method of a client host.
+        call: The request for that client alone; client states are replaced by marks (see
+            `fedscout.engine.nodes.client`).
+        trial: Key under which the client stores its state for this trial.
+        terms: Digest of the agreement between driver and clients about the rows; empty means none.
     """
 
     method: Method
@@ -318,31 +312,31 @@ class NodeCall:
 
 @dataclass(frozen=True)
 class NodeCalls:
-    """All that one client is asked at a time: on its machine a process starts for every message."""
+    """All concurrent calls of one client, as its machine starts a process for every message."""
 
     calls: tuple[NodeCall, ...]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a client did not do one of its calls; the text holds nothing of its rows."""
+    """Why a client did not perform a call; the text discloses nothing of its rows."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class NodeAnswers:
-    """What a client answers, in the order of its calls."""
+    """A client's results, in the order of its calls."""
 
     answers: tuple[TrainResults | EvaluateResults | QueryResults | Refusal, ...]
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """Asks a client who it is.
+    """Request for a client's introduction.
 
     Attributes:
-        asks_rows: Whether it is to say how many rows it holds.
+        asks_rows: Whether it should report its number of rows.
         terms: See `NodeCall`.
     """
 
@@ -352,15 +346,15 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a client says of itself.
+    """A client's description of itself.
 
     Attributes:
-        name: The same whenever it connects.
-        position: Among the clients, if its owner gave it one.
-        num_rows: Local rows; 0 if it does not say.
-        grouped: Whether it knows which of its rows belong together.
+        name: The same for every connection.
+        position: Position among the clients, if its owner configured one.
+        num_rows: Local rows; 0 if not disclosed.
+        grouped: Whether its rows have known groups.
         model: Digest of its model's layout.
-        version: Of this program on its machine.
+        version: Version of this program on its machine.
     """
 
     name: str
@@ -372,10 +366,10 @@ class Introduction:
 
 
 def model_digest(facts: FederationFacts) -> str:
-    """Return the digest of what driver and clients must have alike: the model's tensors and the classes."""
+    """Return the digest of what driver and clients must share: the model's tensors and the classes."""
     tensors = [(name, slot.shape) for name, slot in facts.layout.entries.items()]
-    told = json.dumps([tensors, facts.num_classes, facts.classifies])
-    return hashlib.sha256(told.encode()).hexdigest()
+    document = json.dumps([tensors, facts.num_classes, facts.classifies])
+    return hashlib.sha256(document.encode()).hexdigest()
 
 
 VALUES: tuple[type, ...] = (
@@ -389,23 +383,23 @@ VALUES: tuple[type, ...] = (
 
 
 def algorithms_of(package: str) -> tuple[type, ...]:
-    """Return the client algorithms that a package defines, of those that were imported, and what they are made of."""
+    """Return the imported client algorithms that a package defines, and the dataclasses in their fields."""
 
     def below(kind: type[ClientAlgorithm]) -> Iterator[type[ClientAlgorithm]]:
         for each in kind.__subclasses__():
             yield each
             yield from below(each)
 
-    inside = {kind for kind in below(ClientAlgorithm) if f"{kind.__module__}.".startswith(f"{package}.")}
-    parts = {part for kind in inside for hint in field_types(kind).values() for part in dataclasses_in(hint)}
-    return (ClientAlgorithm, *sorted(inside | parts, key=name_of))
+    algorithms = {kind for kind in below(ClientAlgorithm) if f"{kind.__module__}.".startswith(f"{package}.")}
+    parts = {part for kind in algorithms for hint in field_types(kind).values() for part in dataclasses_in(hint)}
+    return (ClientAlgorithm, *sorted(algorithms | parts, key=name_of))
 
 
 class Wire:
-    """Writes and reads what travels.
+    """Encodes and decodes messages.
 
     Args:
-        algorithms: The client algorithms that may.
+        algorithms: The client algorithms that may be sent.
     """
 
     def __init__(self, algorithms: Sequence[type] = ()) -> None:
@@ -414,23 +408,23 @@ class Wire:
         self._sent: OrderedDict[int, tuple[npt.NDArray[Any], Array]] = OrderedDict()
 
     def packed(self, value: Any) -> RecordDict:
-        """Return a value as the content of a message.
+        """Return the message content of a value.
 
         Raises:
-            UnsendableError: If something in it may not travel.
+            UnsendableError: If something in it may not be sent.
         """
         writer = ValueWriter(self._names)
-        document = json.dumps(writer.document(_checked(value)))
+        document = json.dumps(writer.document(_without_code(value)))
         record = ArrayRecord()
         for number, array in enumerate(writer.arrays):
             record[str(number)] = self._array(array)
         return RecordDict({DOCUMENT_KEY: ConfigRecord({DOCUMENT_KEY: document}), VALUES_KEY: record})
 
     def opened(self, content: RecordDict) -> Any:
-        """Return the value that a message holds.
+        """Return the value of a message content.
 
         Raises:
-            ValueError: If it holds none that may travel.
+            ValueError: If it is invalid.
         """
         try:
             config, record = content.config_records[DOCUMENT_KEY], content.array_records[VALUES_KEY]
@@ -438,7 +432,7 @@ class Wire:
             if not isinstance(text, str) or len(text) > LONGEST_DOCUMENT:
                 raise ValueError(f"its document must be a text of at most {LONGEST_DOCUMENT} characters")
             arrays = [numbers_of(record[str(number)]) for number in range(len(record))]
-            return _checked(ValueReader(self._classes, arrays).value(json.loads(text)))
+            return _without_code(ValueReader(self._classes, arrays).value(json.loads(text)))
         except UnsendableError as error:
             raise ValueError(str(error)) from error
         except ValidationError as error:
@@ -447,22 +441,22 @@ class Wire:
             raise ValueError(f"it can't be read ({type(error).__name__}: {one_line(str(error))})") from error
 
     def _array(self, array: npt.NDArray[Any]) -> Array:
-        """Return an array as it travels; one that goes to many, such as the model, is made once."""
-        known = self._sent.get(id(array))
-        if known is not None and known[0] is array:
-            return known[1]
-        made = Array(np.asarray(array, order="C"))
-        self._sent[id(array)] = (array, made)
+        """Return the encoded array; the last few are cached, as the model is sent to many clients."""
+        cached = self._sent.get(id(array))
+        if cached is not None and cached[0] is array:
+            return cached[1]
+        encoded = Array(np.asarray(array, order="C"))
+        self._sent[id(array)] = (array, encoded)
         if len(self._sent) > ARRAYS_KEPT:
             self._sent.popitem(last=False)
-        return made
+        return encoded
 
 
 def numbers_of(array: Array) -> npt.NDArray[Any]:
-    """Return the values of an array that was sent: numbers, as many as are there.
+    """Return the values of a received numeric array.
 
     Raises:
-        ValueError: If it holds something else, or says that it holds more.
+        ValueError: If it is not numeric, or its size differs from its header.
     """
     if array.stype != SType.NUMPY:
         raise ValueError(f"an array must be NumPy's, got {shown(array.stype)}")
@@ -476,8 +470,8 @@ def numbers_of(array: Array) -> npt.NDArray[Any]:
     return values.reshape(shape, order="F" if in_columns else "C")
 
 
-def _checked(value: Any) -> Any:
-    """Return what travels, if it names no code: of a table's metrics those that every client knows."""
+def _without_code(value: Any) -> Any:
+    """Return a value unless it names code: a table's metric must be one that every client has."""
     table = value.call.session.client_table if isinstance(value, NodeCall) else None
     if table is not None and (table.metric not in METRICS or table.folder):
         raise UnsendableError(f"client_settings.metric must be one of {', '.join(METRICS)}, as no code travels")
@@ -485,6 +479,6 @@ def _checked(value: Any) -> Any:
 
 
 def one_line(text: str) -> str:
-    """Return what another machine says, on one line, its control characters visible; of a long one the beginning."""
+    """Return text of another machine on one line, truncated, with control characters escaped."""
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:LONGEST_REASON])
     return line if len(text) <= LONGEST_REASON else f"{line}…"

@@ -1,1 +1,1 @@
-"""This machine: whole-file writes, folder locks, signals, orphan processes, memory, starting Ray, Ray's innards."""
+"""Operating system and Ray: atomic file writes, folder locks, signals, orphan processes, memory, storage."""

@@ -1,14 +1,11 @@
-"""Atomic whole-file writes, JSON files and folder locks.
+"""Atomic file writes, JSON files and folder locks.
 
-Write a file so that a reader, or the next run after a crash, sees all of it or nothing.
+A file is written so that a reader, or the next run after a crash, sees all of it or nothing.
 
-Reading a JSON file that anybody may have written: it holds one object, or the reason why not is told.
-
-A folder for one process at a time, by a lock that ends with the process that holds it, however it ends.
-
-The lock is `flock` on a file in the folder. It holds between processes of one machine, and between machines on file
-systems that pass it on: NFS (as Linux mounts it, unless `nolock` or `local_lock` is given), Lustre mounted with
-`flock`, GPFS, CephFS. A file system that knows no locks is refused.
+A folder is locked for one process by `flock` on a file in it, which is released when the process ends in any way. The
+lock works between processes of one machine, and between machines on file systems that propagate it: NFS (as Linux
+mounts it, unless `nolock` or `local_lock` is given), Lustre mounted with `flock`, GPFS, CephFS. A file system without
+locks is rejected.
 """
 
 from __future__ import annotations
@@ -29,14 +26,14 @@ from fedscout.engine.errors import EngineError, Fault, LogError
 from fedscout.engine.runtime.processes import OWN_MARK, end_orphans
 from fedscout.engine.runtime.storage import hand_on, hand_on_removal
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = re.compile(r"\..*\.\d+\.tmp", re.DOTALL)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write to a hidden file beside `path`, flush it to disk, and rename it into place; make its folder.
+    """Write to a hidden file next to `path`, flush it to disk, and rename it into place; create its folder.
 
-    A file of a folder that is kept elsewhere (`storage`) is there, too, when this returns.
+    A file in a folder mounted from a storage (`storage`) is also in the storage when this returns.
     """
     with folder_made(path.parent):
         temporary = write_beside(path, write)
@@ -48,25 +45,25 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it is there, also from where it is kept."""
+    """Remove a file, if it exists, also from its storage."""
     path.unlink(missing_ok=True)
     hand_on_removal(path)
 
 
 def move_file(path: Path, target: Path) -> None:
-    """Rename a file, also where it is kept."""
+    """Rename a file, also in its storage."""
     path.rename(target)
     hand_on(target)
     hand_on_removal(path)
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """Return a document as every JSON file holds it; equal documents are equal texts."""
+    """Return the canonical text of a JSON file; equal documents give equal texts."""
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def write_beside(path: Path, write: Callable[[Path], object]) -> Path:
-    """Write to a hidden file beside `path`, flush it to disk, and return it; nothing is left if that fails."""
+    """Write to a hidden file next to `path`, flush it to disk, and return it; leave nothing on failure."""
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         write(temporary)
@@ -81,37 +78,37 @@ def write_beside(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def remove_quietly(path: Path) -> None:
-    """Remove a file, if that goes: what hinders the writing may hinder this, and is what is told."""
+    """Remove a file and ignore errors, so that they do not hide the error of a failed write."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def folder_made(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; a block that fails leaves none of them that is empty."""
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    """Create a folder and its parents; if the block fails, remove those that are still empty."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for each in made:
+        for each in missing:
             with suppress(OSError):
                 each.rmdir()
         raise
 
 
 def not_written(path: Path, error: OSError) -> Fault:
-    """Return what could not be written and why, with the room that is left where that is the reason."""
+    """Return the fault of a failed write, with the free space if the disk is full."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     hint = None
-    if error.errno in _NO_ROOM:
-        there = next(folder for folder in path.absolute().parents if folder.is_dir())
-        hint = f"{_readable(shutil.disk_usage(there).free)} are free there"
+    if error.errno in _DISK_FULL:
+        existing = next(folder for folder in path.absolute().parents if folder.is_dir())
+        hint = f"{_readable(shutil.disk_usage(existing).free)} are free there"
     return Fault(path, problem=f"can't be written: {reason}", hint=hint)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes were writing in a folder; nobody else may be writing there."""
+    """Remove unfinished files of killed processes in a folder; no other process may be writing there."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if is_unfinished(path) and (path.is_file() or path.is_symlink()):
             with suppress(OSError):
@@ -119,7 +116,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file is called as `write_beside` calls what it has not finished."""
+    """Return whether a file has the name of an unfinished file of `write_beside`."""
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
@@ -127,19 +124,19 @@ FolderIdentity = tuple[int, int]
 
 
 def folder_identity(folder: Path) -> FolderIdentity | None:
-    """Return by what a folder is told from another of its name; None if it is not there."""
+    """Return the identity of a folder, which differs for another folder of the same path; None if it is missing."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_same_folder(folder: Path, identity: FolderIdentity | None) -> None:
-    """Refuse to write into a folder that took the place of the one that was opened, or is gone.
+    """Check that a folder is still the one that was opened.
 
     Raises:
-        EngineError: If it is another; `identity` None is any.
+        EngineError: If it was replaced or removed; `identity` None accepts any folder.
     """
     if identity is not None and folder_identity(folder) != identity:
         raise EngineError(f"{folder} was moved away or removed while it was written to; what is there stays as it is")
@@ -154,12 +151,12 @@ def _readable(num_bytes: float) -> str:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return what a file holds.
+    """Return the object in a JSON file.
 
     Raises:
-        FileNotFoundError: If it is not there.
+        FileNotFoundError: If it does not exist.
         OSError: If it can't be read.
-        ValueError: If it is no file, or holds anything but one JSON object.
+        ValueError: If it is no regular file, or holds anything but one JSON object.
     """
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise ValueError("it is no file")
@@ -182,16 +179,16 @@ class UnwritableFolderError(LogError):
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder; end what an earlier holder left running, if it was killed on this machine.
+    """Lock the folder, after killing orphans of an earlier holder that was killed on this machine.
 
     Raises:
         UnwritableFolderError: If it can't be written.
-        LogError: If another process holds it, or if it can't be locked.
+        LogError: If another process holds the lock, or the folder can't be locked.
     """
     refuse_links(folder)
     lock = _open_locked(folder)
     try:
-        _end_what_was_left(_holder(lock))
+        _end_orphans_of(_holder(lock))
         _write(lock, f"{os.getpid()} {socket.gethostname()} {OWN_MARK}")
         try:
             yield
@@ -202,10 +199,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder in which something is a link, by which what is written there would come to lie elsewhere.
+    """Check that a folder contains no symbolic links, which would redirect writes out of it.
 
     Raises:
-        LogError: With the first of them.
+        LogError: For the first link.
     """
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.is_symlink() and not is_unfinished(entry):
@@ -242,7 +239,7 @@ def _is_still(path: Path, lock: int) -> bool:
 
 
 def _holder(lock: int) -> tuple[int, str, str]:
-    """Return process, machine and mark of who holds the lock, or ended without a word; zero and empty if nobody."""
+    """Return the process id, host and mark of the lock's current or killed holder; zero and empty without one."""
     with suppress(OSError, ValueError):
         pid, host, mark = os.pread(lock, 1000, 0).decode().split()
         return int(pid), host, mark
@@ -255,7 +252,7 @@ def _write(lock: int, text: str) -> None:
         os.pwrite(lock, text.encode(), 0)
 
 
-def _end_what_was_left(holder: tuple[int, str, str]) -> None:
+def _end_orphans_of(holder: tuple[int, str, str]) -> None:
     pid, host, mark = holder
     if pid and host == socket.gethostname():
         end_orphans(pid, mark)

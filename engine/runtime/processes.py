@@ -1,29 +1,22 @@
-"""Signals, orphan processes and memory of this process.
+"""Signals, orphan processes and freed memory of this process.
 
-Ending in good order: a signal waits until Ray has started, ends the command once, and leaves no process behind.
+Signals: the first SIGINT (Ctrl-C), SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread, so that every `with`
+block cleans up; later ones are ignored, because `timeout`, a batch system or a closed terminal send several. It is a
+KeyboardInterrupt for every signal, as Ray's calls propagate no other exception of a handler. If cleaning up takes
+longer than `GRACE_SECONDS`, as it does if the signal also reached Ray's own processes, the process exits without it. A
+signal that the caller ignores, as `nohup` does, stays ignored. A signal during Ray's start is delivered after it. Ray
+installs its own handlers for SIGTERM while it starts: two in Python that would abort its start, and finally one of absl
+in C++ that prints a stack trace and lets the process die. The former are blocked, the latter is replaced by ours after
+Ray has started; in between, while the process connects to its Ray, SIGTERM kills it at once.
 
-The first of Ctrl-C (SIGINT), SIGTERM and SIGHUP raises KeyboardInterrupt in the main thread, so that every `with` on
-the way cleans up; those that follow are ignored, because `timeout`, a batch system or a closed terminal send several.
-It is a KeyboardInterrupt whatever the signal, as Ray's calls pass on no other exception of a handler. Should cleaning
-up take longer than `GRACE_SECONDS`, as it does if the signal also went to Ray's own processes, the process ends
-without it. A signal that the caller has switched off, as `nohup` does, stays off.
+Orphans: when a process is killed with SIGKILL, the kernel ends Ray's daemons with it; workers notice within seconds,
+while Ray's agents wait a minute for a server that is gone. All of them inherited a random mark in their environment
+from the process that started them, so the next run of its folder can safely identify and kill them. Processes of a
+cluster that was only connected to lack the mark: there, Ray itself ends the work of a dead driver.
 
-Ray sets handlers of its own for SIGTERM while it starts: two of Python, that would cut its start short, and at last
-one of absl in C++, that prints a stack and lets the process die. The former are refused, the latter is replaced by ours
-when Ray has started; in between, while the process connects to its Ray, SIGTERM ends it at once.
-
-Processes that outlive a killed command: known by a mark in their environment, ended by the next run of its folder.
-
-When a process is killed with -9, the kernel ends Ray's daemons with it; workers notice within seconds, while Ray's
-agents wait for a minute for a server that is gone. All of them inherited a random mark from the process that started
-them, so they can't be mistaken for anybody else's. Processes of a cluster that was only connected to do not bear it:
-there, Ray itself ends the work of a driver that died.
-
-Memory that a process keeps once it has it: a layer's outputs, freed and asked for again in every step.
-
-The C library gives a freed block at the end of its heap back to the system as soon as that is some megabytes long, and
-the system hands it out again page by page, zeroed, which can take longer than what is computed in it. Elsewhere than
-with glibc, nothing is changed.
+Freed memory: the C library returns a free block at the end of its heap to the system once it is some megabytes long,
+and the system hands it out again page by page, zeroed, which can take longer than the computation in it. With glibc
+`keep_freed_memory` prevents this; with other C libraries nothing is changed.
 """
 
 from __future__ import annotations
@@ -50,13 +43,13 @@ logger = logging.getLogger("fedscout")
 
 
 def mark_children() -> None:
-    """Let all that this process starts from now on bear its mark."""
+    """Set this process's mark in the environment of all processes that it starts from now on."""
     os.environ[MARK] = OWN_MARK
     os.environ["SPT_NOENV"] = "1"  # or Ray's agents would write their title over their environment
 
 
 def end_orphans(pid: int, mark: str) -> int:
-    """End what a dead process started on this machine, and return how many; none while one of its id is alive."""
+    """Kill the processes that a dead process started, and return their number; 0 while its process id is in use."""
     import psutil  # type: ignore[import-untyped]  # Ray brings it along
 
     with suppress(psutil.NoSuchProcess):
@@ -69,26 +62,26 @@ def end_orphans(pid: int, mark: str) -> int:
 
 
 def end_marked(mark: str, seconds: float = WAIT_SECONDS) -> int:
-    """End all other processes that bear a mark; return how many.
+    """Kill all other processes with a mark; return their number.
 
-    All are found before the first is killed: a driver aborts when it misses its raylet, and would leave the rest.
+    All are found before the first is killed: a driver aborts when it loses its raylet, and would leave the rest.
 
     Args:
         mark: The mark.
-        seconds: To wait until they are gone, at most.
+        seconds: Maximum time to wait until they are gone.
     """
     import psutil
 
-    found = []
+    marked = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(process)
-    for process in found:
+                marked.append(process)
+    for process in marked:
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(found, timeout=seconds)
-    return len(found)
+    psutil.wait_procs(marked, timeout=seconds)
+    return len(marked)
 
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,7 +89,7 @@ GRACE_SECONDS = 20.0
 
 
 def _in_main_thread() -> bool:
-    """Whether this thread may set handlers; signals are handled there alone."""
+    """Return whether this thread may set signal handlers, which only the main thread may."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -106,10 +99,10 @@ _received: list[int] = []
 
 @contextmanager
 def ended_by_signals() -> Iterator[list[int]]:
-    """Interrupt the block at the first ending signal; then they are ignored, as the process is about to exit.
+    """Interrupt the block at the first ending signal and ignore later ones, as the process is about to exit.
 
     Yields:
-        The signals that came, in order; empty as long as there was none.
+        The signals received, in order; empty until the first.
     """
     _received.clear()
     if not _in_main_thread():
@@ -124,34 +117,34 @@ def ended_by_signals() -> Iterator[list[int]]:
             watch.start()
             raise KeyboardInterrupt
 
-    listened = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    kept = {number: signal.signal(number, end) for number in listened}
+    handled_signals = [number for number in ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, end) for number in handled_signals}
     try:
         yield _received
     finally:
-        for number, handler in kept.items() if not _received else ():
+        for number, handler in previous_handlers.items() if not _received else ():
             signal.signal(number, handler)
 
 
 def how_it_ended(number: int) -> tuple[int, str]:
-    """Return the exit code of a command that a signal ended, 128 + number, and a line that says so."""
+    """Return the exit code of a command ended by a signal, 128 + number, and a message."""
     how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
     return 128 + number, f"{how}; the same command goes on where this one stopped"
 
 
-_CLEARED = "\r\x1b[2K\x1b[?25h"
+_CLEAR_LINE = "\r\x1b[2K\x1b[?25h"
 """What removes a progress line and brings the cursor back."""
 
 
 def end_at_once(code: int, line: str) -> None:
-    """End with a last line, without cleaning up, but for processes; a lock ends with the process that holds it.
+    """Exit with a last message, without cleanup except for killing marked processes; locks end with the process.
 
-    A signal that came before is why, whatever else was noticed: who ends a command may end its Ray's processes, too.
+    An earlier signal takes precedence as the reason, as whoever ends a command may also end its Ray processes.
     """
     if _received:
         code, line = how_it_ended(_received[0])
     with suppress(OSError):
-        print(f"{_CLEARED if sys.stderr.isatty() else ''}fedscout: {line}", file=sys.stderr, flush=True)
+        print(f"{_CLEAR_LINE if sys.stderr.isatty() else ''}fedscout: {line}", file=sys.stderr, flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # other threads go on for a moment
     try:
         end_marked(OWN_MARK, seconds=0)  # Ray's driver, which is here, would abort meanwhile
@@ -161,74 +154,76 @@ def end_at_once(code: int, line: str) -> None:
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Let ending signals take effect when the block is over, and let the block set no handlers of its own for them.
+    """Delay ending signals until the block is over, and prevent the block from setting handlers for them.
 
-    Ray's start is not made to be cut short: it hangs on a lock, or swallows the exception and goes on.
+    Ray's start can't be interrupted safely: it hangs on a lock, or swallows the exception and continues.
     """
     if not _in_main_thread():
         yield
         return
-    asked: list[int] = []
-    kept = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    delayed: list[int] = []
+    previous_handlers = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     set_handler = signal.signal
 
     def set_other_handler(number: int, handler: Any) -> Any:
-        return kept[signal.Signals(number)] if number in kept else set_handler(number, handler)
+        return (
+            previous_handlers[signal.Signals(number)] if number in previous_handlers else set_handler(number, handler)
+        )
 
-    for number, handler in kept.items():
+    for number, handler in previous_handlers.items():
         if handler is not signal.SIG_IGN:
-            set_handler(number, lambda number, _: asked.append(number))
+            set_handler(number, lambda number, _: delayed.append(number))
     signal.signal = set_other_handler  # type: ignore[assignment]  # narrower hints
     try:
         yield
     finally:
         signal.signal = set_handler
-        for number, handler in kept.items():
+        for number, handler in previous_handlers.items():
             set_handler(number, handler)
-        for first in asked[:1]:  # also if the block failed: then because processes of it got the signal, too
+        for first in delayed[:1]:  # also if the block failed: then because processes of it got the signal, too
             signal.raise_signal(first)
 
 
-_apart: list[bool] = []
+_own_group: list[bool] = []
 
 
-def _leave_the_group() -> None:
-    if _apart:
+def _enter_own_group() -> None:
+    if _own_group:
         os.setpgid(0, 0)
 
 
-os.register_at_fork(after_in_child=_leave_the_group)
+os.register_at_fork(after_in_child=_enter_own_group)
 
 
 @contextmanager
 def children_apart() -> Iterator[None]:
-    """Give each process that the block starts a process group of its own.
+    """Put each process that the block starts into its own process group.
 
-    A terminal, `timeout` or a batch system signals a whole group. Ray's daemons would die of it while this process
-    still needs them to end in good order. Works for children that are forked with a `preexec_fn`, as Ray's are.
+    A terminal, `timeout` or a batch system signals a whole group, which would kill Ray's daemons while this process
+    still needs them for an orderly end. Works for children that are forked with a `preexec_fn`, as Ray's are.
     """
-    _apart.append(True)
+    _own_group.append(True)
     try:
         yield
     finally:
-        _apart.pop()
+        _own_group.pop()
 
 
 @contextmanager
 def children_ended_by(end: Callable[[], object]) -> Iterator[None]:
-    """End what the block started, at first by asking, then for certain.
+    """End the processes that the block started: call `end`, then kill those that remain.
 
-    Some of Ray's processes notice late that they should end: its agents not before they have started.
+    Some of Ray's processes react late to the request to end: its agents only after they have started.
     """
     import psutil  # Ray brings it along
 
-    own = psutil.Process()
-    before = set(own.children())
+    this_process = psutil.Process()
+    before = set(this_process.children())
     try:
         yield
     finally:
         started = []
-        for child in set(own.children()) - before:
+        for child in set(this_process.children()) - before:
             with suppress(psutil.NoSuchProcess):
                 started += [child, *child.children(recursive=True)]
         try:
@@ -249,7 +244,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Have this process keep what it frees; return whether the C library has agreed."""
+    """Let this process keep the memory that it frees; return whether the C library accepted the setting."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, or another system

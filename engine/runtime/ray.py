@@ -1,43 +1,39 @@
-"""Ray for the time of one command: started here or connected to, and ended as it was found.
+"""Ray for the duration of one command: started here or connected to, and shut down without a trace.
 
-Ray puts the driver's working directory first on its workers' import path, where a user's `search.py` would win over
-ours. So Ray is started with the package's parent as working directory; the user's own directory comes last, and only
-in processes that may have to import a strategy of the user's.
+Working directory: Ray puts the driver's working directory first on its workers' import path, where a user's `search.py`
+would shadow ours. So Ray is started with the package's parent as working directory; the user's own directory comes
+last, and only in processes that may have to import a user's strategy.
 
-What of Ray's innards this program reaches into: all of it stands here, beside the public way that was tried.
+Ray internals: this module contains all uses of Ray's non-public interfaces:
 
-| what | public way | why it does not do |
+| what | public alternative | why it does not suffice |
 | --- | --- | --- |
-| memory in use | `psutil.virtual_memory` | does not know the container's limit, by which Ray ends processes |
-| token and mode, read anew | `ray.shutdown`, `ray.init` | Ray reads them once a process, and keeps them |
-| what `auto` means | `ray.init(address="auto")` | tries for minutes where nothing answers |
-| ports and daemons of a start | arguments of `ray.init` | it hands none of these settings on |
-| notes kept by the head | a named actor, an object | they end with the process that holds or owns them |
+| memory in use | `psutil.virtual_memory` | ignores the container's limit, by which Ray kills processes |
+| rereading token and mode | `ray.shutdown`, `ray.init` | Ray reads them once per process, and caches them |
+| resolving `auto` | `ray.init(address="auto")` | retries for minutes if nothing answers |
+| ports and daemons of a start | arguments of `ray.init` | it does not pass on these settings |
+| notes stored by the head | a named actor, an object | they end with the process that holds or owns them |
 
-One line when Ray dies under its driver, which Ray then ends without a word: at once, or after a minute of waiting.
+Death of Ray: Ray ends its driver silently when it dies, at once or after waiting a minute; `raylet_watched` prints one
+line instead. A driver depends on its machine's raylet, which keeps workers and objects, and which ends itself when one
+of its two agents does: the driver may follow within milliseconds, so the agents are watched as well. A Ray started here
+also depends on its GCS server; a cluster's server may come back, and Ray waits for it.
 
-A driver can't do without the raylet of its machine, which keeps workers and objects, and which ends itself when one of
-its two agents does: the driver may follow within milliseconds, so the agents are watched as well. Nor can a Ray that
-was started here do without its server; that of a cluster may come back, and is Ray's to wait for.
+Single node: a Ray of one machine runs without the services that only a cluster needs. If a node's address is 127.0.0.1,
+all of Ray's processes listen on loopback only; but `ray.init` takes that address for the one by which other machines
+reach this one, and opens every port to them. It starts an autoscaler and a log monitor that a study on one machine does
+not use, and then waits until two agents, Python programs of a second or two, have reported the ports that they chose.
+With fixed ports there is no wait.
 
-A Ray of one machine and one user: without what only a cluster needs, and with a secret of its own.
+Token: loopback excludes other machines, but not the other users of this one, so a Ray started here requires a secret
+token. Ray's processes inherit it in the environment of the process that starts them, which only their own user can
+read; it is never written, printed or put on a command line. Ray caches mode and token, so the cache is cleared before a
+start and after the end, because the next Ray of this process may be a cluster with another token, or with none.
 
-Where a node's address is 127.0.0.1, all of Ray's processes listen on loopback alone; but `ray.init` takes that address
-for the one by which other machines reach this one, and opens every port to them. It starts an autoscaler and a log
-monitor that a study on one machine has no use for, and then waits until two agents, Python programs of a second or two,
-have told the ports that they chose. Given their ports, nobody waits for them.
-
-Loopback keeps other machines out, but not the other users of this one: processes without the token are answered by
-nobody. Ray's processes inherit it with the environment of the process that starts them, which their own user alone can
-read; it is never written, printed or put on a command line. Ray reads mode and token once and keeps them, so it is told
-to read anew: before a start, and after the end, because the next Ray of this process may be a cluster with a token of
-its own, or with none.
-
-Memory that runs out: told when it begins, and told again, with what to change, when Ray gives up.
-
-Ray's memory monitor ends workers when a machine's memory is nearly full, and repeats their work. If that happens to the
-same process again and again, Ray gives up with a sentence of two thousand characters; for a host that takes a quarter
-of an hour, in which nothing would be seen. So the driver looks at the memory, too, and warns.
+Memory: Ray's memory monitor kills workers when a machine's memory is nearly full, and repeats their work. If that
+happens to the same process repeatedly, Ray gives up with a message of two thousand characters; for a host that takes a
+quarter of an hour without any output. So the driver watches the memory, too, and warns; the final error says what to
+change.
 """
 
 from __future__ import annotations
@@ -69,7 +65,7 @@ from fedscout.engine.runtime.processes import (
 
 
 def memory_in_use() -> tuple[int, int]:
-    """Return bytes in use and in all, as Ray's monitor counts them: those of the container, where there is one."""
+    """Return used and total bytes, as Ray's monitor counts them: those of the container, if any."""
     from ray._common.utils import get_system_memory
     from ray._private.utils import get_used_memory
 
@@ -77,7 +73,7 @@ def memory_in_use() -> tuple[int, int]:
 
 
 def forget_token() -> None:
-    """Let Ray take mode and token from the environment as it is now."""
+    """Make Ray reread mode and token from the current environment."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # its stubs lack it
 
     AuthenticationTokenLoader.instance().reset_cache()
@@ -85,7 +81,7 @@ def forget_token() -> None:
 
 
 def address_found() -> str | None:
-    """Return the address that `auto` stands for here and now; None for a Ray that is yet to be started.
+    """Return the address to which `auto` resolves here; None if a Ray is yet to be started.
 
     Raises:
         ConnectionError: If no Ray is found.
@@ -99,19 +95,19 @@ def address_found() -> str | None:
 
 @contextmanager
 def started_with(**settings: Any) -> Iterator[None]:
-    """Let `ray.init` start a Ray with these settings inside the block, put into the class that holds them."""
+    """Make `ray.init` start a Ray with these settings inside the block, by patching its parameter class."""
     from ray._private import parameter
 
-    kept = parameter.RayParams
-    parameter.RayParams = lambda **given: kept(**{**given, **settings})  # type: ignore[misc, assignment]
+    original = parameter.RayParams
+    parameter.RayParams = lambda **given: original(**{**given, **settings})  # type: ignore[misc, assignment]
     try:
         yield
     finally:
-        parameter.RayParams = kept  # type: ignore[misc]
+        parameter.RayParams = original  # type: ignore[misc]
 
 
 class HeadNotes:
-    """Notes kept by Ray's head, where they survive any process but that one."""
+    """Notes in the key-value store of Ray's head, which survive the death of any other process."""
 
     NAMESPACE = b"fedscout"
 
@@ -129,7 +125,7 @@ class HeadNotes:
         internal_kv._internal_kv_put(call_id.encode(), note, overwrite=True, namespace=self.NAMESPACE)
 
     def remove(self, call_id: str) -> None:
-        """Forget it."""
+        """Remove a call's note."""
         from ray.experimental import internal_kv
 
         internal_kv._internal_kv_del(call_id.encode(), namespace=self.NAMESPACE)
@@ -148,12 +144,12 @@ CREDENTIALS = struct.Struct("3i")
 
 @contextmanager
 def raylet_watched() -> Iterator[None]:
-    """End this process with one line and exit code 1 if what its Ray can't do without dies in the block."""
+    """Exit this process with one line and code 1 if a process that its Ray depends on dies in the block."""
     import ray
 
-    own = ray.get_runtime_context().get_node_id()
+    node_id = ray.get_runtime_context().get_node_id()
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    raylet = next(node["RayletSocketName"] for node in nodes if node["NodeID"] == own)
+    raylet = next(node["RayletSocketName"] for node in nodes if node["NodeID"] == node_id)
     over, end = socket.socketpair()
     with over, end:
         watch = threading.Thread(target=_watch, args=(raylet, over), name="raylet-watch", daemon=True)
@@ -167,7 +163,7 @@ def raylet_watched() -> Iterator[None]:
 
 def _watch(raylet_socket: str, over: socket.socket) -> None:
     with ExitStack() as stack, suppress(OSError):  # a system that can't watch processes
-        watched = {os.pidfd_open(process): name for process, name in _indispensable(raylet_socket).items()}
+        watched = {os.pidfd_open(process): name for process, name in _required_processes(raylet_socket).items()}
         for file in watched:
             stack.callback(os.close, file)
         ready, _, _ = select.select([over.fileno(), *watched], [], [])
@@ -175,25 +171,25 @@ def _watch(raylet_socket: str, over: socket.socket) -> None:
             end_at_once(1, DIED.format(name=watched[ready[0]]))
 
 
-def _indispensable(raylet_socket: str) -> dict[int, str]:
-    """Return the processes without which a driver ends, and what each is; the server if this process has started it."""
+def _required_processes(raylet_socket: str) -> dict[int, str]:
+    """Return the processes on which a driver depends, and the name of each; the server if started by this process."""
     import psutil  # type: ignore[import-untyped]  # Ray brings it along
 
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(raylet_socket)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     raylet, _, _ = CREDENTIALS.unpack(credentials)
-    found = {raylet: "raylet"}
+    name_by_pid = {raylet: "raylet"}
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             if child.name() == SERVER:
-                found[child.pid] = "server"
+                name_by_pid[child.pid] = "server"
     with suppress(psutil.Error):
         for child in psutil.Process(raylet).children():
             with suppress(psutil.Error):
                 if any(name in part for part in child.cmdline() for name in AGENTS):
-                    found[child.pid] = "agent"
-    return found
+                    name_by_pid[child.pid] = "agent"
+    return name_by_pid
 
 
 MODE = "RAY_AUTH_MODE"
@@ -206,23 +202,23 @@ PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which nobody listens here, drawn so that two programs hardly ever choose the same."""
-    found: list[int] = []
+    """Return free ports, drawn at random so that two programs hardly ever choose the same."""
+    ports: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket() as attempt:
             try:
                 attempt.bind(("", port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
 @contextmanager
 def single_node_ray(log_monitor: bool) -> Iterator[None]:
-    """Let `ray.init` start a Ray of this machine alone inside the block; messages of workers come here if asked."""
+    """Make `ray.init` start a single-node Ray inside the block, optionally with workers' log messages."""
     metrics, dashboard, runtime_env = free_ports(3)
     with started_with(
         node_ip_address=LOOPBACK,
@@ -237,19 +233,19 @@ def single_node_ray(log_monitor: bool) -> Iterator[None]:
 
 @contextmanager
 def own_token() -> Iterator[None]:
-    """Let a Ray that the block starts demand a fresh token, which this process then knows; a user's own mode wins."""
+    """Make a Ray started in the block require a new token, set in this process; a mode set by the user wins."""
     if MODE in os.environ:
         yield
         return
-    kept = os.environ.get(TOKEN)
+    previous_token = os.environ.get(TOKEN)
     os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
     forget_token()
     try:
         yield
     finally:
         del os.environ[MODE], os.environ[TOKEN]
-        if kept is not None:
-            os.environ[TOKEN] = kept
+        if previous_token is not None:
+            os.environ[TOKEN] = previous_token
 
 
 PLACE = Path(__file__).absolute().parents[3]
@@ -272,7 +268,7 @@ WORKER_ENVIRONMENT = {
 
 
 def prepare_environment(verbose: bool) -> None:
-    """Set this process's environment before numpy, Ray or Flower are imported; a user's own settings win."""
+    """Set this process's environment before numpy, Ray or Flower are imported; the user's settings win."""
     for name, value in WORKER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if verbose:
@@ -284,29 +280,29 @@ def prepare_environment(verbose: bool) -> None:
 
 @contextmanager
 def _quiet_standard_error(quiet: bool) -> Iterator[None]:
-    """Keep what Ray's C++ code writes to file descriptor 2 out of sight; Python's exceptions are not affected."""
+    """Discard what Ray's C++ code writes to file descriptor 2; Python's exceptions are unaffected."""
     if not quiet:
         yield
         return
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    saved_stderr = os.dup(2)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
+        os.close(null_device)
 
 
 @contextmanager
-def _results_alone_on_standard_output(verbose: bool) -> Iterator[None]:
-    """Keep standard output clear: Ray prints there when a process of its dies, whatever its options say."""
+def _ray_output_redirected(verbose: bool) -> Iterator[None]:
+    """Redirect standard output, on which Ray prints when a process dies, regardless of its options."""
     if verbose:
         with redirect_stdout(sys.stderr):
             yield
         return
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with Path(os.devnull).open("w") as null_device, redirect_stdout(null_device):
         yield
 
 
@@ -317,11 +313,11 @@ CONNECT_SECONDS = 10.0
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nothing listens; Ray itself would try for minutes."""
-    _check_listening(_found_by_ray() if address == "auto" else address, given=address)
+    """Check that something listens at an address; Ray itself would retry for minutes."""
+    _check_listening(_resolved_auto() if address == "auto" else address, given=address)
 
 
-def _unusable(given: str, hint: str | None = None) -> Fault:
+def _address_fault(given: str, hint: str | None = None) -> Fault:
     return Fault("engine.address", "be that of a running Ray, host:port, or auto", given, hint)
 
 
@@ -331,25 +327,25 @@ def _check_listening(address: str, given: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         which = "" if address == given else f", which is {address}"
-        raise ConfigurationError(_unusable(f"{given!r}{which}: {error}")) from error
+        raise ConfigurationError(_address_fault(f"{given!r}{which}: {error}")) from error
 
 
-def _found_by_ray() -> str:
-    """Return what `auto` means here and now; another study's own Ray may be found, but not reached."""
+def _resolved_auto() -> str:
+    """Return the address to which `auto` resolves here; it may be another study's Ray, which is not reachable."""
     try:
-        found = address_found()
+        address = address_found()
     except (ConnectionError, ValueError) as error:
-        raise ConfigurationError(_unusable(f"'auto': {first_line(error)}")) from error
-    if found is None:
-        raise ConfigurationError(_unusable(f"'auto', but RAY_ADDRESS is {os.environ.get('RAY_ADDRESS')!r}"))
-    return found
+        raise ConfigurationError(_address_fault(f"'auto': {first_line(error)}")) from error
+    if address is None:
+        raise ConfigurationError(_address_fault(f"'auto', but RAY_ADDRESS is {os.environ.get('RAY_ADDRESS')!r}"))
+    return address
 
 
 @contextmanager
 def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
-    """Connect to the configured Ray, and leave nothing of it behind.
+    """Connect to the configured Ray, and shut it down without leaving anything behind.
 
-    A process that is connected already keeps its connection, and its Ray.
+    A process that is already connected keeps its connection and its Ray.
 
     Raises:
         ConfigurationError: If there is no Ray at the given address.
@@ -372,7 +368,7 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
         ray.shutdown()
         forget_token()
 
-    with _results_alone_on_standard_output(verbose), children_ended_by(end):
+    with _ray_output_redirected(verbose), children_ended_by(end):
         _start(ray, config, options, verbose)
         with raylet_watched():
             yield ray
@@ -380,21 +376,21 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
 
 def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: bool) -> None:
     try:
-        with ExitStack() as here:
-            here.enter_context(chdir(PLACE))
-            here.enter_context(signals_held_back())
-            here.enter_context(children_apart())
-            here.enter_context(_quiet_standard_error(quiet=not verbose))
+        with ExitStack() as stack:
+            stack.enter_context(chdir(PLACE))
+            stack.enter_context(signals_held_back())
+            stack.enter_context(children_apart())
+            stack.enter_context(_quiet_standard_error(quiet=not verbose))
             if config.address is None:
-                here.enter_context(own_token())
-                here.enter_context(single_node_ray(log_monitor=verbose))
+                stack.enter_context(own_token())
+                stack.enter_context(single_node_ray(log_monitor=verbose))
             mark_children()
             ray.init(**options)
     except (ConnectionError, ValueError) as error:
         reason = first_line(error)
         if config.address is None:
             raise ConfigurationError(Fault("Ray", "be able to start here", hint=f"it says: {reason}")) from error
-        raise ConfigurationError(_unusable(f"{config.address!r}: {reason}", _HINT)) from error
+        raise ConfigurationError(_address_fault(f"{config.address!r}: {reason}", _HINT)) from error
     except Exception as error:  # a bare one, if its start takes too long
         raise EngineError(f"Ray did not start: {first_line(error)}") from error
 
@@ -418,7 +414,7 @@ _FULL = ("OutOfDiskError", "ObjectStoreFullError", "out of disk space", "object 
 
 
 def memory_fault(text: str) -> str | None:
-    """Return what Ray means, or None if it speaks of something else."""
+    """Return a readable message for Ray's error about memory; None for other errors."""
     killed = _KILLED.search(text)
     if killed is not None:
         found = killed.groupdict()
@@ -437,7 +433,7 @@ def memory_fault(text: str) -> str | None:
 
 @contextmanager
 def memory_faults_told() -> Iterator[None]:
-    """Put errors of the block that are about memory in our own words, and let no error of Ray's through.
+    """Replace the block's memory errors by readable messages, and all other Ray errors by EngineError.
 
     Raises:
         EngineError: In place of Ray's.
@@ -447,15 +443,15 @@ def memory_faults_told() -> Iterator[None]:
     try:
         yield
     except (EngineError, RayError) as error:
-        told = memory_fault(f"{type(error).__name__}: {error}")
-        if told is None and isinstance(error, EngineError):
+        message = memory_fault(f"{type(error).__name__}: {error}")
+        if message is None and isinstance(error, EngineError):
             raise
-        raise EngineError(told or f"Ray failed: {first_line(error)}") from error
+        raise EngineError(message or f"Ray failed: {first_line(error)}") from error
 
 
 @contextmanager
 def shortage_told(in_use: Callable[[], tuple[int, int]] = memory_in_use) -> Iterator[None]:
-    """Warn once if memory runs short while the block works, at the share where Ray begins to end processes."""
+    """Warn once if memory use in the block exceeds the share at which Ray starts to kill processes."""
     threshold = float(os.environ.get(THRESHOLD, "0.95"))
     over = threading.Event()
 

@@ -1,11 +1,12 @@
-"""Storage of folders away from this machine: an object store, or another node. Whole files go there as values.
+"""Remote storage of folders: an object store, or another node. Whole files are transferred as values.
 
-A storage is mounted as a scratch folder: its files are read once, and from then on each file that `atomic_file` writes
-or removes there is written or removed in the storage before the call returns. So programs work on paths, nothing is
-copied in the background, and what a killed process had written is there when the folder is mounted again.
+A storage is mounted as a scratch folder: its files are read once, and from then on each file that `write_atomically`
+writes or `remove_file` removes there is also written or removed in the storage before the call returns. So programs
+work on paths, nothing is copied in the background, and the files written by a killed process are there when the folder
+is mounted again.
 
 `FileStorage` is any file system of `pyarrow.fs`, such as `s3://bucket/folder?region=eu-central-1`. A put into an object
-store is atomic; elsewhere a file is written beside its place and moved there. Object stores have no locks: two commands
+store is atomic; elsewhere a file is written under a temporary name and moved. Object stores have no locks: two commands
 that write to one address repeat each other's work, and leave files of the same content.
 """
 
@@ -29,10 +30,10 @@ OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
 class Storage(Protocol):
-    """Files of a folder by their names relative to it, in which `/` separates folders."""
+    """Files of a folder by their relative names, with `/` between folders."""
 
     def below(self, name: str) -> Self:
-        """Return the storage of a folder in this one."""
+        """Return the storage of a subfolder."""
 
     def names(self) -> Sequence[str]:
         """Return the names of all files."""
@@ -41,10 +42,10 @@ class Storage(Protocol):
         """Return a file's content."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; its readers see all of it or nothing."""
+        """Write a file atomically."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class FileStorage:
     """A folder of a `pyarrow.fs.FileSystem`.
 
     Attributes:
-        filesystem: Of the folder.
-        path: Within it.
-        address: For people, without options.
+        filesystem: The file system.
+        path: Path of the folder in it.
+        address: Address for messages, without options.
     """
 
     filesystem: Any
@@ -65,7 +66,7 @@ class FileStorage:
         return self.address
 
     def below(self, name: str) -> FileStorage:
-        """Return the storage of a folder in this one."""
+        """Return the storage of a subfolder."""
         return replace(self, path=f"{self.path}/{name}", address=f"{self.address}/{name}")
 
     def names(self) -> list[str]:
@@ -82,7 +83,7 @@ class FileStorage:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; its readers see all of it or nothing."""
+        """Write a file atomically."""
         target = f"{self.path}/{name}"
         is_atomic = self.filesystem.type_name in OBJECT_STORES
         folder, _, last = target.rpartition("/")
@@ -95,7 +96,7 @@ class FileStorage:
             self.filesystem.move(place, target)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         from pyarrow.fs import FileType
 
         if self.filesystem.get_file_info(f"{self.path}/{name}").type == FileType.File:
@@ -103,15 +104,15 @@ class FileStorage:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a URI, not a path."""
+    """Return whether a text is a URI instead of a path."""
     return "://" in text
 
 
 def storage_at(uri: str) -> FileStorage | Path:
-    """Return the storage of a URI; that of `file://` is a path.
+    """Return the storage of a URI, or the path of a `file://` URI.
 
     Raises:
-        ConfigurationError: If it is none that `pyarrow.fs` can open.
+        ConfigurationError: If `pyarrow.fs` can't open it, or it names no folder.
     """
     import pyarrow as pa
     from pyarrow.fs import FileSystem
@@ -137,7 +138,7 @@ _mounts: dict[Path, Storage] = {}
 
 @contextmanager
 def mounted(storage: Storage, name: str = "out") -> Iterator[Path]:
-    """Give a scratch folder of this name whose files are those of a storage, for the time of the block.
+    """Yield a scratch folder of this name that is mounted from a storage, for the duration of the block.
 
     Raises:
         LogError: If the storage can't be read.
@@ -153,7 +154,7 @@ def mounted(storage: Storage, name: str = "out") -> Iterator[Path]:
 
 @contextmanager
 def mounted_at(folder: Path, storage: Storage | None) -> Iterator[None]:
-    """Hand on what is written in a folder, as in the process that has mounted it; None hands on nothing."""
+    """Mount a folder whose writes go to a storage, as in the process that mounted it; None does nothing."""
     if storage is None or folder in _mounts:
         yield
         return
@@ -165,7 +166,7 @@ def mounted_at(folder: Path, storage: Storage | None) -> Iterator[None]:
 
 
 def refresh(folder: Path) -> None:
-    """Read into a folder what others have written into its storage; nothing if it has none.
+    """Read into a mounted folder what others have written to its storage; do nothing for other folders.
 
     Raises:
         LogError: If it can't be read.
@@ -184,30 +185,30 @@ def refresh(folder: Path) -> None:
 
 
 def storage_of(path: Path) -> Storage | None:
-    """Return the storage of a folder in a mounted one; None if it is of this machine alone."""
-    found = _mount_of(path)
-    if found is None:
+    """Return the storage of a folder in a mounted one; None if it is not mounted."""
+    mount = _mount_of(path)
+    if mount is None:
         return None
-    storage, name = found
+    storage, name = mount
     return storage.below(name) if name else storage
 
 
 def hand_on(path: Path) -> None:
     """Write a file's content to its storage, if it has one."""
-    found = _mount_of(path)
-    if found is not None:
-        found[0].write(found[1], path.read_bytes())
+    mount = _mount_of(path)
+    if mount is not None:
+        mount[0].write(mount[1], path.read_bytes())
 
 
 def hand_on_removal(path: Path) -> None:
     """Remove a file from its storage, if it has one."""
-    found = _mount_of(path)
-    if found is not None:
-        found[0].remove(found[1])
+    mount = _mount_of(path)
+    if mount is not None:
+        mount[0].remove(mount[1])
 
 
 def with_addresses(text: str) -> str:
-    """Return a text in which scratch folders are named by their storages."""
+    """Return a text with scratch folders replaced by their storages' addresses."""
     for folder, storage in _mounts.items():
         text = text.replace(str(folder), str(storage))
     return text
@@ -225,7 +226,7 @@ def _mount_of(path: Path) -> tuple[Storage, str] | None:
 
 
 def _remove_left_behind() -> None:
-    """Remove what killed processes of this machine have left."""
+    """Remove scratch folders of killed processes of this machine."""
     import psutil  # type: ignore[import-untyped]  # Ray brings it along
 
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):

@@ -1,1 +1,1 @@
-"""How a client trains and is scored: the plain loop, many at once, on a device, by an algorithm, at a task."""
+"""Training and scoring of clients: per-client loop, vectorised blocks, GPU lanes, client algorithms and tasks."""

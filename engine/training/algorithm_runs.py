@@ -1,15 +1,13 @@
-"""Runs of client algorithms by each way of training, validation of updates, and settings of each client.
+"""Runs of client algorithms for each training backend, per-client settings, and validation of updates.
 
-Client algorithms over the ways of training: one run for the loop, one for a block of small dense nets.
+`LoopRun` runs an algorithm on one client, `BlockRun` on a block of small dense nets; the run of a task is in
+`fedscout.engine.training.backends`. An algorithm's results are split into one update per client here.
 
-A task's run is `fedscout.engine.training.backends`. What an algorithm gives is cut into one update a client here.
+`by_settings` groups clients for which a table, an algorithm or a selection policy chooses equal training settings. The
+table is applied first, so an algorithm receives the settings of the client's cell and may change them; a policy then
+multiplies the epochs. A table overrides the learning rate, batch size and epochs of the train message.
 
-What clients send, measured on their validation rows: for algorithms that ask for it, and for no other.
-
-Settings of each client's own: clients for which a table, an algorithm or a selection policy chooses alike.
-
-The table comes first, so an algorithm is told of the settings from the client's cell and may change them; a policy's
-epochs are times those. What a message says of rate, batches and epochs a table overrides.
+`with_validation` scores updates on the clients' validation rows, for algorithms that request it and no others.
 """
 
 from __future__ import annotations
@@ -61,12 +59,12 @@ from fedscout.engine.training.vectorised import BlockDescent, LayerDraws, descen
 
 @dataclass(frozen=True)
 class LoopRun(LocalRun):
-    """One client on its rows.
+    """Run of one client on its rows.
 
     Attributes:
         model: Scratch, overwritten.
         work: The client's part of the round.
-        seen: The model's representation, where a loss looks at it.
+        seen: The model's representation, where a loss uses it.
         integers: Integer buffers of the received model.
     """
 
@@ -93,25 +91,25 @@ class LoopRun(LocalRun):
         )
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
-        """Make all local steps of the client."""
-        data, drawn_from = self.work.data, self.work.generator
+        """Run all local steps of the client."""
+        data, generator = self.work.data, self.work.generator
         weigh = weighed_rows(self.model, steps, self.received, chunks(self.model, data))
         self.model.load(start.view(-1), self.integers)
-        alone = correct_alone(steps, self.model)
+        correct = correct_alone(steps, self.model)
         loss = loss_of(steps, self.seen, self.model.device)
         with nullcontext() if steps.compared is None else self.seen:
-            made = descend(self.model, data, steps.training, drawn_from, alone, loss, steps.ahead, weigh)
+            result = descend(self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh)
         vectors = self.model.vector.clone()[None].cpu()
-        return Descent(vectors, torch.tensor([made.num_steps]), torch.tensor([made.loss], dtype=torch.float64))
+        return Descent(vectors, torch.tensor([result.num_steps]), torch.tensor([result.loss], dtype=torch.float64))
 
     def label_counts(self) -> Tensor:
-        """Return the client's training rows of each class."""
+        """Return the number of the client's training rows of each class."""
         return _label_counts([self.work], self.num_classes)
 
 
 @dataclass(frozen=True)
 class TogetherRun(LocalRun):
-    """Clients that make their steps together.
+    """Run of several clients that make their steps together.
 
     Attributes:
         works: Their parts of the round.
@@ -120,30 +118,32 @@ class TogetherRun(LocalRun):
     works: Sequence[RowsWork]
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
-        """Make all local steps of all clients."""
+        """Run all local steps of all clients."""
         if steps.loss is not None or steps.ahead is not None:
             raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
         if self.works[0].training is not None and steps.training != self.training:
             raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
-        made = self._made(start, steps)
-        return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
+        descent = self._made(start, steps)
+        return Descent(
+            descent.vectors, torch.tensor(descent.num_steps), torch.tensor(descent.losses, dtype=torch.float64)
+        )
 
     @abstractmethod
     def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
-        """Make them, without a loss of its own and without looking ahead."""
+        """Run the steps, given neither a custom loss nor a look-ahead."""
 
     def label_counts(self) -> Tensor:
-        """Return each client's training rows of each class."""
+        """Return the number of each client's training rows of each class."""
         return _label_counts(self.works, self.num_classes)
 
 
 @dataclass(frozen=True)
 class BlockRun(TogetherRun):
-    """Clients of a small dense net in lockstep, those with most steps first.
+    """Run of clients of a small dense net in lockstep, ordered by decreasing number of steps.
 
     Attributes:
         stack: The model.
-        draws: What the clients' layers draw.
+        draws: The random draws of the clients' layers.
     """
 
     stack: DenseStack
@@ -153,11 +153,11 @@ class BlockRun(TogetherRun):
     def of(cls, stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of clients that are in lockstep order."""
         sizes = [len(work.data) for work in works]
-        known = known_of(asked, layout, works, sizes)
-        return cls(**known, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
+        common = known_of(asked, layout, works, sizes)
+        return cls(**common, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
 
     def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
-        """Make the steps in lockstep."""
+        """Run the steps in lockstep."""
         return descend_block(self.stack, start, self.works, steps, self.received, self.draws)
 
 
@@ -168,7 +168,7 @@ def _label_counts(works: Sequence[RowsWork], num_classes: int) -> Tensor:
 def known_of(
     asked: TrainRequest, layout: ParameterLayout, works: Sequence[ClientWork], num_examples: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the fields of a run that are the same for all ways of training."""
+    """Return the fields of a run that are common to all backends."""
     return {
         "received": asked.received,
         "layout": layout,
@@ -183,7 +183,7 @@ def known_of(
 
 
 def correct_alone(steps: Steps, model: FlatModel) -> Correct | None:
-    """Return the correction of one client's trainable part, bound to what lies beside it, where the model is."""
+    """Return one client's correction of the trainable part, with its auxiliary vectors bound on the device."""
     correct = steps.correct
     if correct is None:
         return None
@@ -192,7 +192,7 @@ def correct_alone(steps: Steps, model: FlatModel) -> Correct | None:
 
 
 def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | None:
-    """Return one client's loss where it is not the plain one."""
+    """Return one client's loss; None for the plain one."""
     adjusted = None if steps.adjusted is None else steps.adjusted.to(device)
     compared = steps.compared
     if adjusted is None and compared is None:
@@ -210,7 +210,7 @@ def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | 
 
 
 def train_client_by(algorithm: ClientAlgorithm, model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
-    """Train one client as an algorithm says; `model` is scratch and overwritten.
+    """Train one client by an algorithm; `model` is scratch and overwritten.
 
     Raises:
         ValueError: If the client has no training rows.
@@ -226,7 +226,7 @@ def train_block_by(
     asked: TrainRequest,
     works: Sequence[RowsWork],
 ) -> list[ClientUpdate]:
-    """Train clients together as an algorithm says; one update a client, in the order of `works`.
+    """Train clients together by an algorithm and return one update per client, in the order of `works`.
 
     Raises:
         ValueError: If a client has no training rows.
@@ -237,10 +237,10 @@ def train_block_by(
 
 
 def updates_by(algorithm: ClientAlgorithm, run: LocalRun) -> list[ClientUpdate]:
-    """Have an algorithm train the clients of a run, and return each one's part of what it gives.
+    """Train the clients of a run by an algorithm, and return one update per client.
 
     Raises:
-        ValueError: If it gives something of another shape.
+        ValueError: If a result has a wrong shape.
     """
     finished = algorithm.train(run)
     _check_shapes(algorithm, run, finished)
@@ -267,23 +267,23 @@ def _rows(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, np.dtype[n
 
 def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientResults) -> None:
     num_clients, size = len(run.states), run.layout.size
-    wanted: list[tuple[str, Tensor, tuple[int, ...]]] = [("vectors", finished.vectors, (num_clients, size))]
-    wanted += [(f"companion {name!r}", t, (num_clients, *t.shape[1:2])) for name, t in finished.companions.items()]
-    wanted += [(f"sum {name!r}", tensor, (num_clients,)) for name, tensor in finished.sums.items()]
-    wanted += [(f"state {name!r}", t, (num_clients, *t.shape[1:])) for name, t in finished.state.items()]
-    for name, tensor, shape in wanted:
+    expected: list[tuple[str, Tensor, tuple[int, ...]]] = [("vectors", finished.vectors, (num_clients, size))]
+    expected += [(f"companion {name!r}", t, (num_clients, *t.shape[1:2])) for name, t in finished.companions.items()]
+    expected += [(f"sum {name!r}", tensor, (num_clients,)) for name, tensor in finished.sums.items()]
+    expected += [(f"state {name!r}", t, (num_clients, *t.shape[1:])) for name, t in finished.state.items()]
+    for name, tensor, shape in expected:
         if tuple(tensor.shape) != shape:
             raise ValueError(
                 f"{name} of {type(algorithm).__name__} must be of shape {shape}, got {tuple(tensor.shape)}"
             )
     if set(finished.companions) != set(algorithm.companions):
-        declared, given = sorted(algorithm.companions), sorted(finished.companions)
+        declared, returned = sorted(algorithm.companions), sorted(finished.companions)
         raise ValueError(
-            f"{type(algorithm).__name__} must give the companions that it declares, {declared}, got {given}"
+            f"{type(algorithm).__name__} must give the companions that it declares, {declared}, got {returned}"
         )
 
 
-_MIXED = {"learning_rate", "batch_size", "local_epochs"}
+_MIXABLE_SETTINGS = {"learning_rate", "batch_size", "local_epochs"}
 
 Alike = list[tuple[TrainRequest, Sequence[RowsWork]]]
 
@@ -291,13 +291,13 @@ Alike = list[tuple[TrainRequest, Sequence[RowsWork]]]
 def by_settings(
     asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool, mixes: bool = False
 ) -> tuple[Alike, list[Outcome]]:
-    """Return what is asked of which clients, and those whose settings can't be told.
+    """Return the requests and clients grouped by training settings, and the clients whose settings failed.
 
     Args:
-        asked: By the train message.
+        asked: The request of the train message.
         works: The clients' parts of the round.
         has_labels: Whether clients hold labelled rows.
-        mixes: Whether clients of different rates, batches and epochs may be together, each with its own.
+        mixes: Whether clients of different learning rates, batch sizes and epochs may share a group, each with its own.
     """
     algorithm = asked.algorithm
     chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
@@ -307,23 +307,29 @@ def by_settings(
     failed: list[Outcome] = []
     for work in works:
         try:
-            own = own_training(asked, work.client, work.data, work.epochs, has_labels)
+            training_of_client = own_training(asked, work.client, work.data, work.epochs, has_labels)
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
         else:
-            together = own.model_copy(update=asked.training.model_dump(include=_MIXED)) if mixes else own
-            groups.setdefault(together, []).append(replace(work, training=own) if mixes else work)
+            group_settings = (
+                training_of_client.model_copy(update=asked.training.model_dump(include=_MIXABLE_SETTINGS))
+                if mixes
+                else training_of_client
+            )
+            groups.setdefault(group_settings, []).append(replace(work, training=training_of_client) if mixes else work)
     return [(replace(asked, training=training), members) for training, members in groups.items()], failed
 
 
 def own_training(asked: TrainRequest, client: int, data: Samples, times: int, has_labels: bool) -> LocalTraining:
-    """Return how a client trains on its rows: as asked, unless a table, its algorithm or a selection policy chooses.
+    """Return a client's training settings.
+
+    They are as requested, unless a table, the client's algorithm or a selection policy changes them.
 
     Args:
-        asked: By the train message.
+        asked: The request of the train message.
         client: Its index.
         data: The client's training rows.
-        times: Epochs are so many times the others'.
+        times: Factor on the number of epochs.
         has_labels: Whether clients hold labelled rows.
     """
     training, algorithm = asked.training, asked.algorithm
@@ -335,10 +341,10 @@ def own_training(asked: TrainRequest, client: int, data: Samples, times: int, ha
 
 
 def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) -> LocalFacts:
-    """Return what a client knows of itself in a round.
+    """Return the facts about a client that its algorithm may use in a round.
 
     Args:
-        asked: By the train message.
+        asked: The request of the train message.
         client: Its index.
         data: Its training rows.
         has_labels: Whether clients hold labelled rows.
@@ -349,7 +355,7 @@ def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) 
 
 
 def with_signals(asked: TrainRequest, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Return the outcomes with what each client says of how far it lies from the table's cells, if it is to."""
+    """Return the outcomes with each client's report whether it is far from the table's cells, if requested."""
     table = asked.table
     if table is None or table.table.threshold is None:
         return outcomes
@@ -357,8 +363,8 @@ def with_signals(asked: TrainRequest, outcomes: Sequence[Outcome]) -> Sequence[O
     def told(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
         if isinstance(update, Exception):
             return work, update
-        says = table.says_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
-        return work, replace(update, sums={**update.sums, FAR_KEY: float(says)})
+        is_far = table.says_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
+        return work, replace(update, sums={**update.sums, FAR_KEY: float(is_far)})
 
     return [told(work, update) for work, update in outcomes]
 
@@ -374,13 +380,13 @@ def with_validation(
     updates: Sequence[ClientUpdate | Exception],
     has_labels: bool,
 ) -> Sequence[ClientUpdate | Exception]:
-    """Return updates with the sums that their algorithm makes of validation rows; as they are if it looks at none.
+    """Return updates with the sums that their algorithm computes on validation rows; unchanged if it uses none.
 
     Args:
         scores: Scores models.
-        asked: By the train message.
+        asked: The request of the train message.
         block: Clients that were trained together.
-        updates: Of each, or what it ended with.
+        updates: The update of each, or its exception.
         has_labels: Whether clients hold labelled rows.
     """
     algorithm = asked.algorithm
@@ -389,13 +395,13 @@ def with_validation(
         return updates
     rows = {place: part for place in trained if (part := block[place].validation) is not None}
     vectors = torch.from_numpy(np.stack([trained[place].vector for place in rows]))
-    found = list(updates)
+    outcomes = list(updates)
     for place, score in scores(vectors, rows, asked.seed).items():
-        found[place] = _reported(algorithm, asked, block[place], trained[place], score, has_labels)
-    return found
+        outcomes[place] = _validated_update(algorithm, asked, block[place], trained[place], score, has_labels)
+    return outcomes
 
 
-def _reported(
+def _validated_update(
     algorithm: ClientAlgorithm,
     asked: TrainRequest,
     work: RowsWork,

@@ -1,29 +1,24 @@
-"""Ways to train clients, scoring, and the training of tasks other than classification.
+"""Training backends: the per-client loop, blocks of small dense nets, and reinforcement-learning tasks.
 
-Which way clients are trained: the per-client loop, or many at once.
+`fastest_trainer` chooses between loop and blocks by the model alone, never by the distribution of clients over hosts,
+as the two differ in their last bits. Measured on one core on 2026-11-21 (250 rows per client, batches of 32): for a
+dense 254-64-32-2 net the blocks were 1.9 times as fast as the loop at 4 clients and 3.1 times at 100; at 99,000
+parameters 1.4 and 1.25 times (4 and 20 clients); at 264,000 no faster, as single products are then large enough to fill
+a core.
 
-The choice depends on the model alone, never on how clients are spread over hosts, as the two ways differ in their
-last bits. Measured on one core on 2026-11-21 (250 rows a client, batches of 32): for a dense 254-64-32-2 net the
-vectorised way was 1.9 times as fast as the loop at 4 clients and 3.1 times at 100; at 99,000 parameters 1.4 and 1.25
-times (4 and 20 clients), at 264,000 no faster, as the products are then large enough to fill a core one by one.
+Clients with different learning rates, batch sizes and epochs are trained together if their batches are padded to the
+same number of rows. Compared with equal settings of as many steps and rows (rates of 1e-4 to 0.8 and batches of 4 to
+64, drawn log-uniformly, 1 to 30 epochs; two draws, processor time, alternating, on 2026-11-22), 100 clients of 250 rows
+take 1.06 to 1.27 times as long with the net above. 48 clients of some 30 rows take 1.7 to 1.8 times as long
+(64-64-32-10): three times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. A
+client's result is bit-identical to its training alone, so its batches can't be padded further to share a product.
+`fedscout bench engine --mixed` measures this.
 
-Clients with rates, batches and epochs of their own are trained together where their batches are padded to as many rows.
-Beside one setting for all of as many steps and rows (rates of 1e-4 to 0.8 and batches of 4 to 64, drawn evenly in their
-logarithms, 1 to 30 epochs; two draws, processor time, alternating, on 2026-11-22) that takes 100 clients of 250 rows
-1.06 to 1.27 times as long, with the net above. 48 clients of some 30 rows take 1.7 to 1.8 times (64-64-32-10): three
-times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. A client's bits are those
-that it has alone, so its batches can't be padded to share another's product. `fedscout bench engine --mixed` measures
-it.
-
-The scores of many clients under one model.
-
-The rows of small dense nets' clients are scored together: each client's rows are cut into blocks of 128, the last one
-padded, and blocks of equal size go through the stack as one batched product. Such a product works block by block on
-memory that is aligned alike for all of them (see `dense_stack`), losses and correct rows are summed block by block, and
-a client's blocks are added in their own order. So a client's score has the same bits whoever is scored with it, and so
-with any number of hosts. Other modules score one client after the other, as `local_training.score_client`.
-
-Trains and scores clients of a task, one after the other: the third way, beside the loop and blocks.
+Scoring: the rows of small dense nets' clients are scored together. Each client's rows are cut into blocks of 128, the
+last one padded, and blocks of equal size pass through the stack as one batched product. Such a product processes each
+block separately on memory that is aligned alike for all blocks (see `fedscout.engine.models.dense`), losses and correct
+rows are summed per block, and a client's blocks are added in their own order. So a client's score has the same bits for
+any set of clients and any number of hosts. Other modules score one client after the other, by `score_client`.
 """
 
 from __future__ import annotations
@@ -87,14 +82,14 @@ TAIL_STEP = 8
 
 @dataclass(frozen=True)
 class _Blocks:
-    """All clients' rows, cut into blocks; each array has one element a block.
+    """All clients' rows, cut into blocks; each array has one element per block.
 
     Attributes:
-        clients: Whose rows, as a position in the list of clients.
+        clients: The client, as a position in the list of clients.
         starts: The first row, as a position among all clients' rows.
-        sizes: Rows that count.
+        sizes: Rows without padding.
         widths: Rows with padding.
-        sources: Which array they are read from.
+        sources: Number of the array that holds the rows.
     """
 
     clients: IntArray
@@ -105,7 +100,7 @@ class _Blocks:
 
     @classmethod
     def of(cls, sizes: IntArray, sources: IntArray, row_step: int) -> _Blocks:
-        """Cut clients of these sizes, one element a client, that read these sources."""
+        """Cut the rows of clients into blocks, given each client's number of rows and source."""
         counts = -(-sizes // BLOCK_ROWS)
         clients = np.repeat(np.arange(len(sizes)), counts)
         offsets = (np.arange(len(clients)) - np.repeat(np.cumsum(counts) - counts, counts)) * BLOCK_ROWS
@@ -114,7 +109,7 @@ class _Blocks:
         return cls(clients, starts, rows, -(-rows // row_step) * row_step, sources[clients])
 
     def slabs(self) -> Iterator[IntArray]:
-        """Yield the blocks that go through the model together: of one width, sources side by side."""
+        """Yield the blocks that pass through the model together: of one width, sorted by source."""
         order = np.lexsort((self.sources, self.widths))
         firsts = np.flatnonzero(np.diff(self.widths[order], prepend=-1))
         for same in np.split(order, firsts[1:]):
@@ -124,13 +119,13 @@ class _Blocks:
 
 
 class _Gathered:
-    """The rows of all clients and where they lie."""
+    """The rows of all clients and their sources."""
 
     def __init__(self, clients: Sequence[Samples], row_step: int) -> None:
-        found: dict[int, int] = {}
-        sources = [found.setdefault(id(data.features), len(found)) for data in clients]
+        number_of: dict[int, int] = {}
+        sources = [number_of.setdefault(id(data.features), len(number_of)) for data in clients]
         by_source = dict(zip(sources, clients, strict=True))
-        self._features = [by_source[number].features for number in range(len(found))]
+        self._features = [by_source[number].features for number in range(len(number_of))]
         self._rows = np.concatenate([data.rows for data in clients])
         self._answers = np.concatenate([data.answers(data.rows) for data in clients])
         self.blocks = _Blocks.of(np.array([len(data) for data in clients]), np.array(sources), row_step)
@@ -138,7 +133,7 @@ class _Gathered:
         self._memory = torch.empty(num_rows, *self._features[0].shape[1:])
 
     def read(self, slab: IntArray) -> tuple[Tensor, Tensor]:
-        """Return features `(blocks, rows, inputs)` and answers `(blocks * rows,)`; padding repeats a block's last row.
+        """Return features `(blocks, rows, inputs)` and targets `(blocks * rows,)`; padding repeats a block's last row.
 
         The features are overwritten by the next call.
         """
@@ -155,12 +150,12 @@ class _Gathered:
         return features.flatten(2), torch.from_numpy(self._answers[positions.reshape(-1)])
 
     def outputs(self) -> _Outputs:
-        """Return a place for what a model says of all rows."""
+        """Return a buffer for a model's outputs on all rows."""
         return _Outputs(self.blocks, self._answers)
 
 
 class _Outputs:
-    """What a model says of all clients' rows, in their order."""
+    """A model's outputs on all clients' rows, in their order."""
 
     def __init__(self, blocks: _Blocks, answers: IntArray | FloatArray) -> None:
         self._blocks = blocks
@@ -168,7 +163,7 @@ class _Outputs:
         self._rows: FloatArray | None = None
 
     def keep(self, slab: IntArray, outputs: FloatArray) -> None:
-        """Keep those of some blocks, shape `(blocks, rows, num_outputs)`, padding left out."""
+        """Store the outputs of some blocks, shape `(blocks, rows, num_outputs)`, without padding."""
         if self._rows is None:
             self._rows = np.empty((len(self._answers), outputs.shape[-1]), np.float32)
         for block, rows in zip(slab, outputs, strict=True):
@@ -176,7 +171,7 @@ class _Outputs:
             self._rows[start : start + size] = rows[:size]
 
     def by_client(self, clients: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield outputs and answers of each client's rows."""
+        """Yield outputs and targets of each client's rows."""
         rows = np.empty((0, 0), np.float32) if self._rows is None else self._rows
         stops = np.cumsum([len(data) for data in clients])
         for start, stop in pairwise([0, *stops]):
@@ -184,10 +179,10 @@ class _Outputs:
 
 
 class _Models:
-    """The vectors under which blocks are scored, each beginning at a multiple of 64 bytes.
+    """The model vectors under which blocks are scored, each aligned to 64 bytes.
 
     Args:
-        vectors: One for all clients, shape `(1, size)`, or one a client.
+        vectors: One for all clients, shape `(1, size)`, or one per client.
     """
 
     def __init__(self, vectors: Tensor) -> None:
@@ -201,7 +196,7 @@ class _Models:
         return self._vectors[torch.from_numpy(clients)][:, : self._size]
 
 
-def _each(vectors: Tensor, clients: Sequence[Samples]) -> Tensor:
+def _per_client(vectors: Tensor, clients: Sequence[Samples]) -> Tensor:
     return vectors.expand(len(clients), -1)
 
 
@@ -215,15 +210,15 @@ def _score_together(
     outputs = None if metric is None else gathered.outputs()
     for slab in blocks.slabs():
         features, answers = gathered.read(slab)
-        said = stack.activations(models.of(blocks.clients[slab]), features)[-1].flatten(0, 1)
-        counts = np.arange(features.shape[1]) < blocks.sizes[slab, None]
-        row_losses = mean_loss(said, answers, reduction="none").double().numpy()
-        losses[slab] = np.where(counts, row_losses.reshape(counts.shape), 0).sum(axis=1)
+        logits = stack.activations(models.of(blocks.clients[slab]), features)[-1].flatten(0, 1)
+        is_valid = np.arange(features.shape[1]) < blocks.sizes[slab, None]
+        row_losses = mean_loss(logits, answers, reduction="none").double().numpy()
+        losses[slab] = np.where(is_valid, row_losses.reshape(is_valid.shape), 0).sum(axis=1)
         if classifies:
-            hits = (said.argmax(dim=1) == answers).numpy().reshape(counts.shape)
-            correct[slab] = (hits & counts).sum(axis=1)
+            hits = (logits.argmax(dim=1) == answers).numpy().reshape(is_valid.shape)
+            correct[slab] = (hits & is_valid).sum(axis=1)
         if outputs is not None:
-            outputs.keep(slab, said.view(*counts.shape, -1).numpy())
+            outputs.keep(slab, logits.view(*is_valid.shape, -1).numpy())
     loss_sums = np.bincount(blocks.clients, losses, len(clients))
     num_correct = np.bincount(blocks.clients, correct, len(clients))
     scores = [
@@ -236,7 +231,7 @@ def _score_together(
         metric_statistics(metric, data, *rows) if len(data) else None
         for data, rows in zip(clients, outputs.by_client(clients), strict=True)
     ]
-    return [measured(score, metric, found) for score, found in zip(scores, sums, strict=True)]
+    return [measured(score, metric, statistics) for score, statistics in zip(scores, sums, strict=True)]
 
 
 def score_clients(
@@ -250,13 +245,13 @@ def score_clients(
 
     Args:
         model: Scratch, overwritten.
-        stack: The dense stack that it is, or None for any other module.
-        vectors: The model for all clients, shape `(1, size)`, or one a client, shape `(clients, size)`.
+        stack: The model as a dense stack, or None for any other module.
+        vectors: The model for all clients, shape `(1, size)`, or one per client, shape `(clients, size)`.
         clients: Each client's rows; several may read the same arrays.
-        metric: What is measured beside accuracy and loss.
+        metric: Measured in addition to accuracy and loss.
 
     Returns:
-        One score a client, or the exception that it ended with.
+        One score per client, or the exception raised for it.
     """
     if stack is not None and clients:
         try:
@@ -264,12 +259,12 @@ def score_clients(
         except Exception as error:  # one client's data may not fit; who shares its slab depends on the host
             if len(clients) == 1:
                 return [error]
-        alone = zip(_each(vectors, clients), clients, strict=True)
-        return [score for vector, data in alone for score in score_clients(model, stack, vector[None], [data], metric)]
+        pairs = zip(_per_client(vectors, clients), clients, strict=True)
+        return [score for vector, data in pairs for score in score_clients(model, stack, vector[None], [data], metric)]
     if len(vectors) == 1:
         model.load(vectors[0])
     scores: list[ClientScore | Exception] = []
-    for vector, data in zip(_each(vectors, clients), clients, strict=True):
+    for vector, data in zip(_per_client(vectors, clients), clients, strict=True):
         try:
             if len(vectors) > 1:
                 model.load(vector)
@@ -288,11 +283,11 @@ MAX_VECTORISED_PARAMETERS = 150_000
 
 
 class Trainer(ABC):
-    """Trains and scores clients, those of a block together.
+    """Trains and scores clients; those of a block together.
 
     Args:
         model: Scratch model, overwritten.
-        stack: The layers that it is, if many clients are to go through it at once.
+        stack: The model as a dense stack, if many clients are to pass through it at once.
 
     Attributes:
         has_labels: Whether clients hold labelled rows.
@@ -305,15 +300,15 @@ class Trainer(ABC):
         self._stack = stack
 
     def told(self) -> str:
-        """Return how clients are trained, in some words."""
+        """Return a description of the training backend."""
         return "one client after the other"
 
     def memory_note(self) -> str:
-        """Return what was done as a device's memory ran out; nothing if it did not."""
+        """Return a note on the response to an exhausted device memory; empty if that did not happen."""
         return ""
 
     def train(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[list[Outcome]]:
-        """Yield each client's update, or the exception that it ended with, some clients at a time."""
+        """Yield each client's update, or the exception raised for it, a few clients at a time."""
         losses = self._initial_losses(asked, works) if asked.initial_loss else {}
         groups, failed = by_settings(asked, works, self.has_labels, self._mixes(asked))
         if failed:
@@ -321,38 +316,38 @@ class Trainer(ABC):
         for alike, members in groups:
             for block in self._blocks(alike, members):
                 trained = with_validation(
-                    self.scores, alike, block, self._train_or_blame(alike, block), self.has_labels
+                    self.scores, alike, block, self._train_isolating_failures(alike, block), self.has_labels
                 )
                 updates = zip(block, trained, strict=True)
-                yield [(work, _with(losses.get(work.client), update)) for work, update in updates]
+                yield [(work, _with_initial_loss(losses.get(work.client), update)) for work, update in updates]
 
     def scores(
         self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
     ) -> dict[int, ClientScore | Exception]:
-        """Score a model on each client's rows; the exception stands where there is no score.
+        """Score a model on each client's rows; an exception replaces the score of a client that fails.
 
         Args:
-            vectors: The model, shape `(layout.size,)`, or one a client, shape `(clients, layout.size)`.
+            vectors: The model, shape `(layout.size,)`, or one per client, shape `(clients, layout.size)`.
             clients: The rows of each.
-            seed: The trial's, for a task.
-            metric: What is measured beside accuracy and loss.
+            seed: The trial's seed, used by tasks.
+            metric: Measured in addition to accuracy and loss.
         """
         del seed
         together = vectors.reshape(-1, vectors.shape[-1])
-        found = score_clients(self._model, self._stack, together, list(clients.values()), metric)
-        return dict(zip(clients, found, strict=True))
+        scores = score_clients(self._model, self._stack, together, list(clients.values()), metric)
+        return dict(zip(clients, scores, strict=True))
 
     def outputs(self, data: Samples, vector: FloatArray) -> Iterator[FloatArray]:
         """Yield the softmax outputs of a model on all of a client's rows, chunk by chunk, `(rows, num_classes)`."""
         return model_outputs(self._model, data, vector)
 
     def _mixes(self, asked: TrainRequest) -> bool:
-        """Return whether clients of different rates, batches and epochs are trained together."""
+        """Return whether clients of different learning rates, batch sizes and epochs are trained together."""
         del asked
         return False
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
-        """Yield the clients that are trained together: each alone."""
+        """Yield the clients that are trained together: each one alone."""
         del asked
         yield from ([work] for work in works)
 
@@ -360,20 +355,23 @@ class Trainer(ABC):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         """Train the clients of one block."""
 
-    def _train_or_blame(self, asked: TrainRequest, block: Sequence[RowsWork]) -> Sequence[ClientUpdate | Exception]:
-        """Train a block; if a client raises, each alone, so that only those fail that must.
+    def _train_isolating_failures(
+        self, asked: TrainRequest, block: Sequence[RowsWork]
+    ) -> Sequence[ClientUpdate | Exception]:
+        """Train a block; if that raises, train each client alone, so that only the failing clients fail.
 
-        Who shares a block depends on the number of hosts, who fails may not. A client alone has the same bits.
+        Which clients share a block depends on the number of hosts; which clients fail must not. A client trained alone
+        gets the same bits.
         """
-        drawn_from = [work.generator.bit_generator.state for work in block]
+        generator_states = [work.generator.bit_generator.state for work in block]
         try:
             return self._train_block(asked, block)
         except Exception as error:  # user code may raise; a client's failure is an answer, not the host's end
             if len(block) == 1:
                 return [error]
-        for work, state in zip(block, drawn_from, strict=True):
+        for work, state in zip(block, generator_states, strict=True):
             work.generator.bit_generator.state = state
-        return [self._train_or_blame(asked, [work])[0] for work in block]
+        return [self._train_isolating_failures(asked, [work])[0] for work in block]
 
     def _initial_losses(self, asked: TrainRequest, works: Sequence[RowsWork]) -> dict[int, float | Exception]:
         scores = self.scores(asked.received, {work.client: work.data for work in works if len(work.data)}, asked.seed)
@@ -383,15 +381,15 @@ class Trainer(ABC):
         }
 
 
-def _with(loss: float | Exception | None, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
-    """Return the update with the client's initial loss, where that was measured."""
+def _with_initial_loss(loss: float | Exception | None, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
+    """Return the update with the client's initial loss, if it was measured."""
     if isinstance(update, Exception) or loss is None:
         return update
     return loss if isinstance(loss, Exception) else replace(update, initial_loss=loss)
 
 
 class LoopTrainer(Trainer):
-    """One client after the other."""
+    """Trains one client after the other."""
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
@@ -402,41 +400,41 @@ class LoopTrainer(Trainer):
 
 
 class BlockTrainer(Trainer):
-    """Many clients of a small dense net at once."""
+    """Trains many clients of a small dense net at once."""
 
     def __init__(self, model: FlatModel, stack: DenseStack) -> None:
         super().__init__(model, stack)
         self._dense = stack
 
     def told(self) -> str:
-        """Return how clients are trained, in some words."""
+        """Return a description of the training backend."""
         return "small dense nets in blocks"
 
     def _mixes(self, asked: TrainRequest) -> bool:
-        """Return whether clients train plainly, or by an algorithm that says so."""
+        """Return whether clients train without an algorithm, or by one that supports mixed settings."""
         return asked.algorithm is None or asked.algorithm.mixes
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
-        """Yield the clients that are trained together: those whose batches are padded to the same; see `_cut`."""
+        """Yield the clients that are trained together: those with equally padded batches; see `_cut`."""
         yield from ([work] for work in works if not len(work.data))
-        filled: dict[int, list[RowsWork]] = {}
+        works_by_width: dict[int, list[RowsWork]] = {}
         for work in works:
             if len(work.data):
-                filled.setdefault(self._padded_batch(work), []).append(work)
-        for alike in filled.values():
-            yield from self._cut(asked, alike)
+                works_by_width.setdefault(self._padded_batch(work), []).append(work)
+        for same_width in works_by_width.values():
+            yield from self._cut(asked, same_width)
 
     def _padded_batch(self, work: RowsWork) -> int:
-        """Return the rows of a batch with settings of the client's own, padding included; 0 without."""
+        """Return the padded batch size of a client with settings of its own; 0 without."""
         if work.training is None:
             return 0
         return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
 
     def _cut(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
-        """Yield blocks of nearly equal numbers, clients with most steps first, then those with most rows."""
+        """Yield blocks of nearly equal size, clients sorted by decreasing steps, then decreasing rows."""
         filled = sorted(works, key=lambda work: (-num_own_steps(work), -len(work.data)))
-        most = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
-        num_blocks = -(-len(filled) // most)
+        max_clients = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
+        num_blocks = -(-len(filled) // max_clients)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]
         for start, stop in zip([0, *stops], stops, strict=False):
             yield filled[start:stop]
@@ -448,12 +446,12 @@ class BlockTrainer(Trainer):
 
 
 def num_own_steps(work: RowsWork) -> int:
-    """Return the steps of a client with settings of its own; 0 of others, whose rows tell who has most."""
+    """Return the steps of a client with settings of its own; 0 for others, which are ordered by their rows."""
     return 0 if work.training is None else int(work.training.num_steps(np.array([len(work.data)]))[0])
 
 
 def fastest_trainer(model: FlatModel) -> Trainer:
-    """Return the way that suits a model."""
+    """Return the backend that suits a model."""
     small = model.layout.size <= MAX_VECTORISED_PARAMETERS
     stack = DenseStack.of(model.module, model.layout) if small else None
     return LoopTrainer(model) if stack is None else BlockTrainer(model, stack)
@@ -461,14 +459,14 @@ def fastest_trainer(model: FlatModel) -> Trainer:
 
 @dataclass(frozen=True)
 class TaskRun(LocalRun):
-    """One client at its task.
+    """Run of one client at its task.
 
     Attributes:
         model: Scratch, overwritten.
-        task: What the client does.
-        asked: By the train message.
+        task: The clients' task.
+        asked: The request of the train message.
         work: The client's part of the round.
-        own_state: What the task keeps of it, once it has played.
+        own_state: State that the task keeps for the client, set by training.
     """
 
     model: FlatModel
@@ -478,30 +476,31 @@ class TaskRun(LocalRun):
     own_state: dict[str, npt.NDArray[np.float32]]
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
-        """Make all local steps of the client.
+        """Run all local steps of the client.
 
         Raises:
-            TypeError: If the loss is changed, or where gradients are taken; a task has its own.
+            TypeError: If the steps change the loss or the point at which gradients are taken, as a task defines its
+                own.
         """
-        if any(one is not None for one in (steps.loss, steps.ahead, steps.adjusted, steps.compared)):
+        if any(term is not None for term in (steps.loss, steps.ahead, steps.adjusted, steps.compared)):
             raise TypeError("a client algorithm can't change the loss or look ahead where clients have a task")
         if not steps.weighed.is_plain:
             raise TypeError("nothing can be added to the loss of rows where clients have a task")
         self.model.load(start.view(-1))
         work = replace(self.work, state={**self.work.state, **self.own_state})
         asked = replace(self.asked, training=steps.training)
-        played = self.task.train(self.model, asked, work, correct_alone(steps, self.model))
-        self.own_state.update(played.state)
+        result = self.task.train(self.model, asked, work, correct_alone(steps, self.model))
+        self.own_state.update(result.state)
         vectors = self.model.vector.clone()[None]
-        return Descent(vectors, torch.tensor([played.num_steps]), torch.tensor([played.loss], dtype=torch.float64))
+        return Descent(vectors, torch.tensor([result.num_steps]), torch.tensor([result.loss], dtype=torch.float64))
 
 
 class TaskTrainer(Trainer):
-    """Has clients play; their rows only count.
+    """Trains reinforcement-learning clients; their rows only serve as weights.
 
     Args:
         model: Scratch model, overwritten.
-        task: What the clients do.
+        task: The clients' task.
     """
 
     has_labels: ClassVar[bool] = False
@@ -513,24 +512,24 @@ class TaskTrainer(Trainer):
     def scores(
         self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
     ) -> dict[int, ClientScore | Exception]:
-        """Score a model on each client; there is no metric but the task's own.
+        """Score a model on each client; the task's own score replaces any metric.
 
-        Every model of a trial meets the same draws, whatever its round.
+        Every model of a trial is scored with the same random draws, in every round.
         """
         del metric
-        found: dict[int, ClientScore | Exception] = {}
+        scores: dict[int, ClientScore | Exception] = {}
         for client, vector in zip(clients, vectors.expand(len(clients), -1), strict=True):
             try:
-                found[client] = self._score(vector, client, seed)
+                scores[client] = self._score(vector, client, seed)
             except Exception as error:  # a client's failure is an answer, not the host's end
-                found[client] = error
-        return found
+                scores[client] = error
+        return scores
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
-        known = known_of(asked, self._model.layout, [work], [len(work.data)])
-        run = TaskRun(**known, model=self._model, task=self._task, asked=asked, work=work, own_state={})
+        common = known_of(asked, self._model.layout, [work], [len(work.data)])
+        run = TaskRun(**common, model=self._model, task=self._task, asked=asked, work=work, own_state={})
         (update,) = updates_by(asked.algorithm or ClientAlgorithm(), run)
         return [replace(update, state={**update.state, **run.own_state})]
 

@@ -1,9 +1,8 @@
-"""The way of training on a GPU: clients side by side where they leave room on it, one after the other where not.
+"""Training and scoring on a GPU: clients side by side if the model permits it, else one after the other.
 
-The scores of many clients under one model on a device: all their rows in slabs of one size.
-
-A row's outputs do not depend on its place in a slab, which is tried before slabs are used, and a client's losses are
-summed by itself, in the order of its rows. So its score has the same bits whoever is scored with it.
+Clients are scored under one model in slabs of one size, filled with the rows of all clients. Slabs are used only if a
+test shows that a row's outputs do not depend on its place in a slab, and a client's losses are summed separately, in
+the order of its rows. So a client's score has the same bits for any set of clients.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ class SlabScores:
 
     Args:
         model: On the device; overwritten.
-        rows: On the same.
-        probe: Rows on which slabs are tried, the same on all hosts; at least one.
+        rows: On the same device.
+        probe: Rows for the test of slabs, the same on all hosts; at least one.
 
     Attributes:
-        serve: Whether a row has the same outputs, bit by bit, wherever in a slab it is.
+        serve: Whether a row has bit-identical outputs at any place of a slab.
     """
 
     def __init__(self, model: FlatModel, rows: ResidentRows, probe: Samples) -> None:
@@ -59,11 +58,14 @@ class SlabScores:
         Args:
             vector: Shape `(size,)`.
             clients: At least one; all read the same arrays.
-            metric: What is measured beside accuracy and loss.
+            metric: Measured in addition to accuracy and loss.
         """
         self._model.load(vector)
         numbers = np.concatenate([data.rows for data in clients])
-        parts = [(each.cpu(), said.cpu()) for each, said in self._outputs(clients[0], numbers)]
+        parts = [
+            (part_outputs.cpu(), part_answers.cpu())
+            for part_outputs, part_answers in self._outputs(clients[0], numbers)
+        ]
         outputs = torch.cat([part for part, _ in parts]) if parts else torch.empty(0, 1)
         answers = torch.cat([part for _, part in parts]) if parts else torch.empty(0)
         stops = np.cumsum([len(data) for data in clients])
@@ -73,23 +75,23 @@ class SlabScores:
         ]
 
     def _outputs(self, data: Samples, numbers: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield outputs and answers of rows of a source, slab by slab."""
+        """Yield outputs and targets of rows of a source, slab by slab."""
         self._model.module.eval()
         for start in range(0, len(numbers), SLAB_ROWS):
-            counted = numbers[start : start + SLAB_ROWS]
-            found = self._rows.reach(data, np.resize(counted, SLAB_ROWS))
-            outputs = self._model.outputs(found.features.index_select(0, found.places))
-            yield outputs[: len(counted)], found.answers[: len(counted)]
+            slab_rows = numbers[start : start + SLAB_ROWS]
+            on_device = self._rows.reach(data, np.resize(slab_rows, SLAB_ROWS))
+            outputs = self._model.outputs(on_device.features.index_select(0, on_device.places))
+            yield outputs[: len(slab_rows)], on_device.answers[: len(slab_rows)]
 
     @torch.no_grad()
     def _same_at_any_place(self, probe: Samples) -> bool:
         numbers = np.resize(probe.rows, SLAB_ROWS)
-        there, back = (next(self._outputs(probe, rows))[0] for rows in (numbers, numbers[::-1]))
-        return torch.equal(there, back.flip(0))
+        forward, backward = (next(self._outputs(probe, rows))[0] for rows in (numbers, numbers[::-1]))
+        return torch.equal(forward, backward.flip(0))
 
 
 def _score(data: Samples, outputs: Tensor, answers: Tensor, metric: Metric | None) -> ClientScore:
-    """Return a client's score by what the model says of its rows, in any memory that NumPy reads."""
+    """Return a client's score from the model's outputs on its rows, given in memory that NumPy reads."""
     classifies = data.scale is None
     losses = mean_loss(outputs, answers, reduction="none").double().numpy() if len(data) else np.zeros(0)
     hits = int((outputs.argmax(dim=1) == answers).sum()) if classifies and len(data) else 0
@@ -107,11 +109,11 @@ WHOLE = TargetScale(0.0, 1.0)
 
 @dataclass(frozen=True)
 class LaneRun(TogetherRun):
-    """Clients side by side.
+    """Run of clients side by side.
 
     Attributes:
-        lanes: Where they train.
-        generators: Of each, from which its layers draw, on and on from one training to the next.
+        lanes: The lanes in which they train.
+        generators: The generator of each client's layers, which continues from one training to the next.
     """
 
     lanes: ClientLanes
@@ -119,22 +121,22 @@ class LaneRun(TogetherRun):
 
     @classmethod
     def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
-        """Return the run of some clients, each with rows."""
-        known = known_of(asked, model.layout, works, [len(work.data) for work in works])
-        return cls(**known, lanes=lanes, works=works, generators=layer_generators(asked, works))
+        """Return the run of clients, each with training rows."""
+        common = known_of(asked, model.layout, works, [len(work.data) for work in works])
+        return cls(**common, lanes=lanes, works=works, generators=layer_generators(asked, works))
 
     def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
-        """Make the steps in lanes."""
+        """Run the steps in lanes."""
         return self.lanes.descend(start, self.works, steps, self.received, self.generators)
 
 
 class DeviceTrainer(LoopTrainer):
-    """Clients on the device where the model is.
+    """Trains clients on the model's device.
 
     Args:
         model: Scratch model, overwritten.
-        lanes: In which clients train; None trains one after the other.
-        slabs: In which their rows are scored; None scores one client after the other.
+        lanes: The lanes in which clients train; None trains one after the other.
+        slabs: Scores clients together; None scores one client after the other.
     """
 
     def __init__(self, model: FlatModel, lanes: ClientLanes | None, slabs: SlabScores | None) -> None:
@@ -143,11 +145,11 @@ class DeviceTrainer(LoopTrainer):
         self._slabs = slabs
 
     def told(self) -> str:
-        """Return how clients are trained, in some words."""
+        """Return a description of the training backend."""
         return super().told() if self._lanes is None else f"{self._lanes.num_lanes(USUAL_ROWS)} clients side by side"
 
     def memory_note(self) -> str:
-        """Return that memory ran out, if it did, and what was done about it."""
+        """Return a note that memory ran out and how many clients train together since; empty if it did not."""
         if self._lanes is None or not self._lanes.num_halved:
             return ""
         return f"the memory of a host's device ran out: {self.told()} from then on; engine.clients_together sets fewer"
@@ -155,21 +157,21 @@ class DeviceTrainer(LoopTrainer):
     def scores(
         self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
     ) -> dict[int, ClientScore | Exception]:
-        """Score a model on each client's rows; the exception stands where there is no score."""
+        """Score a model on each client's rows; an exception replaces the score of a client that fails."""
         if self._slabs is None or vectors.numel() > self._model.layout.size:
             return super().scores(vectors, clients, seed, metric)
         scores: dict[int, ClientScore | Exception] = {}
         for members in by_source(clients):
-            found: Sequence[ClientScore] | None = None
+            group_scores: Sequence[ClientScore] | None = None
             with suppress(Exception):  # one client's rows may not fit
-                found = self._slabs.scores(vectors.view(-1), [clients[client] for client in members], metric)
-            if found is None:  # each is scored alone, and who fails is named; what the exception held is let go
+                group_scores = self._slabs.scores(vectors.view(-1), [clients[client] for client in members], metric)
+            if group_scores is None:  # each is scored alone, and who fails is named; what the exception held is let go
                 return super().scores(vectors, clients, seed, metric)
-            scores |= zip(members, found, strict=True)
+            scores |= zip(members, group_scores, strict=True)
         return {client: scores[client] for client in clients}
 
     def _mixes(self, asked: TrainRequest) -> bool:
-        """Return whether clients in lanes train plainly, or by an algorithm that says so."""
+        """Return whether clients in lanes train without an algorithm, or by one that supports mixed settings."""
         return self._lanes is not None and (asked.algorithm is None or asked.algorithm.mixes)
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
@@ -178,11 +180,11 @@ class DeviceTrainer(LoopTrainer):
             yield from super()._blocks(asked, works)
             return
         yield from ([work] for work in works if not len(work.data))
-        filled = {number: work for number, work in enumerate(works) if len(work.data)}
-        for alike in by_source({number: work.data for number, work in filled.items()}):
-            members = sorted(alike, key=lambda number: -num_own_steps(filled[number]))
+        nonempty = {number: work for number, work in enumerate(works) if len(work.data)}
+        for same_source in by_source({number: work.data for number, work in nonempty.items()}):
+            members = sorted(same_source, key=lambda number: -num_own_steps(nonempty[number]))
             for start in range(0, len(members), MOST_CLIENTS):
-                yield [filled[number] for number in members[start : start + MOST_CLIENTS]]
+                yield [nonempty[number] for number in members[start : start + MOST_CLIENTS]]
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         if self._lanes is None or not len(works[0].data):
@@ -191,18 +193,21 @@ class DeviceTrainer(LoopTrainer):
 
 
 def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Trainer]:
-    """Return the ways that a session may choose as its `backend`, with a model of their own on the device.
+    """Return the trainers on the device by the `backend` that a session may choose.
 
     Raises:
         EngineError: If the model does not work there.
     """
-    opened = device.opened()
-    model, rows = new_model(federation.model, seed=0, device=opened), ResidentRows(opened, share=device.share)
-    known = federation.partition.rows[:PROBE_ROWS]
-    if not len(known):
+    torch_device = device.opened()
+    model, rows = (
+        new_model(federation.model, seed=0, device=torch_device),
+        ResidentRows(torch_device, share=device.share),
+    )
+    probe_rows = federation.partition.rows[:PROBE_ROWS]
+    if not len(probe_rows):
         return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
-    probe = Samples(federation.features, federation.labels, known, federation.targets, WHOLE)
-    most = device.most_together or min(MOST_LANES, 2 ** (federation.num_clients - 1).bit_length())
+    probe = Samples(federation.features, federation.labels, probe_rows, federation.targets, WHOLE)
+    max_lanes = device.most_together or min(MOST_LANES, 2 ** (federation.num_clients - 1).bit_length())
     try:
         slabs = SlabScores(model, rows, probe)
     except Exception as error:  # the user's module may say anything
@@ -210,7 +215,7 @@ def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Tra
             f"the model must work on {device.kind}, and fails there with {type(error).__name__}: {error}; "
             "engine.device=cpu leaves it on the cores"
         ) from error
-    lanes = ClientLanes(model, rows, probe, most)
+    lanes = ClientLanes(model, rows, probe, max_lanes)
     loop = DeviceTrainer(model, None, slabs if slabs.serve else None)
     together = DeviceTrainer(model, lanes, slabs if slabs.serve else None)
     return {"auto": together if lanes.serve else loop, "loop": loop}

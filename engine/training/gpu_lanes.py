@@ -1,29 +1,22 @@
-"""Clients side by side on a device: `torch.func` makes of one module's gradient that of many clients' models.
+"""Training of many clients side by side ("in lanes") on a device, by `torch.func.vmap`.
 
-A lane's batches are padded to a number of rows that depends on its client alone; lanes without a client and batches
-that a client does not have count for nothing. Of lanes there is a fixed number, or fewer where few clients train and
-their bits are the same in fewer. So a client's bits do not depend on who trains beside it, nor on how clients are
-spread over hosts.
+A lane's batches are padded to a number of rows that depends only on its client; lanes without a client and batches that
+a client does not have get weight zero. The number of lanes is fixed, or smaller for few clients if their results are
+bit-identical in fewer lanes. So a client's bits do not depend on the other clients, nor on the distribution of clients
+over hosts.
 
-Whether they depend on the lane, or on how many there are, is tried before lanes of some shape are used, on rows that
-all hosts have. So is whether `torch.func` can express the module, which it can't where layers draw random numbers, but
-for plain dropout (`lane_dropout`), or change what they keep. Rows of a batch must not see one another, as padding is
-among them, so nets with batch normalisation have no lanes.
+Whether results depend on the lane, or on the number of lanes, is tested before lanes of a shape are used, on rows that
+all hosts have. So is whether `torch.func` can express the module: it can't if layers draw random numbers, except for
+plain dropout, or change buffers. The rows of a batch must be independent, as padding is among them, so nets with batch
+normalisation are not trained in lanes.
 
-Dropout of clients in lanes: `torch.func` can't draw, so masks are drawn outside and come with each batch.
-
-Each client has a generator of its own (`layer_draws`) and draws batch after batch, layer after layer, of the rows that
-count, whichever lane it is in. In lanes a layer of dropout lets everything through, and a hook puts its mask on.
-
-The loss of one client's batch as a function of its model's tensors; `torch.func` makes of it that of many clients.
-
-What differs between clients beside their models and rows comes as `Beyond`, tensors whose first axis are the lanes.
-
-Which rows the clients of a descent read in each step, as arrays of one shape for all of them: step, lane, row.
-
-Rows on the device: a source array is copied there once and stays, so that a round sends places and no rows.
-
-Where a source is larger than its share of the device's memory, the rows that a block of clients reads are sent with it.
+- `LaneDropout`: `torch.func` can't draw random numbers, so dropout masks are drawn outside and passed with each batch.
+  Each client has its own generator (`layer_generators`) and draws batch after batch, layer after layer, only for rows
+  without padding, in any lane. In lanes a dropout layer is an identity, and a hook applies its mask.
+- `LaneLoss`: the loss of one client's batch as a function of its model's tensors, which `torch.func` vectorises.
+- `LanePlan`: the rows of each step, lane and batch position, as arrays of one shape for all clients.
+- `ResidentRows`: source arrays are copied to the device once, so that a round sends indices instead of rows. If a
+  source exceeds its share of the device's memory, the rows that a block of clients reads are sent with it.
 """
 
 from __future__ import annotations
@@ -55,22 +48,22 @@ from fedscout.engine.training.vectorised import BlockDescent, schedule
 
 
 class LaneDropout:
-    """The layers of dropout of one module; entered while clients are in lanes.
+    """The dropout layers of one module; entered while clients are in lanes.
 
     Args:
-        module: Any of whose layers are plain dropout of single elements; layers that draw otherwise are left as are.
+        module: Its plain elementwise dropout layers are handled; other random layers are left unchanged.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = [part for part in module.modules() if type(part) is nn.Dropout and 0 < part.p < 1]
         self._calls: list[tuple[tuple[int, ...], float]] = []
-        self._notes = True
+        self._recording = True
         self._masks: Iterator[Tensor] | None = None
         self._undo: list[tuple[nn.Module, bool, torch.utils.hooks.RemovableHandle]] = []
 
     def __enter__(self) -> Self:
         for layer in self._layers:
-            self._undo.append((layer, layer.training, layer.register_forward_hook(self._put_on)))
+            self._undo.append((layer, layer.training, layer.register_forward_hook(self._apply_mask)))
             layer.eval()
         return self
 
@@ -83,21 +76,21 @@ class LaneDropout:
             layer.train(training)
 
     def known(self) -> None:
-        """Take it that what went through until now is how a batch goes through: which layers, in which order."""
-        self._notes = False
+        """Stop recording: the calls so far are the dropout layers of one pass, in order."""
+        self._recording = False
 
     @property
     def draws(self) -> bool:
-        """Whether there are any."""
+        """Whether any dropout layer is called."""
         return bool(self._calls)
 
     def drawn(self, generators: Sequence[torch.Generator], sizes: IntArray, num_rows: int) -> list[Tensor]:
-        """Return factors of each layer's inputs, 0 or 1 / (1 − p), 0 of padding; shape `(lanes, rows, *row_shape)`.
+        """Return each dropout layer's factors, 0 or 1 / (1 − p), and 0 for padding; shape `(lanes, rows, *row_shape)`.
 
         Args:
-            generators: Of the client of each lane that has one.
-            sizes: Rows of its batch that count, by lane.
-            num_rows: Of a batch, padding included.
+            generators: The client's generator of each lane with a client.
+            sizes: Rows without padding of its batch, by lane.
+            num_rows: Rows of a batch with padding.
         """
         masks = [torch.zeros(len(sizes), num_rows, *shape) for shape, _ in self._calls]
         for lane, generator in enumerate(generators):
@@ -109,16 +102,16 @@ class LaneDropout:
 
     @contextmanager
     def wearing(self, masks: Sequence[Tensor]) -> Iterator[None]:
-        """Put masks of one client on what goes through meanwhile, in the order of the layers' calls."""
+        """Apply one client's masks inside the block, in the order of the layers' calls."""
         self._masks = iter(masks)
         try:
             yield
         finally:
             self._masks = None
 
-    def _put_on(self, layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
+    def _apply_mask(self, layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
         assert isinstance(layer, nn.Dropout)
-        if self._notes:
+        if self._recording:
             self._calls.append((tuple(outputs.shape[1:]), layer.p))
         mask = None if self._masks is None else next(self._masks, None)
         return None if mask is None else outputs * mask
@@ -133,15 +126,15 @@ dropout, which these do without; what nobody wants is absent."""
 
 @dataclass(frozen=True)
 class LaneLoss:
-    """What a descent minimises.
+    """The loss that local training minimises.
 
     Attributes:
         module: Called with other tensors than its own.
-        row_loss: What weighs the cross-entropy, and is added to it.
-        compared: What is added by the representations of rows.
-        seen: Those of the module, entered.
-        dropout: Of the module, entered.
-        narrow: Whether layers compute in bfloat16, as far as PyTorch takes them so.
+        row_loss: Weights and additional terms of the cross-entropy.
+        compared: Additional loss on the representations of rows.
+        seen: The module's representation, entered.
+        dropout: The module's dropout, entered.
+        narrow: Whether layers compute in bfloat16, as far as PyTorch's autocast does.
     """
 
     module: nn.Module
@@ -154,22 +147,22 @@ class LaneLoss:
     def __call__(
         self, weights: Tensors, buffers: Tensors, rows: Tensor, answers: Tensor, shares: Tensor, beyond: Beyond
     ) -> Tensor:
-        """Return the mean over a batch whose rows count by their shares, which add up to 1."""
+        """Return the weighted mean over a batch, whose weights `shares` add up to 1."""
         with self.dropout.wearing(beyond.get("masks", ())):
             outputs = self._outputs({**weights, **buffers}, rows)
         if answers.is_floating_point():
             return (mean_loss(outputs, answers, reduction="none") * shares).sum()
         logits = _adjusted(outputs, beyond)
-        own = self.seen.latest() if self.compared is not None else None  # ahead of what else is called
+        features = self.seen.latest() if self.compared is not None else None  # ahead of what else is called
         costs = mean_loss(logits, answers, reduction="none")
         if not self.row_loss.is_plain:
             costs = self._weighed(costs, logits, rows, answers, beyond)
-        if own is not None:
-            costs = costs + self._compared(own, rows, beyond["others"])
+        if features is not None:
+            costs = costs + self._compared(features, rows, beyond["others"])
         return (costs * shares).sum()
 
     def _outputs_of_another(self, tensors: Tensors, rows: Tensor) -> Tensor:
-        """Return what a model that is not trained says, in evaluation mode."""
+        """Return the outputs of a model that is not trained, in evaluation mode."""
         modes = [(part, part.training) for part in self.module.modules()]
         self.module.eval()
         try:
@@ -179,34 +172,34 @@ class LaneLoss:
                 part.training = training
 
     def _outputs(self, tensors: Tensors, rows: Tensor) -> Tensor:
-        """Return what the module says of a batch with these tensors, float32."""
+        """Return the module's outputs on a batch with these tensors, float32."""
         with torch.autocast(rows.device.type, torch.bfloat16) if self.narrow else nullcontext():
             outputs: Tensor = functional_call(self.module, tensors, (rows,))
         return outputs.float()
 
     def _weighed(self, costs: Tensor, logits: Tensor, rows: Tensor, answers: Tensor, beyond: Beyond) -> Tensor:
-        """Return what rows cost by `row_loss`, see `fedscout.engine.models.layout`."""
+        """Return the losses of rows by `row_loss`, see `fedscout.engine.models.layout`."""
         logs, loss = logits.log_softmax(dim=1), self.row_loss
         total = loss.cross_entropy * costs + loss.miss * (1 - logs.gather(1, answers[:, None])[:, 0].exp())
         if not loss.pseudo_label:
             return total
-        said = self._outputs_of_another(beyond["teacher"], rows)
-        told = _adjusted(said, beyond).softmax(dim=1).detach()
-        return total - loss.pseudo_label * (told * logs).sum(dim=1)
+        teacher_outputs = self._outputs_of_another(beyond["teacher"], rows)
+        pseudo_labels = _adjusted(teacher_outputs, beyond).softmax(dim=1).detach()
+        return total - loss.pseudo_label * (pseudo_labels * logs).sum(dim=1)
 
     def _compared(self, own: Tensor, rows: Tensor, others: Sequence[Tensors]) -> Tensor:
-        """Return what rows cost by their representations."""
+        """Return the losses of rows by their representations."""
         assert self.compared is not None
-        found = []
+        representations = []
         for tensors in others:
             self._outputs_of_another(tensors, rows)
-            found.append(self.seen.latest().detach().flatten(1)[None])
-        costs: Tensor = self.compared.measure(own.flatten(1)[None], *found)[0]
+            representations.append(self.seen.latest().detach().flatten(1)[None])
+        costs: Tensor = self.compared.measure(own.flatten(1)[None], *representations)[0]
         return costs
 
 
 def _adjusted(outputs: Tensor, beyond: Beyond) -> Tensor:
-    """Return one client's outputs, adjusted if they are to be."""
+    """Return one client's outputs, adjusted if required."""
     parts = [None if (part := beyond.get(name)) is None else part[None] for name in ("scale", "shift")]
     return Adjusted(*parts)(outputs[None])[0]
 
@@ -216,7 +209,7 @@ ROW_STEP = 16
 
 
 def lane_rows(num_rows: int, training: LocalTraining) -> int:
-    """Return the rows of a lane's batches for a client of so many rows; a last single row joins its predecessor."""
+    """Return the padded batch size of a client with this many rows; a last single row joins the previous batch."""
     joins = training.batch_size > 1 and num_rows > training.batch_size and num_rows % training.batch_size == 1
     largest = min(num_rows, training.batch_size) + joins
     return -(-largest // ROW_STEP) * ROW_STEP
@@ -224,13 +217,13 @@ def lane_rows(num_rows: int, training: LocalTraining) -> int:
 
 @dataclass(frozen=True)
 class LanePlan:
-    """Clients in lanes, those with most steps first; further lanes have nobody.
+    """Clients in lanes, ordered by decreasing number of steps; the remaining lanes are empty.
 
     Attributes:
         order: The client of each lane that has one, as its position among the works.
-        rows: Numbers of rows in the clients' source; any where nothing counts. Shape `(steps, lanes, rows)`.
-        shares: Weight of each in its batch's mean, 0 for padding, float32, likewise.
-        sizes: Rows that count, float64, shape `(steps, lanes)`.
+        rows: Row numbers in the clients' source, arbitrary for padding; shape `(steps, lanes, rows)`.
+        shares: Weight of each row in its batch's mean, 0 for padding, float32, same shape.
+        sizes: Rows without padding, float64, shape `(steps, lanes)`.
     """
 
     order: IntArray
@@ -244,14 +237,14 @@ class LanePlan:
 
         Args:
             works: At most as many as lanes, each with rows, whose batches have at most `num_rows`.
-            training: Epochs and batches of those that have no settings of their own.
-            num_lanes: Side by side.
-            num_rows: Of every batch, padding included.
+            training: Epochs and batches of clients without settings of their own.
+            num_lanes: Lanes side by side.
+            num_rows: Rows of every batch with padding.
         """
-        own = [work.training or training for work in works]
+        settings = [work.training or training for work in works]
         plans = [
             schedule(len(work.data), each.batch_size, each.local_epochs, num_rows)
-            for work, each in zip(works, own, strict=True)
+            for work, each in zip(works, settings, strict=True)
         ]
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
         shape = len(plans[order[0]]), num_lanes
@@ -259,7 +252,7 @@ class LanePlan:
         sizes = np.zeros(shape)
         for lane, position in enumerate(order):
             work, plan = works[position], plans[position]
-            orders = list(epoch_orders(len(work.data), own[position].local_epochs, work.generator))
+            orders = list(epoch_orders(len(work.data), settings[position].local_epochs, work.generator))
             rows[: len(plan), lane] = work.data.rows[np.concatenate(orders)[plan.places]].reshape(-1, num_rows)
             shares[: len(plan), lane] = plan.shares.reshape(-1, num_rows)
             sizes[: len(plan), lane] = plan.sizes
@@ -267,13 +260,13 @@ class LanePlan:
 
     @property
     def num_steps(self) -> IntArray:
-        """Of each work, in their order."""
+        """The number of steps of each work, in their order."""
         steps: IntArray = np.count_nonzero(self.sizes, axis=0)[np.argsort(self.order)]
         return steps
 
     @property
     def num_active(self) -> list[int]:
-        """How many lanes, the first, have a batch in each step."""
+        """The number of leading lanes that have a batch, for each step."""
         return [int(number) for number in np.count_nonzero(self.sizes, axis=1)]
 
 
@@ -289,8 +282,8 @@ class RowsOnDevice(NamedTuple):
 
     Attributes:
         features: Shape `(some rows, *feature_shape)`.
-        places: Where among them the rows are that were asked for, in the shape in which they were.
-        answers: Their labels, or standardised targets as float32, likewise.
+        places: Indices of the requested rows in `features`, in the shape of the request.
+        answers: Their labels, or standardised targets as float32, in the same shape.
     """
 
     features: Tensor
@@ -299,19 +292,19 @@ class RowsOnDevice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Copy:
     source: npt.NDArray[Any]
     """Held, as its identity names the copy."""
     tensor: Tensor
 
 
 class ResidentRows:
-    """Copies of source arrays on one device, the latest used, as many as fit.
+    """LRU cache of source arrays on one device.
 
     Args:
-        device: Where; on `cpu` nothing is copied.
-        room_bytes: Of all copies together; None takes a share of what is free on a GPU now.
-        share: Of the device, for this process.
+        device: The device; on `cpu` nothing is copied.
+        room_bytes: Limit for all copies together; None takes a share of a GPU's currently free memory.
+        share: This process's share of the device.
     """
 
     def __init__(self, device: torch.device, room_bytes: int | None = None, share: float = 1.0) -> None:
@@ -319,10 +312,10 @@ class ResidentRows:
         if room_bytes is None and device.type == "cuda":
             room_bytes = int(KEPT_SHARE * share * torch.cuda.mem_get_info(device)[0])
         self._room_bytes = room_bytes
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, _Copy] = OrderedDict()
 
     def reach(self, data: Samples, rows: IntArray) -> RowsOnDevice:
-        """Return rows of a client's source, of any shape of `rows`, each a number of that source."""
+        """Return rows of a client's source; `rows` holds row numbers, in any shape."""
         answers = self._sent(data.answers(rows))
         resident = self._resident(data.features)
         if resident is not None:
@@ -331,28 +324,28 @@ class ResidentRows:
         return RowsOnDevice(self._sent(data.features[needed]), self._sent(places.reshape(rows.shape)), answers)
 
     def _resident(self, source: npt.NDArray[Any]) -> Tensor | None:
-        """Return the copy of a source, or None where it has no room, or less than was foreseen."""
+        """Return the copy of a source; None if it exceeds the limit or the device's memory."""
         room = float("inf") if self._room_bytes is None else self._room_bytes
         if source.nbytes > room:
             return None
-        kept = self._kept.pop(id(source), None)
-        if kept is None:
+        copy = self._kept.pop(id(source), None)
+        if copy is None:
             try:
-                kept = _Kept(source, self._sent(source))
+                copy = _Copy(source, self._sent(source))
             except torch.OutOfMemoryError:
                 self._room_bytes = source.nbytes - 1
                 return None
-        self._kept[id(source)] = kept
+        self._kept[id(source)] = copy
         while sum(each.source.nbytes for each in self._kept.values()) > room:
             self._kept.popitem(last=False)
-        return kept.tensor
+        return copy.tensor
 
     def _sent(self, array: npt.NDArray[Any]) -> Tensor:
         return sent(torch.from_numpy(array), self._device)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; a small one goes to a GPU by way of pinned memory, and nobody waits for it."""
+    """Return a tensor on a device; a small one is sent to a GPU asynchronously from pinned memory."""
     if device.type != "cuda" or tensor.is_cuda or tensor.nbytes > PINNED_BYTES:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -374,21 +367,21 @@ MOST_LANES, USUAL_ROWS = 64, 32
 
 
 class ClientLanes:
-    """The training of some clients at once.
+    """Trains several clients at once.
 
-    How many lie side by side depends on the model, the rows of a batch and the federation alone, never on the memory
-    that happens to be free, so that it is the same on every host. Where memory runs out all the same, half as many go
-    on; results then are those of that many lanes, the last bits of which may be others.
+    The number of lanes depends only on the model, the batch size and the federation, never on the currently free
+    memory, so it is the same on every host. If memory runs out nevertheless, the number is halved; results are then
+    those of that number of lanes, whose last bits may differ.
 
     Args:
         model: On the device.
-        rows: On the same.
-        probe: Rows on which lanes are tried, the same on all hosts; at least one.
-        most: Lanes that make sense.
+        rows: On the same device.
+        probe: Rows for the tests of lanes, the same on all hosts; at least one.
+        most: Upper limit on lanes.
 
     Attributes:
         num_halved: How often memory ran out.
-        serve: Whether lanes can train this model, and several are worth the while.
+        serve: Whether lanes can train this model, with more than one lane.
     """
 
     def __init__(self, model: FlatModel, rows: ResidentRows, probe: Samples, most: int = MOST_LANES) -> None:
@@ -405,19 +398,19 @@ class ClientLanes:
         self.serve = not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
 
     def num_lanes(self, num_rows: int, narrow: bool = False) -> int:
-        """Return how many clients with batches of so many rows lie side by side, a power of two.
+        """Return the number of clients side by side, a power of two.
 
         Args:
-            num_rows: Of a batch.
+            num_rows: Rows of a batch with padding.
             narrow: Whether layers compute in bfloat16.
         """
-        shape = lanes, *_ = self._wanted(num_rows), num_rows, narrow
+        shape = lanes, *_ = self._affordable_lanes(num_rows), num_rows, narrow
         if shape not in self._served:
             self._served[shape] = lanes == 1 or self._same_in_any_lane(*shape)
         return lanes if self._served[shape] else 1
 
     def _lanes_for(self, num_clients: int, num_rows: int, narrow: bool) -> int:
-        """Return in how many lanes so many clients go: fewer than there are where that has the same bits."""
+        """Return the number of lanes for this many clients: fewer than `num_lanes` if bit-identical."""
         lanes = self.num_lanes(num_rows, narrow)
         few = 1 << (num_clients - 1).bit_length()
         while few < lanes:
@@ -429,8 +422,8 @@ class ClientLanes:
             few *= 2
         return lanes
 
-    def _wanted(self, num_rows: int) -> int:
-        """Return how many lanes there is room for."""
+    def _affordable_lanes(self, num_rows: int) -> int:
+        """Return the number of lanes that the memory limit allows."""
         bytes_each = 4 * (COPIES * self._model.layout.size + 2 * num_rows * self._values_a_row)
         room = max(1, min(self._most, LANE_BYTES // bytes_each))
         lanes = 1 << (int(room).bit_length() - 1)
@@ -444,54 +437,54 @@ class ClientLanes:
         received: Tensor,
         generators: Sequence[torch.Generator],
     ) -> BlockDescent:
-        """Make all local steps of some clients.
+        """Run all local steps of some clients.
 
         Args:
-            start: Where to begin, shape `(size,)` or `(clients, size)`; this and all vectors may be in any memory.
+            start: Initial parameters, shape `(size,)` or `(clients, size)`; this and all vectors may be in any memory.
             works: Each with rows, all of one source.
-            how: Without a loss of its own and without looking ahead.
-            received: The model that tells pseudo-labels, shape `(size,)`.
-            generators: Of each client, from which its layers draw.
+            how: Without a custom loss and without look-ahead.
+            received: The model that gives pseudo-labels, shape `(size,)`.
+            generators: The generator of each client's layers.
         """
-        alike: dict[int, list[int]] = {}
+        members_by_rows: dict[int, list[int]] = {}
         for position, work in enumerate(works):
-            alike.setdefault(lane_rows(len(work.data), work.training or how.training), []).append(position)
+            members_by_rows.setdefault(lane_rows(len(work.data), work.training or how.training), []).append(position)
         vectors = torch.empty(len(works), self._model.layout.size)
         num_steps, losses = [0] * len(works), [0.0] * len(works)
-        for num_rows, members in alike.items():
+        for num_rows, members in members_by_rows.items():
             waiting = members
             while waiting:
-                drawn_from = [works[position].generator.bit_generator.state for position in waiting]
-                layers_drew_from = [generators[position].get_state() for position in waiting]
-                number = self._wanted(num_rows)
+                batch_states = [works[position].generator.bit_generator.state for position in waiting]
+                layer_states = [generators[position].get_state() for position in waiting]
+                num_lanes = self._affordable_lanes(num_rows)
                 try:
-                    number = self._lanes_for(len(waiting), num_rows, how.training.is_narrow)
-                    lanes = _Lanes(number, num_rows, waiting)
-                    made = self._descend(lanes, start, works, how, received, generators)
+                    num_lanes = self._lanes_for(len(waiting), num_rows, how.training.is_narrow)
+                    lanes = _Lanes(num_lanes, num_rows, waiting)
+                    result = self._descend(lanes, start, works, how, received, generators)
                 except torch.OutOfMemoryError:
-                    self._halve(number, num_rows)
-                    for position, state in zip(waiting, drawn_from, strict=True):
+                    self._halve(num_lanes, num_rows)
+                    for position, state in zip(waiting, batch_states, strict=True):
                         works[position].generator.bit_generator.state = state
-                    for position, layers_state in zip(waiting, layers_drew_from, strict=True):
+                    for position, layers_state in zip(waiting, layer_states, strict=True):
                         generators[position].set_state(layers_state)
                     continue
-                vectors[lanes.clients] = made.vectors
-                for position, steps, loss in zip(lanes.clients, made.num_steps, made.losses, strict=True):
+                vectors[lanes.clients] = result.vectors
+                for position, steps, loss in zip(lanes.clients, result.num_steps, result.losses, strict=True):
                     num_steps[position], losses[position] = steps, loss
                 waiting = waiting[len(lanes.clients) :]
         return BlockDescent(vectors, num_steps, losses)
 
     def _halve(self, num_lanes: int, num_rows: int) -> None:
-        """Have half of so many lanes from now on.
+        """Halve the number of lanes permanently.
 
         Raises:
-            OutOfMemoryError: That of torch, if there is but one.
+            OutOfMemoryError: That of torch, if there is only one lane.
         """
         if num_lanes == 1:
             raise torch.OutOfMemoryError(
                 f"the device has too little memory for one client with batches of {num_rows} rows"
             )
-        while self._wanted(num_rows) >= num_lanes:
+        while self._affordable_lanes(num_rows) >= num_lanes:
             self.num_halved += 1
 
     def _descend(
@@ -503,22 +496,22 @@ class ClientLanes:
         received: Tensor,
         generators: Sequence[torch.Generator],
     ) -> BlockDescent:
-        """Make the steps of those of some clients that are in the lanes."""
+        """Run the steps of the clients in the lanes."""
         rates = rates_of(works)
         works = [works[position] for position in lanes.clients]
         plan = LanePlan.of(works, how.training, lanes.number, lanes.num_rows)
         in_lanes = partial(lanes.filled, plan.order, device=self._model.device)
         weights, buffers = self._tensors(in_lanes(start))
         beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
-        drawn_from = [generators[lanes.clients[place]] for place in plan.order]
+        lane_generators = [generators[lanes.clients[place]] for place in plan.order]
         self._model.module.train()
         with Representation(self._model) as seen, self._dropout as dropout:
             loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
-            found = self._rows.reach(works[0].data, plan.rows)
+            on_device = self._rows.reach(works[0].data, plan.rows)
             beyond = self._beyond(how, received, in_lanes)
-            optimizer = new_optimizer(how.training, None if rates is None else self._here(in_lanes(rates)))
+            optimizer = new_optimizer(how.training, None if rates is None else self._on_device(in_lanes(rates)))
             sums = self._make_steps(
-                plan, found, weights, buffers, beside, beyond, loss, how.correct, optimizer, drawn_from
+                plan, on_device, weights, buffers, beside, beyond, loss, how.correct, optimizer, lane_generators
             )
         trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
         lane_of = np.argsort(plan.order)
@@ -530,11 +523,11 @@ class ClientLanes:
         )
 
     def _beyond(self, how: Steps, received: Tensor, in_lanes: Callable[[Tensor], Tensor]) -> Beyond:
-        """Return what losses look at beside models and rows."""
+        """Return the additional inputs of the losses."""
         beyond: dict[str, object] = {}
         if how.adjusted is not None:
             parts = {"scale": how.adjusted.scale, "shift": how.adjusted.shift}
-            beyond |= {name: self._here(in_lanes(part)) for name, part in parts.items() if part is not None}
+            beyond |= {name: self._on_device(in_lanes(part)) for name, part in parts.items() if part is not None}
         if how.compared is not None:
             beyond["others"] = [self._all_tensors(in_lanes(vectors)) for vectors in how.compared.others]
         if how.weighed.pseudo_label:
@@ -554,26 +547,28 @@ class ClientLanes:
         optimizer: Optimizer,
         generators: Sequence[torch.Generator],
     ) -> Tensor:
-        """Change the weights by all steps, and return each lane's loss summed over the rows that it saw, float64."""
+        """Run all steps in place, and return each lane's loss summed over the rows that it saw, float64."""
         gradient_of = _gradient_of(loss)
-        shares, sizes = (self._here(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
+        shares, sizes = (self._on_device(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
         sums = torch.zeros_like(sizes[0])
         for step, num_active in enumerate(plan.num_active):
-            worn = beyond
+            step_beyond = beyond
             if loss.dropout.draws:
                 masks = loss.dropout.drawn(generators[:num_active], plan.sizes[step].astype(int), plan.rows.shape[2])
-                worn = {**beyond, "masks": [self._here(mask) for mask in masks]}
-            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], worn)
+                step_beyond = {**beyond, "masks": [self._on_device(mask) for mask in masks]}
+            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], step_beyond)
             sums += means.double() * sizes[step]
-            at, slopes, *others = (_firsts(tensors, num_active) for tensors in (weights, gradient, *beside))
+            active_weights, active_gradients, *others = (
+                _firsts(tensors, num_active) for tensors in (weights, gradient, *beside)
+            )
             if correct is not None:
-                for parts in zip(at, slopes, *others, strict=True):
+                for parts in zip(active_weights, active_gradients, *others, strict=True):
                     correct(*parts)
-            optimizer.step_all(at, slopes)
+            optimizer.step_all(active_weights, active_gradients)
         return sums.cpu()
 
     def _expressible(self) -> bool:
-        """Return whether `torch.func` takes the module, and count what its layers give of a row."""
+        """Return whether `torch.func` supports the module, and count its layers' outputs per row."""
         counts: list[int] = []
 
         def count(layer: nn.Module, inputs: object, outputs: object) -> None:
@@ -596,20 +591,20 @@ class ClientLanes:
         return True
 
     def _same_in_any_lane(self, num_lanes: int, num_rows: int, narrow: bool) -> bool:
-        """Compare the gradients of some clients with those of the same ones in the opposite order."""
-        there, back = (self._tried_gradient(num_lanes, num_rows, turned, narrow) for turned in (False, True))
-        return all(torch.equal(there[name], back[name].flip(0)) for name in there)
+        """Return whether the gradients of some clients are equal in the opposite order of lanes."""
+        forward, backward = (self._tried_gradient(num_lanes, num_rows, turned, narrow) for turned in (False, True))
+        return all(torch.equal(forward[name], backward[name].flip(0)) for name in forward)
 
     def _same_in_few_lanes(self, few: int, num_lanes: int, num_rows: int, narrow: bool) -> bool:
-        """Compare the gradients of the first clients with those that they have without the others."""
+        """Return whether the gradients of the first clients are equal without the other lanes."""
         many = self._tried_gradient(num_lanes, num_rows, False, narrow)
-        alone = self._tried_gradient(num_lanes, num_rows, False, narrow, few)
-        return all(torch.equal(many[name][:few], alone[name]) for name in alone)
+        without_others = self._tried_gradient(num_lanes, num_rows, False, narrow, few)
+        return all(torch.equal(many[name][:few], without_others[name]) for name in without_others)
 
     def _tried_gradient(
         self, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False, few: int | None = None
     ) -> Tensors:
-        """Return the gradients of some clients with batches of the probe's rows, of the first `few` if that is said."""
+        """Return the gradients of test clients with batches of the probe's rows; of the first `few` if given."""
         generator = stream(0, "lanes")
         factors = torch.from_numpy(generator.uniform(0.9, 1.1, (num_lanes, 1))).float()
         vectors = self._model.vector.cpu() * factors
@@ -626,16 +621,16 @@ class ClientLanes:
             gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
         return gradient
 
-    def _here(self, tensor: Tensor) -> Tensor:
+    def _on_device(self, tensor: Tensor) -> Tensor:
         return sent(tensor, self._model.device)
 
     def _tensors(self, vectors: Tensor) -> tuple[Tensors, Tensors]:
-        """Return copies of vectors on the device, shape `(lanes, size)`, as parameters and buffers by name."""
+        """Return copies of vectors `(lanes, size)` on the device, as parameters and buffers by name."""
         layout = self._model.layout
         sizes = [slot.size for slot in layout.slots]
         parts = {
             slot.name: part.clone(memory_format=torch.contiguous_format).view(-1, *slot.shape)
-            for slot, part in zip(layout.slots, self._here(vectors).split_with_sizes(sizes, dim=1), strict=True)
+            for slot, part in zip(layout.slots, self._on_device(vectors).split_with_sizes(sizes, dim=1), strict=True)
         }
         return {slot.name: parts.pop(slot.name) for slot in layout.parameters}, parts
 
@@ -645,26 +640,27 @@ class ClientLanes:
 
 
 def rates_of(works: Sequence[RowsWork]) -> Tensor | None:
-    """Return the step size of each client, float64, shape `(clients, 1)`; None without settings of their own.
+    """Return the learning rate of each client, float64, shape `(clients, 1)`; None without per-client settings.
 
-    Where they have, also where all are equal, as kernels must be the same whoever is beside whom.
+    With per-client settings they are returned even if all are equal, as the kernels must be the same for any set of
+    clients.
     """
-    own = [work.training.learning_rate for work in works if work.training is not None]
-    return torch.tensor(own, dtype=torch.float64)[:, None] if own else None
+    rates = [work.training.learning_rate for work in works if work.training is not None]
+    return torch.tensor(rates, dtype=torch.float64)[:, None] if rates else None
 
 
 def _gradient_of(loss: LaneLoss):  # type: ignore[no-untyped-def]  # torch.func's own type
-    """Return the function of all lanes' tensors and batches that gives their gradients and losses."""
+    """Return the function that maps all lanes' tensors and batches to their gradients and losses."""
     return vmap(grad_and_value(loss), randomness="error")
 
 
 class _Lanes:
-    """Some lanes, and who is in them.
+    """The lanes of one descent and their clients.
 
     Args:
-        number: Side by side.
-        num_rows: Of each batch.
-        waiting: Clients by their positions in a run; the first of them, as many as there are lanes, are in them.
+        number: Lanes side by side.
+        num_rows: Rows of each batch with padding.
+        waiting: Clients by their positions in a run; the first `number` of them are in the lanes.
     """
 
     def __init__(self, number: int, num_rows: int, waiting: Sequence[int]) -> None:
@@ -673,12 +669,12 @@ class _Lanes:
         self.clients = list(waiting[:number])
 
     def filled(self, order: IntArray, vectors: Tensor, device: torch.device) -> Tensor:
-        """Return what clients have, lane by lane; lanes without a client repeat others.
+        """Return the clients' vectors lane by lane; empty lanes repeat others.
 
         Args:
-            order: Of the clients by lane.
-            vectors: Shape `(size,)`, the same for all, `(1, size)`, or one row for each of the run's clients.
-            device: Where one for all is sent ahead of being repeated; rows are where they were.
+            order: Order of the clients by lane.
+            vectors: Shape `(size,)` or `(1, size)`, common to all, or one row for each of the run's clients.
+            device: A common vector is sent there before it is expanded; other vectors stay where they are.
         """
         if vectors.numel() == vectors.shape[-1]:
             return sent(vectors.view(1, -1), device).expand(self.number, -1)
@@ -687,12 +683,12 @@ class _Lanes:
 
 
 def _batch(found: RowsOnDevice, step: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of a step, shape `(lanes, rows, *feature_shape)`, and their answers."""
+    """Return the rows of a step, shape `(lanes, rows, *feature_shape)`, and their targets."""
     places = found.places[step]
     rows = found.features.index_select(0, places.flatten())
     return rows.view(*places.shape, *rows.shape[1:]), found.answers[step]
 
 
 def _firsts(tensors: Tensors, num_active: int) -> list[Tensor]:
-    """Return the first lanes' tensors, each `(lanes, elements)`; views of those that are contiguous, as weights are."""
+    """Return the active lanes' tensors, each `(lanes, elements)`; views if they are contiguous, as weights are."""
     return [part[:num_active].reshape(num_active, -1) for part in tensors.values()]

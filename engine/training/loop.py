@@ -1,23 +1,18 @@
-"""One client, plainly: the definition of local training and evaluation.
+"""Local training and evaluation of one client: the reference for all faster backends.
 
-Every faster path is held to this loop by tests. The loss is the mean cross-entropy of a batch, or its mean
-squared error where a quantity is predicted; an epoch is one
-permutation of the training rows cut into batches; a last batch of a single row joins its predecessor (batch
-normalisation has no variance over one row).
+Tests compare faster backends with this loop. The loss is the mean cross-entropy of a batch, or its mean squared error
+for regression. An epoch is one permutation of the training rows cut into batches; a last batch of a single row joins
+the previous one, as batch normalisation has no variance over one row.
 
-The plain loss of rows: cross-entropy of classes, or the squared error of a quantity.
+Optimisers have the semantics of `torch.optim` on flat tensors, of one client `(params,)` or of a block of clients
+`(clients, params)`. In a block, later steps may omit clients at its end that have finished. Clients are stateless, so
+an optimiser is used for one round only.
 
-Client optimisers over flat tensors, with the semantics of `torch.optim`.
+`WeighedRows` applies `fedscout.engine.models.layout.RowLoss` to one client's rows. The received model is evaluated on
+them once a round, in evaluation mode. Its probabilities are those of adjusted outputs, as the client's own are; an
+algorithm's custom loss receives the unadjusted outputs.
 
-They work on one client `(params,)` and on a block of clients `(clients, params)` alike. In a block, later steps may
-leave out clients at its end, which have finished. A client is stateless, so an optimiser lives for one round.
-
-The loop's half of `fedscout.engine.models.layout`: one client's rows, and what the received model says of them.
-
-That is asked once a round, in evaluation mode. Probabilities are of outputs that are adjusted as the client's own are;
-a loss of an algorithm's own may read the outputs as they are.
-
-A model's representation of rows: what goes into its last linear layer.
+`Representation` is a model's representation of rows: the input of its last linear layer.
 """
 
 from __future__ import annotations
@@ -45,11 +40,11 @@ from fedscout.engine.models.layout import Adjusted, RowLoss
 
 
 def mean_loss(outputs: Tensor, answers: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the mean or sum over rows, or what each costs.
+    """Return the loss of rows.
 
     Args:
-        outputs: Of the model, shape `(rows, classes)`, or `(rows, 1)` of a quantity.
-        answers: Labels, or standardised targets, which are real numbers, shape `(rows,)`.
+        outputs: Model outputs, shape `(rows, classes)`, or `(rows, 1)` for regression.
+        answers: Labels, or standardised targets, which are floating point, shape `(rows,)`.
         reduction: `mean`, `sum` or `none`.
     """
     if answers.is_floating_point():
@@ -58,7 +53,7 @@ def mean_loss(outputs: Tensor, answers: Tensor, reduction: str = "mean") -> Tens
 
 
 class Optimizer(ABC):
-    """Changes weights in place, step by step."""
+    """Updates weights in place, step by step."""
 
     def step(self, weights: Tensor, gradient: Tensor) -> None:
         """Make one step; `gradient` may be used as scratch space."""
@@ -66,7 +61,9 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        """Make one step of weights that lie apart, as many in every step; a call for each would cost more than it does.
+        """Make one step of several weight tensors, the same number in every step.
+
+        One call per tensor would take longer than the arithmetic.
 
         Args:
             weights: Each `(params,)` or `(clients, params)`.
@@ -93,13 +90,13 @@ class SGD(Optimizer):
         if self._rates is None:
             torch._foreach_add_(weights, gradients, alpha=-self._learning_rate)
         else:  # with the bits of the line above
-            torch._foreach_addcmul_(weights, gradients, _of_first(self._rates, weights), value=-1)
+            torch._foreach_addcmul_(weights, gradients, _active_rates(self._rates, weights), value=-1)
 
     def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
         if not self._buffers:
             self._buffers = [gradient.clone() for gradient in gradients]
             return self._buffers
-        active = _firsts(self._buffers, gradients)
+        active = _active_rows(self._buffers, gradients)
         torch._foreach_mul_(active, self._momentum)
         torch._foreach_add_(active, gradients)
         return active
@@ -129,7 +126,7 @@ class Adam(Optimizer):
         if not self._means:
             self._means, self._squares = ([torch.zeros_like(each) for each in weights] for _ in range(2))
         self._steps += 1
-        means, squares = _firsts(self._means, weights), _firsts(self._squares, weights)
+        means, squares = _active_rows(self._means, weights), _active_rows(self._squares, weights)
         torch._foreach_lerp_(means, gradients, 1 - self.BETA_1)
         torch._foreach_mul_(squares, self.BETA_2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.BETA_2)
@@ -141,7 +138,7 @@ class Adam(Optimizer):
             torch._foreach_addcdiv_(weights, means, roots, value=-self.learning_rate / bias)
         else:  # with the bits of the line above
             lengths = -(self._rates / bias).float()
-            torch._foreach_addcdiv_(weights, torch._foreach_mul(means, _of_first(lengths, weights)), roots)
+            torch._foreach_addcdiv_(weights, torch._foreach_mul(means, _active_rates(lengths, weights)), roots)
 
 
 class RMSprop(Optimizer):
@@ -164,7 +161,7 @@ class RMSprop(Optimizer):
             torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
         if not self._squares:
             self._squares = [torch.zeros_like(each) for each in weights]
-        squares = _firsts(self._squares, weights)
+        squares = _active_rows(self._squares, weights)
         torch._foreach_mul_(squares, self.ALPHA)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.ALPHA)
         roots = torch._foreach_sqrt(squares)
@@ -172,7 +169,7 @@ class RMSprop(Optimizer):
         if self._rates is None:
             torch._foreach_addcdiv_(weights, gradients, roots, value=-self._learning_rate)
         else:  # with the bits of the line above
-            lengths = _of_first(-self._rates, weights)
+            lengths = _active_rates(-self._rates, weights)
             torch._foreach_addcdiv_(weights, torch._foreach_mul(gradients, lengths), roots)
 
 
@@ -198,7 +195,7 @@ class Adadelta(Optimizer):
             torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
         if not self._squares:
             self._squares, self._moves = ([torch.zeros_like(each) for each in weights] for _ in range(2))
-        squares, moves = _firsts(self._squares, weights), _firsts(self._moves, weights)
+        squares, moves = _active_rows(self._squares, weights), _active_rows(self._moves, weights)
         torch._foreach_mul_(squares, self.RHO)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.RHO)
         deltas = self._roots(moves)
@@ -209,7 +206,7 @@ class Adadelta(Optimizer):
         if self._rates is None:
             torch._foreach_add_(weights, deltas, alpha=-self._learning_rate)
         else:  # with the bits of the line above
-            torch._foreach_addcmul_(weights, deltas, _of_first(self._rates, weights), value=-1)
+            torch._foreach_addcmul_(weights, deltas, _active_rates(self._rates, weights), value=-1)
 
     def _roots(self, means: list[Tensor]) -> list[Tensor]:
         roots = torch._foreach_add(means, self.EPSILON)
@@ -217,15 +214,15 @@ class Adadelta(Optimizer):
         return list(roots)
 
 
-def _firsts(kept: list[Tensor], like: list[Tensor]) -> list[Tensor]:
-    """Return of each tensor the rows of the clients that are active, as many as the other has."""
+def _active_rows(kept: list[Tensor], like: list[Tensor]) -> list[Tensor]:
+    """Return the leading rows of each tensor, for the active clients."""
     if len(kept[0]) == len(like[0]):
         return kept
     return [each[: len(other)] for each, other in zip(kept, like, strict=True)]
 
 
-def _of_first(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Return the step sizes of the clients that are active, for each of some weights."""
+def _active_rates(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Return the learning rates of the active clients, once per weight tensor."""
     return [rates.narrow(0, 0, len(weights[0]))] * len(weights)
 
 
@@ -237,12 +234,12 @@ ADAPTIVE: Mapping[str, type[Adam] | type[RMSprop] | type[Adadelta]] = {
 
 
 def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:
-    """Return a fresh optimiser for one round.
+    """Return a new optimiser for one round.
 
     Args:
-        training: Of one client, or of those of a block.
-        rates: In place of its step size that of each client of a block, float64, shape `(clients, 1)`; each has the
-            bits that it has alone.
+        training: Settings of one client, or of those of a block.
+        rates: The learning rate of each client of a block, in place of that of `training`; float64, shape `(clients,
+            1)`. Each client gets the same bits as alone.
     """
     if training.optimizer != "sgd":
         return ADAPTIVE[training.optimizer](training.learning_rate, training.weight_decay, rates)
@@ -251,13 +248,13 @@ def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optim
 
 @dataclass(frozen=True)
 class WeighedRows:
-    """Weighs a batch's loss and adds further terms to it.
+    """Weights a batch's loss and adds further terms to it.
 
     Attributes:
         row_loss: The weights.
-        told: Probabilities under the received model, shape `(rows of the client, classes)`; None where nobody asks.
-        adjusted: What is made of outputs ahead of every term.
-        received: Outputs of the received model, likewise; None unless the algorithm's loss reads them.
+        told: Probabilities under the received model, shape `(rows of the client, classes)`; None if unused.
+        adjusted: Adjustment of outputs before every term.
+        received: Outputs of the received model, same shape; None unless the algorithm's loss uses them.
     """
 
     row_loss: RowLoss
@@ -269,39 +266,42 @@ class WeighedRows:
         """Return the mean over a batch.
 
         Args:
-            loss: What is weighed.
-            positions: Of the batch's rows among the client's.
-            outputs: Of the model.
-            labels: Of the rows.
-            features: Likewise.
+            loss: The loss to weight.
+            positions: Positions of the batch's rows among the client's.
+            outputs: Model outputs.
+            labels: Labels of the rows.
+            features: Features of the rows.
         """
         rows = torch.from_numpy(positions).to(outputs.device)
-        told = None if self.told is None else self.told[rows]
-        read = () if self.received is None else (self.received[rows],)
-        first = loss(outputs, labels, features, *read)
-        return self.row_loss.mean(first, _adjusted(self.adjusted, outputs), labels, told)
+        pseudo_labels = None if self.told is None else self.told[rows]
+        received_outputs = () if self.received is None else (self.received[rows],)
+        base_loss = loss(outputs, labels, features, *received_outputs)
+        return self.row_loss.mean(base_loss, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
 
 
 def weighed_rows(
     model: FlatModel, steps: Steps, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> WeighedRows | None:
-    """Return what weighs a client's rows, or None where there is nothing to weigh; `model` is overwritten then.
+    """Return the weighting of a client's rows; None if there is none, else `model` is overwritten.
 
     Args:
         model: Scratch.
-        steps: How the client trains.
-        received: The model that tells pseudo-labels, shape `(size,)`.
+        steps: The client's local steps.
+        received: The model that gives pseudo-labels, shape `(size,)`.
         batches: All of the client's rows, in order.
     """
     row_loss = steps.weighed
     if row_loss.is_plain and not steps.reads_received:
         return None
     adjusted = None if steps.adjusted is None else steps.adjusted.to(model.device)
-    asked = row_loss.pseudo_label or steps.reads_received
-    outputs = _outputs(model, received, batches) if asked else []
-    told = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
+    needs_received = row_loss.pseudo_label or steps.reads_received
+    outputs = _outputs(model, received, batches) if needs_received else []
+    probabilities = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
     return WeighedRows(
-        row_loss, torch.cat(told) if told else None, adjusted, torch.cat(outputs) if steps.reads_received else None
+        row_loss,
+        torch.cat(probabilities) if probabilities else None,
+        adjusted,
+        torch.cat(outputs) if steps.reads_received else None,
     )
 
 
@@ -329,12 +329,12 @@ NO_ROWS = "the client has no training rows"
 
 @dataclass(frozen=True)
 class RowsWork(ClientWork):
-    """The part of a client that trains on these rows.
+    """A client's part of a round that trains on rows.
 
     Attributes:
         data: Its training rows.
-        validation: Its validation rows, where the algorithm looks at them.
-        training: Settings of its own among clients of a block; None takes those that are asked for.
+        validation: Its validation rows, if the algorithm uses them.
+        training: Per-client settings in a block; None uses the requested ones.
     """
 
     data: Samples
@@ -355,15 +355,16 @@ def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:
 
 
 def epoch_orders(num_rows: int, local_epochs: int, generator: np.random.Generator) -> Iterator[IntArray]:
-    """Yield one permutation of the training rows an epoch."""
+    """Yield one permutation of the training rows per epoch."""
     for _ in range(local_epochs):
         yield generator.permutation(num_rows)
 
 
 def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor, Tensor]:
-    """Copy rows into tensors of torch's own memory, arranged as the model likes them, and what it is to say of them.
+    """Return copies of rows and their targets as tensors, in the memory format that suits the model.
 
-    That is aligned to 64 bytes, NumPy's to 16, and the last bits of a matrix product depend on alignment.
+    The copies are in torch's own memory, which is aligned to 64 bytes while NumPy's is aligned to 16, and the last bits
+    of a matrix product depend on alignment.
     """
     rows = data.rows[positions]
     features = torch.empty((len(rows), *data.features.shape[1:]))
@@ -375,7 +376,7 @@ def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor
 
 
 def chunks(model: FlatModel, data: Samples) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield all rows in order, some hundreds at a time."""
+    """Yield all rows in order, `CHUNK_ROWS` at a time."""
     for start in range(0, len(data), CHUNK_ROWS):
         yield gather(model, data, np.arange(start, min(start + CHUNK_ROWS, len(data))))
 
@@ -386,7 +387,7 @@ def epoch_batches(
     """Yield the batches of one epoch, several of them copied together.
 
     Args:
-        model: For whom.
+        model: The model that they are for.
         data: The client's rows.
         order: Their order in this epoch.
         bounds: `(start, stop)` of each batch.
@@ -401,7 +402,7 @@ def epoch_batches(
 
 
 class StepsMade(NamedTuple):
-    """What the steps of one client gave; the trained vector is the model's."""
+    """Result of one client's local steps; the trained vector is in the model."""
 
     num_steps: int
     loss: float
@@ -418,20 +419,21 @@ def descend(
     ahead: Ahead | None = None,
     weigh: WeighedRows | None = None,
 ) -> StepsMade:
-    """Make all local steps of one client, from the model as it is loaded.
+    """Run all local steps of one client, starting from the loaded model.
 
     Args:
         model: Changed in place.
         data: The client's training rows, at least one.
         training: Epochs, batches, optimiser.
         generator: Draws the batches.
-        correct: Changes the gradient of each step in place, ahead of weight decay and momentum; told the weights and
-            the gradient, trainable part, shape `(params,)`.
-        loss: In place of the mean cross-entropy.
-        ahead: Where each step's gradient is taken, of the same batch; the loss that is told is that at the weights.
-        weigh: Weighs the loss and adds to it.
+        correct: Changes the gradient of each step in place, before weight decay and momentum; called with the weights
+            and the gradient of the trainable part, shape `(params,)`.
+        loss: Replaces the mean cross-entropy.
+        ahead: Returns the point at which each step's gradient is taken, on the same batch; the reported loss is the one
+            at the weights.
+        weigh: Weights the loss and adds terms to it.
     """
-    first = _plain_loss if loss is None else loss
+    base_loss = _plain_loss if loss is None else loss
     model.module.train()
     optimizer = new_optimizer(training)
     weights, gradient = model.weights, model.gradient
@@ -442,14 +444,14 @@ def descend(
     for order in epoch_orders(len(data), training.local_epochs, generator):
         batches = epoch_batches(model, data, order, bounds)
         for (start, stop), (features, labels) in zip(bounds, batches, strict=True):
-            measure = first if weigh is None else partial(weigh, first, order[start:stop])
+            measure = base_loss if weigh is None else partial(weigh, base_loss, order[start:stop])
             means.append(backward(measure, features, labels))
             sizes.append(len(labels))
             if ahead is not None:
-                present = weights.clone()
+                saved = weights.clone()
                 weights.copy_(ahead(weights, gradient))
                 backward(measure, features, labels)
-                weights.copy_(present)
+                weights.copy_(saved)
             if correct is not None:
                 correct(weights, gradient)
             optimizer.step(weights, gradient)
@@ -463,7 +465,7 @@ def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
 
 
 def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor, narrow: bool) -> Tensor:
-    """Put the gradient of a batch's mean loss in the model's, and return that loss."""
+    """Write the gradient of a batch's mean loss to the model's gradient, and return that loss."""
     if loss is _plain_loss and model.stack is not None and not narrow and not labels.is_floating_point():
         return model.stack.loss_and_gradient(features, labels)
     model.gradient.zero_()
@@ -474,7 +476,7 @@ def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor, na
 
 
 def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
-    """Train one client plainly from the received parameters; `model` is scratch and overwritten.
+    """Train one client without an algorithm from the received parameters; `model` is scratch and overwritten.
 
     Raises:
         ValueError: If the client has no training rows.
@@ -489,32 +491,32 @@ def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> Clien
 
 @torch.no_grad()
 def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) -> ClientScore:
-    """Evaluate the loaded model on all rows of `data`, in evaluation mode; measure a metric there, too."""
+    """Evaluate the loaded model on all rows of `data`, in evaluation mode, with a metric if given."""
     model.module.eval()
     num_correct, loss_sum = 0, 0.0
     statistics: Sums | None = None
     for features, labels in chunks(model, data):
-        outputs = _answers(model, features)
+        outputs = _inference_outputs(model, features)
         loss_sum += mean_loss(outputs, labels, reduction="sum").item()
         if data.scale is None:
             num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
         if metric is not None:
-            found = metric_statistics(metric, data, outputs, labels)
-            statistics = found if statistics is None else statistics + found
-    right = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
-    return measured(ClientScore.of_rows(len(data), right, loss_sum), metric, statistics)
+            sums = metric_statistics(metric, data, outputs, labels)
+            statistics = sums if statistics is None else statistics + sums
+    correct = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
+    return measured(ClientScore.of_rows(len(data), correct, loss_sum), metric, statistics)
 
 
-def _answers(model: FlatModel, features: Tensor) -> Tensor:
-    """Return the outputs without what a gradient would need."""
+def _inference_outputs(model: FlatModel, features: Tensor) -> Tensor:
+    """Return the outputs without storing what a gradient would need."""
     outputs = model.outputs if model.stack is None else model.stack.outputs
     if features.dim() == IMAGE_AXES and model.device.type == "cpu":
-        return torch.cat([outputs(some) for some in torch.split(features, IMAGES_SCORED)])
+        return torch.cat([outputs(part) for part in torch.split(features, IMAGES_SCORED)])
     return outputs(features)
 
 
 def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: Tensor) -> Sums:
-    """Return a metric's sums over rows, of a quantity in its own unit."""
+    """Return a metric's sums over rows; for regression, in the unit of the target."""
     outputs, answers = outputs.cpu(), answers.cpu()
     if data.scale is None:
         return metric.statistics(outputs.numpy(), answers.numpy())
@@ -523,7 +525,7 @@ def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: T
 
 
 def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:
-    """Return a score with what a metric's sums say: nothing without rows, and of outputs that are not numbers."""
+    """Return a score with the metric's value; NaN without rows or with non-finite outputs."""
     if metric is None:
         return score
     value = float("nan") if statistics is None or score.is_missing else metric.value_of_client(statistics)
@@ -535,24 +537,24 @@ def model_outputs(model: FlatModel, data: Samples, vector: FloatArray, softmax: 
     """Yield the outputs of the model `vector` on all rows of `data`, in evaluation mode, chunk by chunk.
 
     Args:
-        model: Into which it is loaded.
+        model: Loads the vector.
         data: The rows.
         vector: Shape `(layout.size,)`.
-        softmax: Whether outputs are made probabilities; those of a quantity are not.
+        softmax: Whether to apply softmax; not for regression.
     """
     model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
     model.module.eval()
     for features, _ in chunks(model, data):
-        answers = _answers(model, features)
+        answers = _inference_outputs(model, features)
         outputs: FloatArray = (answers.softmax(dim=1) if softmax else answers).cpu().numpy()
         yield outputs
 
 
 class Representation:
-    """Watches the last linear layer of a model while it is entered.
+    """Records the input of a model's last linear layer while it is entered.
 
     Args:
-        model: Whose.
+        model: The model.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -563,7 +565,7 @@ class Representation:
     def __enter__(self) -> Self:
         linear = [layer for layer in self._model.module.modules() if isinstance(layer, nn.Linear)]
         if linear:
-            self._handle = linear[-1].register_forward_pre_hook(self._see)
+            self._handle = linear[-1].register_forward_pre_hook(self._record)
         return self
 
     def __exit__(
@@ -574,24 +576,26 @@ class Representation:
         self._handle = self._latest = None
 
     def latest(self) -> Tensor:
-        """Return that of the rows that went through the model last, shape `(rows, width)`.
+        """Return the representation of the rows of the last forward pass, shape `(rows, width)`.
 
         Raises:
-            ValueError: If the model has no linear layer, or nothing went through it.
+            ValueError: If the model has no linear layer, or there was no forward pass.
         """
         if self._latest is None:
             raise ValueError("a representation is what goes into a linear layer, of which the model has none")
         return self._latest
 
     def under(self, vector: Tensor, features: Tensor) -> Tensor:
-        """Return that of rows under another model, in evaluation mode and without a gradient; all else stays.
+        """Return the representation of rows under another model, in evaluation mode and without a gradient.
+
+        The loaded model, its mode and the latest representation are restored.
 
         Args:
             vector: The other model, shape `(size,)`.
             features: The rows.
         """
         model, latest, training = self._model, self._latest, self._model.module.training
-        present = model.vector.clone()
+        saved = model.vector.clone()
         try:
             with torch.no_grad():
                 model.vector.data.copy_(vector)  # unseen by autograd, which needs what is put back before it looks
@@ -599,10 +603,10 @@ class Representation:
                 model.outputs(features)
             return self.latest()
         finally:
-            model.vector.data.copy_(present)
+            model.vector.data.copy_(saved)
             model.module.train(training)
             self._latest = latest
 
-    def _see(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         del layer
         self._latest = inputs[0].float()

@@ -1,16 +1,16 @@
-"""Many clients at once: the fast path of local training for small dense nets, held to the per-client loop by tests.
+"""Vectorised local training of many clients of a small dense net; tests compare it with the per-client loop.
 
-Clients of a block are trained in lockstep, those with most steps first, so that step s works on the first clients of
-the block and nobody waits. A batch is padded with rows of weight zero to a number of rows that depends on that batch
-alone, and every operation works client by client (see `dense_stack`) on memory that is aligned alike for all of them,
-since the last bits of a matrix product depend on alignment. Hence a client's result has the same bits in any block, and
-so with any number of hosts. Against the loop it differs in the order of float32 sums; the tests state the tolerance.
+Clients of a block are trained in lockstep, ordered by decreasing number of steps, so that step s works on the first
+clients of the block and no client waits. A batch is padded with rows of weight zero to a number of rows that depends on
+that batch alone, and every operation works client by client (see `fedscout.engine.models.dense`) on memory that is
+aligned alike for all of them, since the last bits of a matrix product depend on alignment. Hence a client's result has
+the same bits in any block, and for any number of hosts. It differs from the loop in the order of float32 sums; the
+tests state the tolerance.
 
-What layers draw in local training, such as dropout's masks: from (seed, round, client), whatever way it is trained.
-
-A loop draws as torch's layers do, from the global generator, which is seeded for each client. Clients that are trained
-many at once have a generator each, of the same seed, and draw in the same order: batch after batch, layer after layer,
-of the rows that count. So masks are the loop's, whoever shares a block.
+The random draws of layers in local training, such as dropout masks, derive from (seed, round, client) in every backend.
+The loop draws from torch's global generator, which is seeded for each client. Clients that are trained together have
+one generator each, with the same seed, and draw in the same order: batch after batch, layer after layer, only for rows
+without padding. So masks equal the loop's in any block.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, epoch
 
 
 def layer_seed(asked: TrainRequest, client: int) -> int:
-    """Return the seed of what a client's layers draw in a round."""
+    """Return the seed of a client's layers in a round."""
     return integer(asked.seed, "layers", asked.server_round, client)
 
 
 def seed_layers(asked: TrainRequest, client: int, device: torch.device) -> None:
-    """Seed torch's global generators, of which layers such as dropout draw."""
+    """Seed torch's global generators, from which layers such as dropout draw."""
     seed = layer_seed(asked, client)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -58,16 +58,16 @@ def seed_layers(asked: TrainRequest, client: int, device: torch.device) -> None:
 
 
 def layer_generators(asked: TrainRequest, works: Sequence[ClientWork]) -> list[torch.Generator]:
-    """Return what the layers of each client draw from, where several are trained at once."""
+    """Return one generator per client for its layers, where several clients are trained at once."""
     return [torch.Generator().manual_seed(layer_seed(asked, work.client)) for work in works]
 
 
 class LayerDraws:
-    """Masks of dropout for the clients of a block, which are drawn on from one training to the next.
+    """Dropout masks for the clients of a block; the generators continue from one training to the next.
 
     Args:
         stack: The model.
-        asked: By the train message.
+        asked: The request of the train message.
         works: The clients, in the order of the block.
     """
 
@@ -80,9 +80,9 @@ class LayerDraws:
         """Return the factors of each hidden layer's outputs, 0 or 1 / (1 − dropout); an empty list without dropout.
 
         Args:
-            start: First of some neighbours in the block.
-            sizes: Rows that count, of each one's batch.
-            num_rows: Rows of a batch, padding included, whose factors are 0.
+            start: First of some adjacent clients in the block.
+            sizes: Rows without padding of each one's batch.
+            num_rows: Rows of a batch with padding, whose factors are 0.
         """
         masks = [torch.zeros(len(sizes), num_rows, width) for width in self._widths]
         for mask in masks:
@@ -103,11 +103,11 @@ KEPT_PLANS, KEPT_ROWS = 32, 2**15
 
 
 def padded_rows(num_rows: int, row_step: int) -> int:
-    """Return to how many rows a batch is padded.
+    """Return the padded number of rows of a batch.
 
     Args:
         num_rows: Rows of the batch.
-        row_step: Of which the result is a multiple; a power of two.
+        row_step: The result is a multiple of it; a power of two.
     """
     return aligned(num_rows, max(PADDING, row_step))
 
@@ -115,7 +115,8 @@ def padded_rows(num_rows: int, row_step: int) -> int:
 def aligned_row_step(stack: DenseStack) -> int:
     """Return the smallest number of rows whose activations fill multiples of 64 bytes in every layer.
 
-    Of 128 where a layer's activation has other bits in what torch's vector loop leaves over, less than two registers.
+    Multiples of 128 bytes where a layer's activation has other bits in the remainder of torch's vector loop, which is
+    less than two registers.
     """
     widths = [stack.num_inputs, *(layer.num_outputs for layer in stack.layers)]
     looped = [
@@ -126,13 +127,13 @@ def aligned_row_step(stack: DenseStack) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """How a number of rows is cut into padded batches, over all epochs; the same for all clients of that size.
+    """The padded batches of a number of rows over all epochs; the same for all clients of that size.
 
     Attributes:
-        places: Places in the concatenated orders of all epochs, batch after batch, padding included.
+        places: Positions in the concatenated orders of all epochs, batch after batch, including padding.
         shares: Weights of these rows in their batch's mean, 0 for padding; shape `(padded rows, 1)`.
-        starts: Where each batch begins in `places`; one more than batches.
-        sizes: Rows that count, of each batch.
+        starts: Start of each batch in `places`, and the end of the last one.
+        sizes: Rows without padding of each batch.
     """
 
     places: IntArray
@@ -165,7 +166,7 @@ def schedule(num_rows: int, batch_size: int, local_epochs: int, row_step: int) -
 
 
 class Run(NamedTuple):
-    """Neighbouring clients `start` to `stop` of a block whose next batches have as many rows, padding included."""
+    """Adjacent clients `start` to `stop` of a block whose next batches have equally many rows, including padding."""
 
     start: int
     stop: int
@@ -173,40 +174,40 @@ class Run(NamedTuple):
     """Rows that count, of each one's batch."""
 
 
-def _accept_read_only_arrays() -> None:
-    """Let torch give its warning about read-only arrays now and unseen; it gives it once, and we write to none."""
+def _suppress_read_only_warning() -> None:
+    """Trigger and hide torch's one-time warning about read-only arrays, which are never written to here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         torch.from_numpy(np.frombuffer(bytes(4), np.float32))
 
 
-_accept_read_only_arrays()
+_suppress_read_only_warning()
 
 
 class _Source(NamedTuple):
-    """Arrays that some clients read, by their positions in the block."""
+    """Arrays that some clients read, with the clients' positions in the block."""
 
     positions: list[int]
     features: Tensor
     data: Samples
 
     def take(self, places: IntArray) -> tuple[Tensor, Tensor]:
-        """Return copies of the features of rows and what is to be said of them; `places` is `(rows,)`."""
+        """Return copies of the features and targets of rows; `places` is `(rows,)`."""
         return self.features.index_select(0, torch.from_numpy(places)), torch.from_numpy(self.data.answers(places))
 
 
 def _sources(clients: Sequence[Samples]) -> list[_Source]:
     """Group clients by the arrays that they read."""
     firsts = [(members, clients[members[0]]) for members in by_source(dict(enumerate(clients)))]
-    return [_Source(members, torch.from_numpy(one.features).flatten(1), one) for members, one in firsts]
+    return [_Source(members, torch.from_numpy(data.features).flatten(1), data) for members, data in firsts]
 
 
 class _Batch(NamedTuple):
-    """What steps of some clients work on, one row after the other.
+    """The data of steps of some clients, row after row.
 
     Attributes:
         rows: Features.
-        targets: One-hot labels times shares, or a quantity.
+        targets: One-hot labels times shares, or regression targets.
         shares: Weights in a batch's mean.
     """
 
@@ -215,7 +216,7 @@ class _Batch(NamedTuple):
     shares: Tensor
 
     def parts(self, shapes: Sequence[tuple[int, int]]) -> Iterator[_Batch]:
-        """Yield what each of some runs works on, of (clients, rows) as they lie after one another."""
+        """Yield the data of consecutive runs, given (clients, rows) of each."""
         counts = [num_clients * num_rows for num_clients, num_rows in shapes]
         for shape, *pieces in zip(shapes, *(tensor.split_with_sizes(counts) for tensor in self), strict=True):
             yield _Batch(*(piece.view(*shape, -1) for piece in pieces))
@@ -224,17 +225,17 @@ class _Batch(NamedTuple):
 def _schedules(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
     row_step = aligned_row_step(stack)
     plans = [(len(work.data), work.training or training) for work in works]
-    return [schedule(num_rows, own.batch_size, own.local_epochs, row_step) for num_rows, own in plans]
+    return [schedule(num_rows, settings.batch_size, settings.local_epochs, row_step) for num_rows, settings in plans]
 
 
 def _rates(works: Sequence[RowsWork]) -> Tensor | None:
-    """Return the step size of each client, float64, shape `(clients, 1)`; None where they are equal."""
-    own = [work.training.learning_rate for work in works if work.training is not None]
-    return None if len({*own}) < 2 else torch.tensor(own, dtype=torch.float64)[:, None]
+    """Return the learning rate of each client, float64, shape `(clients, 1)`; None if they are equal."""
+    rates = [work.training.learning_rate for work in works if work.training is not None]
+    return None if len({*rates}) < 2 else torch.tensor(rates, dtype=torch.float64)[:, None]
 
 
 def lockstep_order(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[int]:
-    """Return the positions of clients in a block: those with most steps first.
+    """Return the positions of clients in a block, by decreasing number of steps.
 
     Raises:
         ValueError: If a client has no training rows.
@@ -246,16 +247,16 @@ def lockstep_order(stack: DenseStack, works: Sequence[RowsWork], training: Local
 
 
 class Block:
-    """Clients in lockstep, the one with most steps first.
+    """Clients in lockstep, ordered by decreasing number of steps.
 
     Args:
         stack: The model.
-        works: Those with most steps first; neighbours with batches of equal sizes, if possible.
+        works: In that order; clients with batches of equal sizes should be adjacent.
         training: Epochs, batches, optimiser.
 
     Attributes:
         works: As given.
-        schedules: Of each.
+        schedules: The schedule of each.
     """
 
     def __init__(self, stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> None:
@@ -276,7 +277,7 @@ class Block:
         return len(self.schedules[0]) == len(self.schedules[-1])
 
     def steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
-        """Yield, for each step, how many clients are active, and their runs with what each works on."""
+        """Yield, for each step, the number of active clients, and their runs with the data of each."""
         for plan in _plans(tuple(self.schedules), self._stack.num_inputs):
             batches = self._gather(plan).parts(plan.shapes)
             for runs in plan.steps:
@@ -297,19 +298,21 @@ class Block:
         rows = torch.empty((num_rows, self._stack.num_inputs))
         answers = torch.empty(num_rows, dtype=torch.int64 if classifies else torch.float32)
         for source in self._sources:
-            here = np.flatnonzero(np.isin(of_clients, source.positions))
-            rows[here], answers[here] = source.take(places[here])
+            of_source = np.flatnonzero(np.isin(of_clients, source.positions))
+            rows[of_source], answers[of_source] = source.take(places[of_source])
         return rows, answers
 
 
 @dataclass(frozen=True)
 class _GatherPlan:
-    """Rows that are gathered for some steps at once, in the order of steps, in each of clients: those of a run adjoin.
+    """Rows that are gathered at once for some steps.
+
+    They are ordered by step and then client, so that the rows of a run are adjacent.
 
     Attributes:
-        places: Of these rows among all that a block's clients see, one client after the other.
-        clients: Whose each is.
-        shares: The weight of each in its batch's mean, shape `(rows, 1)`.
+        places: Positions of these rows among all rows that the block's clients see, one client after the other.
+        clients: The client of each row.
+        shares: The weight of each row in its batch's mean, shape `(rows, 1)`.
         steps: The runs of each step.
         shapes: Clients and rows of each run.
     """
@@ -322,7 +325,7 @@ class _GatherPlan:
 
     @classmethod
     def of(cls, schedules: Sequence[Schedule], first: int, last: int) -> _GatherPlan:
-        """Plan the steps from `first` to before `last`, of the clients that are active in the first of them."""
+        """Plan the steps from `first` to before `last`, for the clients that are active in the first of them."""
         starts = np.zeros((last - first, len(schedules)), np.int64)
         padded, counted = np.zeros_like(starts), np.zeros_like(starts)
         offset = 0
@@ -341,13 +344,13 @@ class _GatherPlan:
 
 
 def _plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Iterable[_GatherPlan]:
-    """Return what a block gathers, one time after the other; clients with most steps come first."""
+    """Return the successive gather plans of a block, whose clients are ordered by decreasing number of steps."""
     small = sum(int(schedule.starts[-1]) for schedule in schedules) <= KEPT_ROWS
-    return _kept_plans(schedules, num_inputs) if small else _new_plans(schedules, num_inputs)
+    return _cached_plans(schedules, num_inputs) if small else _new_plans(schedules, num_inputs)
 
 
 @lru_cache(maxsize=KEPT_PLANS)
-def _kept_plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Sequence[_GatherPlan]:
+def _cached_plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Sequence[_GatherPlan]:
     return [*_new_plans(schedules, num_inputs)]
 
 
@@ -366,8 +369,8 @@ def _runs(padded: IntArray, counted: IntArray) -> tuple[list[list[Run]], list[tu
     """Return the runs of each step, and the clients and rows of each run.
 
     Args:
-        padded: Rows of each batch, padding included, shape `(steps, clients)`; 0 of clients that have finished.
-        counted: Those that count.
+        padded: Rows of each batch including padding, shape `(steps, clients)`; 0 for clients that have finished.
+        counted: Rows without padding, same shape.
     """
     steps, clients = np.nonzero(padded)
     rows = padded[steps, clients]
@@ -383,11 +386,11 @@ def _runs(padded: IntArray, counted: IntArray) -> tuple[list[list[Run]], list[tu
 
 @dataclass(frozen=True)
 class BlockDescent:
-    """What the steps of a block gave, in the order of its works.
+    """The result of a block's steps, in the order of its works.
 
     Attributes:
         vectors: The trained models, shape `(clients, size)`.
-        num_steps: Of each client.
+        num_steps: Steps of each client.
         losses: Mean loss of each over all rows seen.
     """
 
@@ -397,10 +400,10 @@ class BlockDescent:
 
 
 def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork]) -> list[ClientUpdate]:
-    """Train clients plainly from the received parameters; the same as `local_training.train_client` for each.
+    """Train clients without an algorithm from the received parameters; equivalent to `train_client` for each.
 
     Returns:
-        One update a client, in the order of `works`; their vectors are rows of one matrix.
+        One update per client, in the order of `works`; their vectors are rows of one matrix.
 
     Raises:
         ValueError: If a client has no training rows.
@@ -408,8 +411,8 @@ def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork
     order = lockstep_order(stack, works, asked.training)
     ordered = [works[position] for position in order]
     draws = LayerDraws(stack, asked, ordered)
-    made = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received, draws)
-    rows = zip(made.vectors.numpy(), made.num_steps, made.losses, strict=True)
+    descent = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received, draws)
+    rows = zip(descent.vectors.numpy(), descent.num_steps, descent.losses, strict=True)
     updates = [ClientUpdate(vector, num_steps, loss, {}) for vector, num_steps, loss in rows]
     return [updates[position] for position in np.argsort(order)]
 
@@ -417,27 +420,27 @@ def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork
 def descend_block(
     stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor, draws: LayerDraws
 ) -> BlockDescent:
-    """Make all local steps of some clients in lockstep.
+    """Run all local steps of some clients in lockstep.
 
     Args:
         stack: The model.
-        start: Where to begin, shape `(size,)` or `(clients, size)`.
-        works: Those with most steps first, see `lockstep_order`.
-        how: Without a loss of its own and without looking ahead.
-        received: The model that tells pseudo-labels, shape `(size,)`.
-        draws: What layers draw.
+        start: Initial parameters, shape `(size,)` or `(clients, size)`.
+        works: By decreasing number of steps, see `lockstep_order`.
+        how: Without a custom loss and without look-ahead.
+        received: The model that gives pseudo-labels, shape `(size,)`.
+        draws: Random draws of the layers.
     """
     correct = how.correct
     block = Block(stack, works, how.training)
     rates = _rates(works)
     parameters = BlockParameters(stack, start, len(works), block.together and rates is None)
-    arranged = [parameters.arranged(vectors) for vectors in how.beside]
+    auxiliary = [parameters.arranged(vectors) for vectors in how.beside]
 
     def correct_all(num_active: int) -> None:
         assert correct is not None
-        others = [parameters.regions_of(vectors, num_active) for vectors in arranged]
-        for weights, gradient, *with_them in zip(*parameters.regions(num_active), *others, strict=True):
-            correct(weights, gradient, *with_them)
+        others = [parameters.regions_of(vectors, num_active) for vectors in auxiliary]
+        for weights, gradient, *other_regions in zip(*parameters.regions(num_active), *others, strict=True):
+            correct(weights, gradient, *other_regions)
 
     def of_others(vectors: Tensor) -> BlockParameters:
         return BlockParameters(stack, vectors, len(works), block.together)
@@ -461,10 +464,10 @@ def _make_steps(
     others: Sequence[BlockParameters] = (),
     teacher: BlockParameters | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Make all steps and return each client's loss summed over the rows it saw.
+    """Run all steps and return each client's loss summed over the rows it saw.
 
-    `correct` changes the gradients of the first clients of the block, told how many; `others` are the models with which
-    representations are compared, `teacher` the one that tells pseudo-labels.
+    `correct` changes the gradients of the first clients of the block, and is called with their number; `others` are the
+    models with which representations are compared, `teacher` the one that gives pseudo-labels.
     """
     row_loss = None if how.weighed.is_plain else how.weighed
     training, rates = block.works[0].training or how.training, _rates(block.works)
@@ -474,10 +477,10 @@ def _make_steps(
         for run, batch in runs:
             adjusted = None if how.adjusted is None else how.adjusted.of(slice(run.start, run.stop))
             layers = parameters.layers(run.start, run.stop)
-            told = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
-            beyond = _beyond(how, run, others)
+            pseudo_labels = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
+            beyond = _additional_loss(how, run, others)
             masks = draws.masks(run.start, run.sizes, batch.rows.shape[1])
-            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told, masks)
+            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, pseudo_labels, masks)
             sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
         if correct is not None:
             correct(num_active)
@@ -485,8 +488,10 @@ def _make_steps(
     return sums
 
 
-def _beyond(how: Steps, run: Run, others: Sequence[BlockParameters]) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """Return the further loss of the clients of a run."""
+def _additional_loss(
+    how: Steps, run: Run, others: Sequence[BlockParameters]
+) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the additional loss of the clients of a run."""
     compared = how.compared
     if compared is None:
         return None

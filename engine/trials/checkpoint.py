@@ -1,30 +1,24 @@
-"""Checkpoints of a running trial: round, arrays, the strategy's state, client states, what was recorded so far.
+"""Checkpoints of running trials: serialisation of a trial's state without pickle.
 
-They only save time. A trial without a readable checkpoint starts at round 1 and ends with the same bits.
+A checkpoint holds the round, the arrays, the state of the strategy and the clients, and the results so far. It only
+saves time: a trial without a readable checkpoint starts at round 1 and ends with the same bits.
 
-A file is the SHA-256 of all that follows, a JSON document (`engine/trials/checkpoint.py`) as an array of bytes, and
-numpy's own format for every array. Nothing in it is run: a planted file can mislead a trial about its numbers, as an
-edited log can, and can't call anything. The digest finds damage; it is no signature.
+A file consists of the SHA-256 digest of everything after it, a JSON document as a byte array, and all arrays in numpy's
+own format. The digest detects damage; it is not a signature. Reading a file executes nothing: it can name only the
+classes in fixed tables (`FORMS`, `FILLED` and the dataclasses given to `PlainState`), so a manipulated file can change
+numbers, as an edited log can, but cannot run code.
 
-The state of an object in plain values: one JSON document beside a list of numpy arrays, and back.
+The state is read into a newly built ("fresh") object of the same kind:
 
-What was written is read into an object built afresh, so that a file holds values alone and names no class or function
-but those of a fixed table (`engine/trials/checkpoint.py`): whoever plants a file can change numbers, not run code.
+- JSON values, numpy scalars and arrays, and instances of the classes in the tables are stored by value. Shared
+  references stay shared.
+- Any other object must exist at the same place in the fresh object, such as the strategy inside a wrapper. Its state
+  by Python's own protocol (`__getstate__`, else its attributes) is stored, and set on the fresh one.
+- An object without state, such as a function without a closure, is taken from the fresh object.
+- The classes and attributes of everything in the fresh object are stored as a digest. A state that another version of
+  the program wrote with other attributes is rejected, as it lacks values for new attributes.
 
-- What JSON knows, numpy's scalars and arrays and what is in the table are stored by value. Two names of one thing stay
-  two names of one thing.
-- Any other object must be in the fresh object at the same place, such as the strategy that a wrapper holds. Its state
-  by Python's own protocol (`__getstate__`, else its attributes) is stored, and given to the fresh one.
-- What has no state of its own, such as a function without a closure, is taken from the fresh object.
-- With it goes the form of the fresh object: classes and attributes of all that it holds. An object that another version
-  of the program builds with other attributes does not get the state, as it would lack what that version did not know.
-
-Everything else, such as an open file, can't be stored.
-
-How things that have no attributes of interest are written as simpler things, and made from them again.
-
-This table is all that a stored state can name: containers, arrays, Flower's records, random generators and torch's
-tensors. Parts are again things of these forms, arrays, or what JSON knows.
+Anything else, such as an open file, cannot be stored.
 """
 
 from __future__ import annotations
@@ -56,11 +50,11 @@ from fedscout.engine.runtime.files import remove_file, write_atomically
 
 @dataclass(frozen=True)
 class StoredForm:
-    """How things of one class are stored.
+    """How instances of one class are stored.
 
     Attributes:
-        parts: Returns what a thing is made of; None if that one can't be stored.
-        make: Makes it from its parts.
+        parts: Returns the parts of an instance: storable values again; None if this instance can't be stored.
+        make: Builds the instance from its parts.
     """
 
     parts: Callable[[Any], Iterable[Any] | None]
@@ -68,23 +62,23 @@ class StoredForm:
 
 
 def form_of(kind: type) -> StoredForm:
-    """Return the form of a dataclass: its fields in their order."""
-    names = [each.name for each in fields(kind)]
+    """Return the form of a dataclass: its fields in order."""
+    names = [item.name for item in fields(kind)]
     return StoredForm(lambda value: [getattr(value, name) for name in names], kind)
 
 
 def name_of(kind: type) -> str:
-    """Return the name under which a class stands in the tables."""
+    """Return the qualified name by which the tables list a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _random(state: tuple[Any, ...]) -> random.Random:
+def _make_random(state: tuple[Any, ...]) -> random.Random:
     generator = random.Random()  # noqa: S311 - a strategy's own
     generator.setstate(state)
     return generator
 
 
-def _random_state(state: dict[str, Any]) -> np.random.RandomState:
+def _make_random_state(state: dict[str, Any]) -> np.random.RandomState:
     generator = np.random.RandomState(0)
     generator.set_state(state)
     return generator
@@ -97,28 +91,28 @@ _BIT_GENERATORS = {
 
 
 def _generator_parts(generator: np.random.Generator) -> Iterable[Any] | None:
-    source = generator.bit_generator
-    seeds = source.seed_seq
-    return [seeds.state, source.state] if isinstance(seeds, np.random.SeedSequence) else None
+    bit_generator = generator.bit_generator
+    seed_sequence = bit_generator.seed_seq
+    return [seed_sequence.state, bit_generator.state] if isinstance(seed_sequence, np.random.SeedSequence) else None
 
 
-def _generator(seeds: dict[str, Any], state: Any) -> np.random.Generator:
-    source = _BIT_GENERATORS[state["bit_generator"]](np.random.SeedSequence(**seeds))
-    source.state = state
-    return np.random.Generator(source)
+def _make_generator(seeds: dict[str, Any], state: Any) -> np.random.Generator:
+    bit_generator = _BIT_GENERATORS[state["bit_generator"]](np.random.SeedSequence(**seeds))
+    bit_generator.state = state
+    return np.random.Generator(bit_generator)
 
 
 def _tensor_parts(tensor: Any) -> Iterable[Any] | None:
     return [tensor.detach().cpu().numpy(), tensor.requires_grad] if tensor.is_leaf else None
 
 
-def _tensor(array: npt.NDArray[Any], requires_grad: bool) -> Any:
+def _make_tensor(array: npt.NDArray[Any], requires_grad: bool) -> Any:
     import torch
 
     return torch.from_numpy(array).requires_grad_(requires_grad)
 
 
-def _parameter(array: npt.NDArray[Any], requires_grad: bool) -> Any:
+def _make_parameter(array: npt.NDArray[Any], requires_grad: bool) -> Any:
     import torch
 
     return torch.nn.Parameter(torch.from_numpy(array), requires_grad)
@@ -131,11 +125,13 @@ FORMS: Mapping[str, StoredForm] = {
     name_of(PosixPath): StoredForm(lambda path: [str(path)], Path),
     name_of(ViewArray): StoredForm(lambda array: [array.view], ViewArray),
     name_of(Array): StoredForm(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
-    name_of(random.Random): StoredForm(lambda generator: [generator.getstate()], _random),
-    name_of(np.random.RandomState): StoredForm(lambda generator: [generator.get_state(legacy=False)], _random_state),
-    name_of(np.random.Generator): StoredForm(_generator_parts, _generator),
-    "torch.Tensor": StoredForm(_tensor_parts, _tensor),
-    "torch.nn.parameter.Parameter": StoredForm(_tensor_parts, _parameter),
+    name_of(random.Random): StoredForm(lambda generator: [generator.getstate()], _make_random),
+    name_of(np.random.RandomState): StoredForm(
+        lambda generator: [generator.get_state(legacy=False)], _make_random_state
+    ),
+    name_of(np.random.Generator): StoredForm(_generator_parts, _make_generator),
+    "torch.Tensor": StoredForm(_tensor_parts, _make_tensor),
+    "torch.nn.parameter.Parameter": StoredForm(_tensor_parts, _make_parameter),
 }
 """Of things that are made at once."""
 
@@ -152,23 +148,23 @@ Document = Any
 Arrays = list[npt.NDArray[Any]]
 
 _SCALARS = (type(None), bool, int, float, str)
-_REFILLED = (defaultdict, deque)
+_REFILLED_IN_PLACE = (defaultdict, deque)
 """Containers with settings of their own: those of the fresh object are emptied and filled."""
 
 
 class NotPlainError(Exception):
-    """Something can't be stored; the text says where it is and what."""
+    """Raised for a value that can't be stored; the message names its place and type."""
 
 
 class PlainState:
-    """Writes the state of objects like one that was built afresh, and reads it into that one.
+    """Serialises the state of objects that are built like `fresh`, and restores it into `fresh`.
 
     Args:
-        fresh: The object as built. What it holds now is remembered, so that it may change afterwards.
+        fresh: The newly built object. Its present content is remembered, so it may change afterwards.
         values: Dataclasses whose instances are stored by value, field by field.
 
     Attributes:
-        told: Whether the user was told that something can't be stored.
+        told: Whether a warning that something can't be stored was already logged.
     """
 
     def __init__(self, fresh: Any, values: Sequence[type] = ()) -> None:
@@ -179,10 +175,10 @@ class PlainState:
         self.told = False
 
     def encode(self, state: Any) -> tuple[Document, Arrays]:
-        """Return an object's state.
+        """Return the JSON document and the arrays of an object's state.
 
         Args:
-            state: Of the fresh object's class.
+            state: An object of the same class as `fresh`.
 
         Raises:
             NotPlainError: If something in it can't be stored.
@@ -191,10 +187,10 @@ class PlainState:
         return {"form": self._form, "state": encoder.encode(_state_of(state, ""), "")}, encoder.arrays
 
     def restore(self, document: Document, arrays: Arrays) -> None:
-        """Give a state to the fresh object; it stays as it is unless all of the state can be read.
+        """Restore a state into the fresh object, which stays unchanged unless the whole state can be read.
 
         Raises:
-            Exception: Of whatever kind, if it is not the state of such an object.
+            Exception: Of any type, if it is not the state of such an object.
         """
         if document.get("form") != self._form:
             raise ValueError("another version of the program wrote it, which kept other things")
@@ -208,7 +204,7 @@ class PlainState:
 
 
 def _anchors(fresh: Any) -> dict[str, Any]:
-    """Return every object in and below `fresh` that may be more than a plain value, by its places."""
+    """Return every object in `fresh`, itself included, that may be more than a plain value, by its place."""
     anchors: dict[str, Any] = {}
     seen: dict[int, Any] = {}  # holds the things, so that no other gets their id
 
@@ -231,15 +227,17 @@ def _anchors(fresh: Any) -> dict[str, Any]:
 
 
 def _form_digest(anchors: Mapping[str, Any], values: Sequence[type]) -> str:
-    """Return the SHA-256 of the classes and attributes at each place, and of the fields of what is stored by value."""
+    """Return the SHA-256 of the classes and attributes at each place, and of the fields of `values`."""
     with_state = [(path, value) for path, value in anchors.items() if not _is_fixed(value)]
-    held = [(path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state]
-    stored = [(name_of(kind), [each.name for each in fields(kind)]) for kind in values]
-    return hashlib.sha256(json.dumps([sorted(held), stored]).encode()).hexdigest()
+    attributes_by_place = [
+        (path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state
+    ]
+    fields_by_class = [(name_of(kind), [each.name for each in fields(kind)]) for kind in values]
+    return hashlib.sha256(json.dumps([sorted(attributes_by_place), fields_by_class]).encode()).hexdigest()
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:
-    """Return the places and items of a container; those of a set have no place."""
+    """Return the places and items of a container; items of a set have no place."""
     if isinstance(value, dict):
         return [(_place(path, key), item) for key, item in value.items()]
     if isinstance(value, list | tuple | deque):
@@ -254,7 +252,7 @@ def _place(path: str, key: Any) -> str:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether it has no state of its own, so that the fresh object's will do."""
+    """Return whether a value has no state, so that the one in the fresh object can be used."""
     if isinstance(value, FunctionType):
         return value.__closure__ is None
     if isinstance(value, BuiltinFunctionType):
@@ -263,7 +261,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _state_of(value: Any, path: str) -> Any:
-    """Return an object's state by Python's protocol for copies, if that is all there is to it."""
+    """Return an object's state by Python's copy protocol, if that describes the object completely."""
     kind: Any = type(value)
     if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
         try:
@@ -276,7 +274,7 @@ def _state_of(value: Any, path: str) -> Any:
 
 
 def _set_state(fresh: Any, state: Any) -> None:
-    """Give an object its state as Python does after a copy, but that attributes without a value go."""
+    """Set an object's state as Python's copy protocol does, but remove attributes that the state lacks."""
     if hasattr(fresh, "__setstate__"):
         fresh.__setstate__(state)
         return
@@ -296,8 +294,8 @@ class _Encoder:
     """Encodes one state.
 
     Args:
-        anchors: What the fresh object holds, by place.
-        forms: Of what is stored by value.
+        anchors: The objects in the fresh object, by place.
+        forms: The classes that are stored by value.
     """
 
     def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, StoredForm]) -> None:
@@ -308,38 +306,38 @@ class _Encoder:
         self.arrays: Arrays = []
 
     def encode(self, value: Any, path: str) -> Document:
-        """Return the document of a value at a place."""
+        """Return the document of the value at a place."""
         if type(value) in _SCALARS:
             return value
         if id(value) in self._seen:
             return ["same", self._seen[id(value)][0]]
-        for encode in (self._number, self._made, self._filled, self._object):
+        for encode in (self._encode_numpy, self._encode_by_parts, self._encode_container, self._encode_object):
             if (node := encode(value, path)) is not None:
                 return node
         raise _not_plain(value, path)
 
-    def _number(self, value: Any, path: str) -> Document:
+    def _encode_numpy(self, value: Any, path: str) -> Document:
         if type(value) is np.ndarray and not value.dtype.hasobject:
             return ["array", self._array(value)]
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSUmM":
             return ["scalar", value.dtype.str, value.tobytes().hex()]
         return None
 
-    def _made(self, value: Any, path: str) -> Document:
+    def _encode_by_parts(self, value: Any, path: str) -> Document:
         name = name_of(type(value))
         parts = self._forms[name].parts(value) if name in self._forms else None
         if parts is None:
             return None
         node = ["made", name, *[self.encode(part, _place(path, index)) for index, part in enumerate(parts)]]
-        self._note(value)
+        self._register(value)
         return node
 
-    def _filled(self, value: Any, path: str) -> Document:
+    def _encode_container(self, value: Any, path: str) -> Document:
         name = name_of(type(value))
-        refills = type(value) in _REFILLED and type(self._anchors.get(path)) is type(value)
+        refills = type(value) in _REFILLED_IN_PLACE and type(self._anchors.get(path)) is type(value)
         if not refills and name not in FILLED:
             return None
-        self._note(value)
+        self._register(value)
         if not hasattr(value, "items"):
             content: Any = [self.encode(item, _place(path, index)) for index, item in enumerate(value)]
         elif all(type(key) is str for key in value):
@@ -350,7 +348,7 @@ class _Encoder:
             return content
         return ["refilled" if refills else "filled", name, content]
 
-    def _object(self, value: Any, path: str) -> Document:
+    def _encode_object(self, value: Any, path: str) -> Document:
         anchor: Any = self._anchors.get(path)
         if isinstance(value, enum.Enum):
             return ["member", value.name] if type(anchor) is type(value) else None
@@ -358,35 +356,35 @@ class _Encoder:
             return None
         if _is_fixed(value) or (isinstance(value, MethodType) and self._is_anchor(value.__self__)):
             return ["kept"]
-        self._note(value)
+        self._register(value)
         return ["object", self.encode(_state_of(value, path), path)]
 
     def _is_anchor(self, value: Any) -> bool:
         return any(value is anchor for anchor in self._anchors.values())
 
-    def _note(self, value: Any) -> None:
-        """Number a thing, so that others may refer to it."""
+    def _register(self, value: Any) -> None:
+        """Number an object, so that later references can name it."""
         self._seen[id(value)] = (len(self._seen), value)
 
     def _array(self, array: npt.NDArray[Any]) -> int:
-        """Return the number of an array; memory that is seen twice is stored once."""
-        memory = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
-        if memory not in self._stored:
-            self._stored[memory] = len(self.arrays)
+        """Return the number of an array; the same memory is stored once."""
+        memory_key = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
+        if memory_key not in self._stored:
+            self._stored[memory_key] = len(self.arrays)
             self.arrays.append(array)
-        return self._stored[memory]
+        return self._stored[memory_key]
 
 
 class _Decoder:
-    """Decodes one state; things are numbered as when it was encoded.
+    """Decodes one state; objects are numbered in the same order as by the encoder.
 
     Args:
-        anchors: What the fresh object holds, by place.
-        forms: Of what is stored by value.
-        arrays: Beside the document.
+        anchors: The objects in the fresh object, by place.
+        forms: The classes that are stored by value.
+        arrays: The arrays stored with the document.
 
     Attributes:
-        updates: What is left to do to the objects of the fresh one.
+        updates: Pending changes to objects of the fresh object.
     """
 
     def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, StoredForm], arrays: Arrays) -> None:
@@ -401,7 +399,7 @@ class _Decoder:
         value: Any
         match node:
             case dict():
-                value = self._fill(self._noted({}), node, path)
+                value = self._fill(self._registered({}), node, path)
             case ["same", int(number)]:
                 value = self._seen[number]
             case ["array", int(number)]:
@@ -410,9 +408,9 @@ class _Decoder:
                 value = np.frombuffer(bytes.fromhex(content), kind)[0]
             case ["made", name, *parts]:
                 decoded = [self.decode(part, _place(path, index)) for index, part in enumerate(parts)]
-                value = self._noted(self._forms[name].make(*decoded))
+                value = self._registered(self._forms[name].make(*decoded))
             case ["filled", name, content]:
-                value = self._fill(self._noted(FILLED[name]()), content, path)
+                value = self._fill(self._registered(FILLED[name]()), content, path)
             case ["refilled", _, content]:
                 value = self._refill(self._anchors[path], content, path)
             case ["member", name]:
@@ -420,7 +418,7 @@ class _Decoder:
             case ["kept"]:
                 value = self._anchors[path]
             case ["object", state]:
-                value = self._noted(self._anchors[path])
+                value = self._registered(self._anchors[path])
                 self.updates.append(partial(_set_state, value, self.decode(state, path)))
             case list():
                 raise ValueError(f"what stands for {path} can't be read: {str(node)[:50]}")
@@ -440,12 +438,12 @@ class _Decoder:
         return empty
 
     def _refill(self, fresh: Any, content: Document, path: str) -> Any:
-        self._noted(fresh)
+        self._registered(fresh)
         items = self._fill({} if hasattr(fresh, "items") else [], content, path)
         self.updates += [fresh.clear, partial(fresh.update if hasattr(fresh, "items") else fresh.extend, items)]
         return fresh
 
-    def _noted(self, value: Any) -> Any:
+    def _registered(self, value: Any) -> Any:
         self._seen.append(value)
         return value
 
@@ -457,10 +455,10 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class CheckpointStore:
-    """Where trials leave their checkpoints.
+    """The folder of checkpoints.
 
     Attributes:
-        folder: One file a running trial; None keeps none.
+        folder: Holds one file per running trial; None disables checkpoints.
         every_rounds: Rounds between two checkpoints, >= 1.
     """
 
@@ -468,20 +466,20 @@ class CheckpointStore:
     every_rounds: int = 10
 
     def path(self, key: str) -> Path | None:
-        """Return the file of a trial."""
+        """Return the checkpoint file of a trial."""
         return None if self.folder is None else self.folder / f"{key}.checkpoint"
 
     def due(self, server_round: int) -> bool:
-        """Whether a checkpoint should follow this round."""
+        """Return whether a checkpoint is due after this round."""
         return self.folder is not None and server_round % self.every_rounds == 0
 
     def save(self, key: str, state: Any, plain: PlainState) -> None:
-        """Save a state; one that can't be stored or written is reported, and the trial goes on without.
+        """Save a state; if it can't be stored or written, log a warning, and the trial continues without a checkpoint.
 
         Args:
-            key: Of the trial.
-            state: Where it stands.
-            plain: Knows how to write it.
+            key: The trial's checkpoint name.
+            state: The trial's state.
+            plain: Serialises it.
         """
         path = self.path(key)
         if path is None:
@@ -496,7 +494,7 @@ class CheckpointStore:
             logger.warning("trial %s goes on without a checkpoint: %s: %s", key[:12], type(error).__name__, error)
 
     def restore(self, key: str, plain: PlainState) -> bool:
-        """Give the last state to the fresh object of `plain`; False if there is none that can be read."""
+        """Restore the last state into the fresh object of `plain`; return False if none is readable."""
         path = self.path(key)
         if path is None or not os.path.lexists(path):
             return False
@@ -508,31 +506,31 @@ class CheckpointStore:
         return True
 
     def discard(self, key: str) -> None:
-        """Remove a finished trial's file, and what a killed process of it was writing."""
+        """Remove a finished trial's file, and temporary files that a killed process left."""
         path = self.path(key)
         if path is None:
             return
         try:
             unfinished = (file for file in path.parent.glob(".*.tmp") if file.name.startswith(f".{path.name}."))
-            for written in (path, *unfinished):
-                if os.path.lexists(written):  # where nothing can be written, removing nothing fails as well
-                    remove_file(written)
+            for file_path in (path, *unfinished):
+                if os.path.lexists(file_path):  # where nothing can be written, removing nothing fails as well
+                    remove_file(file_path)
         except OSError as error:  # it is of no use any more, and of no harm
             logger.warning("checkpoint %s can't be removed: %s", path, error.strerror)
 
 
 def read_checkpoint(path: Path) -> tuple[Document, Arrays]:
-    """Return what a file holds.
+    """Return the document and the arrays of a file.
 
     Raises:
-        Exception: Of whatever kind, if it can't be read or is damaged.
+        Exception: Of any type, if it can't be read or is damaged.
     """
     if not path.is_file():  # a pipe would be waited for
         raise ValueError("it is no file")
     arrays = []
     with path.open("rb") as file:
-        written = file.read(DIGEST_BYTES)
-        if hashlib.file_digest(file, "sha256").digest() != written:
+        digest = file.read(DIGEST_BYTES)
+        if hashlib.file_digest(file, "sha256").digest() != digest:
             raise ValueError("its digest is not that of its content")
         end = file.tell()
         file.seek(DIGEST_BYTES)

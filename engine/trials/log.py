@@ -1,16 +1,19 @@
-"""The Parquet log: one file per finished trial, one explicit schema, the truth of a study.
+"""The Parquet log of a study's trials: one file per finished trial, one explicit schema.
 
-`pandas.read_parquet(OUT / "trials")` gives one tidy table, because every file has every column with the same type,
-also those that a trial has no value for. A file is written beside the folder and renamed into it, so a killed run
-leaves whole files only. Whatever else lies in the folder (a damaged file, a copy, a trial of another study) is moved to
-`OUT/quarantine`, and the trials that are missing are run again.
+The log is the authoritative record of a study.
 
-The metadata of a file hold the SHA-256 of its trial's values, which every reader compares: a flipped bit or a value
-edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too.
+`pandas.read_parquet(OUT / "trials")` gives one tidy table, because every file has every column with the same type, also
+columns for which a trial has no value. A file is written under a temporary name and then renamed, so a killed run
+leaves only complete files. Any other file in the folder (damaged, a copy, a trial of another study) is moved to
+`OUT/quarantine`, and the missing trials are run again.
 
-`FILES_A_PART` such files become one, `part-NUMBER.parquet`, whose pages have Parquet's own checksums; they are removed
-once it is there. A trial may be there twice, as where a run was killed in between, or it ran anew after an edit of the
-user's code: a single file counts before parts, and a later part before an earlier one.
+The metadata of a file holds the SHA-256 of its trial's values, which every reader verifies. This detects flipped bits
+and accidental edits; it is not a signature, as whoever edits deliberately can also write the digest.
+
+Every `FILES_A_PART` such files are merged into one, `part-NUMBER.parquet`, whose pages have Parquet's own checksums;
+the single files are removed after it is written. A trial can appear twice, if a run was killed in between, or if the
+trial was rerun after an edit of the user's code: a single file takes precedence over parts, and a later part over an
+earlier one.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ FILES_A_PART = 256
 _LAYOUT: Mapping[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
 """Statistics and a second copy of the schema would be two thirds of a trial's file."""
 
-_STATE_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
+_TRANSIENT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 """Reasons why a file can't be opened now that say nothing about the file."""
 
 
@@ -59,13 +62,13 @@ def _file_name(trial: int, key: str) -> str:
 
 
 def _digest(table: pa.Table) -> str:
-    """Return the SHA-256 of a trial's values, whatever the bytes of its file."""
+    """Return the SHA-256 of a trial's values, independent of the bytes of its file."""
     (row,) = table.to_pylist()
     return hashlib.sha256(json.dumps(row, sort_keys=True, default=datetime.isoformat).encode()).hexdigest()
 
 
 def _check_digest(table: pa.Table, written: bytes | None) -> None:
-    """Raise ValueError if a trial's values are not those that were written."""
+    """Raise ValueError if a trial's values do not match the digest in the file."""
     if written is None:
         raise ValueError("it was written by another program, the digest of its values is missing")
     if written.decode() != _digest(table):
@@ -73,17 +76,17 @@ def _check_digest(table: pa.Table, written: bytes | None) -> None:
 
 
 def _read_row(path: Path, config_hash: str | None) -> pa.Table:
-    """Return a file's one row.
+    """Return the single row of a file.
 
     Raises:
-        Exception: Of whatever kind, if it holds no trial, or not one of this study.
+        Exception: Of any type, if it holds no trial, or a trial of another study.
     """
     if not path.is_file():  # a pipe would be waited for
         raise ValueError("it is no file")
     # ParquetFile, not read_table: the latter would open the file as a dataset.
     with pq.ParquetFile(path) as file:
         table = file.read()
-        written = (file.metadata.metadata or {}).get(_DIGEST_KEY)
+        digest = (file.metadata.metadata or {}).get(_DIGEST_KEY)
     if table.num_rows != 1 or not {"trial", "key", "config_hash"} <= set(table.schema.names):
         raise ValueError("it holds no trial")
     (row,) = table.to_pylist()
@@ -91,16 +94,16 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
         raise ValueError("its trial is of another study")
     if path.name != _file_name(row["trial"], row["key"]):
         raise ValueError(f"its name should be {_file_name(row['trial'], row['key'])}; it may be a copy")
-    _check_digest(table, written)
+    _check_digest(table, digest)
     Trial.from_row(row)  # a digest says nothing of what was written with it
     return table
 
 
 def _read_part(path: Path, config_hash: str | None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of several trials.
+    """Return the rows of a part, which holds several trials.
 
     Raises:
-        Exception: Of whatever kind, if they can't be read, or are not of this study.
+        Exception: Of any type, if they can't be read, or belong to another study.
     """
     if not path.is_file():
         raise ValueError("it is no file")
@@ -116,7 +119,7 @@ def _is_part(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield what lies in a folder, parts first; not hidden files, which killed runs leave and Parquet readers skip."""
+    """Yield the files of a folder, parts first; skip hidden files, which killed runs leave behind."""
     for path in sorted(folder.iterdir(), key=lambda path: (not _is_part(path), path)) if folder.is_dir() else []:
         if not path.name.startswith("."):
             yield path
@@ -129,39 +132,39 @@ def _reason(error: Exception) -> str:
 def read_columns(
     folder: Path, columns: Sequence[str], config_hash: str | None = None
 ) -> tuple[list[dict[str, Any]], dict[Path, str]]:
-    """Read some columns of every trial, and leave the folder as it is, whoever may be writing to it.
+    """Read some columns of every trial without changing the folder, also while another process writes to it.
 
     Args:
-        folder: Of the files.
-        columns: Their names.
-        config_hash: Of the study; None takes trials of any.
+        folder: The folder of the files.
+        columns: Names of the columns.
+        config_hash: The study's hash; None accepts trials of any study.
 
     Returns:
-        One row a trial, by trial number; and why other files could not be used.
+        One row per trial, by trial number; and the reason for each file that could not be used.
     """
-    found: list[tuple[Path, int, dict[str, Any]]] = []
+    entries: list[tuple[Path, int, dict[str, Any]]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_part(path, config_hash, columns) if _is_part(path) else _read_row(path, config_hash)
             rows = table.select(columns).to_pylist()
-            found += ((path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True))
+            entries += ((path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True))
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
-    return _that_count(found), faults
+    return _latest_by_trial(entries), faults
 
 
-def _that_count(found: Sequence[tuple[Path, int, Any]]) -> list[Any]:
-    """Return what is of trials by their number; of one that is there twice, what its single file or last part holds."""
-    single = [(trial, of_it) for path, trial, of_it in found if not _is_part(path)]
-    joined = {trial: of_it for path, trial, of_it in found if _is_part(path)}  # in the order of parts
+def _latest_by_trial(found: Sequence[tuple[Path, int, Any]]) -> list[Any]:
+    """Return one item per trial, by trial number: that of its single file if there is one, else of the last part."""
+    single = [(trial, item) for path, trial, item in found if not _is_part(path)]
+    joined = {trial: item for path, trial, item in found if _is_part(path)}  # in the order of parts
     for trial, _ in single:
         joined.pop(trial, None)
-    return [of_it for _, of_it in sorted([*joined.items(), *single], key=lambda each: each[0])]
+    return [item for _, item in sorted([*joined.items(), *single], key=lambda each: each[0])]
 
 
 def num_trials(folder: Path) -> int:
-    """Return how many trials are in the files of a folder, by their names and, of parts, their metadata."""
+    """Return the number of trials in a folder, by file names and, for parts, metadata."""
     count = 0
     for path in _entries(folder):
         with suppress(OSError, pa.ArrowException):  # damaged: its trials are run again
@@ -173,7 +176,7 @@ class TrialLog:
     """The log of one study.
 
     Args:
-        out: The study's folder; `trials/` and `quarantine/` are in it.
+        out: The study's folder, which contains `trials/` and `quarantine/`.
         parameters: Name and type of every parameter that gets a column.
     """
 
@@ -187,28 +190,28 @@ class TrialLog:
     def append(self, record: Trial) -> Path:
         """Write one finished trial.
 
-        A file of another trial of the same number, as of before the user's code changed, is set aside. Where there are
-        many files, those of before become one.
+        A file of the same trial number with another key, from before the user's code changed, is quarantined. If there
+        are `FILES_A_PART` single files, they are first merged into a part.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full, or the study's folder is gone.
+            EngineError: If it can't be written, for example because the disk is full or the study's folder is gone.
         """
         if self._num_files is None:
             self._num_files = sum(not _is_part(path) for path in _entries(self.folder))
         if self._num_files >= FILES_A_PART:
-            self._join()
+            self._merge_into_part()
         path = self.write(record)
         self._num_files += 1
         for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
             if other != path:
-                self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
+                self._quarantine_file(other, "what it ran on has changed", f"is no longer trial {record.trial}")
         return path
 
     def write(self, record: Trial) -> Path:
-        """Write the file of one trial; all of it appears at once.
+        """Write the file of one trial atomically.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full, or the study's folder is gone.
+            EngineError: If it can't be written, for example because the disk is full or the study's folder is gone.
         """
         check_same_folder(self.folder.parent, self._identity)
         table = pa.Table.from_pylist([record.row(self._schema)], schema=self._schema)
@@ -225,62 +228,62 @@ class TrialLog:
             raise EngineError(not_written(path, error)) from error
         return path
 
-    def _join(self) -> None:
-        """Make one file of those of single trials, which are removed when it is there."""
+    def _merge_into_part(self) -> None:
+        """Merge the files of single trials into one part, then remove them."""
         singles = [path for path in _entries(self.folder) if not _is_part(path)]
-        known = [(path, found[0]) for path in singles if (found := self._read(path, None)) is not None]
+        readable = [(path, content[0]) for path in singles if (content := self._read(path, None)) is not None]
         self._num_files = 0
-        if not known:
+        if not readable:
             return
-        joined = pa.concat_tables([table for _, table in known])
+        joined = pa.concat_tables([table for _, table in readable])
         numbers = [int(path.stem.removeprefix(_PART)) for path in self.folder.glob(f"{_PART}[0-9]*.parquet")]
         path = self.folder / f"{_PART}{max(numbers, default=-1) + 1:05d}.parquet"
         try:
             layout = {**_LAYOUT, "write_page_checksum": True}
             write_atomically(path, lambda temporary: pq.write_table(joined, temporary, **layout))
-            for single, _ in known:
+            for single, _ in readable:
                 remove_file(single)
         except OSError as error:
             raise EngineError(not_written(path, error)) from error
 
     def read_one(self, path: Path) -> Trial | None:
-        """Return the trial of one file; one that holds none is set aside, and None returned.
+        """Return the trial of one file, or None after quarantining a file that holds no trial.
 
         Raises:
-            EngineError: As of `read`.
+            EngineError: As `read`.
         """
-        found = self._read(path, None)
-        return None if found is None else found[1][0]
+        content = self._read(path, None)
+        return None if content is None else content[1][0]
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
-        """Return all records by trial number; set what is no trial of the study aside and say so.
+        """Return all records by trial number; quarantine files that hold no trial of the study, with a warning.
 
         Args:
-            config_hash: Of the study; None takes trials of any.
+            config_hash: The study's hash; None accepts trials of any study.
 
         Raises:
-            EngineError: If files can't be opened now, or not be set aside.
+            EngineError: If files can't be opened now, or can't be quarantined.
         """
-        found: list[tuple[Path, int, Trial]] = []
+        entries: list[tuple[Path, int, Trial]] = []
         for path in _entries(self.folder):
             _, trials = self._read(path, config_hash) or (None, [])
-            found += ((path, trial.trial, trial) for trial in trials)
-        return _that_count(found)
+            entries += ((path, trial.trial, trial) for trial in trials)
+        return _latest_by_trial(entries)
 
     def _read(self, path: Path, config_hash: str | None) -> tuple[pa.Table, list[Trial]] | None:
-        """Return the trials of a file, as rows and as values; one that holds none of the study is set aside."""
+        """Return the trials of a file, as a table and as records; quarantine a file without trials of the study."""
         try:
             table = _read_part(path, config_hash) if _is_part(path) else _read_row(path, config_hash)
             if not table.schema.equals(self._schema):
                 raise ValueError("its columns are not those of the trial log")
             return table, [Trial.from_row(row) for row in table.to_pylist()]
         except Exception as error:  # anything may lie in a folder
-            if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
+            if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
                 raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error
-            self._set_aside(path, _reason(error))
+            self._quarantine_file(path, _reason(error))
             return None
 
-    def _set_aside(self, path: Path, reason: str, fault: str = "can't be used") -> None:
+    def _quarantine_file(self, path: Path, reason: str, fault: str = "can't be used") -> None:
         target = self._quarantine / path.name
         number = 1
         while os.path.lexists(target):

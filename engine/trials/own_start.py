@@ -1,15 +1,15 @@
-"""A strategy that brings its own `start`: how its rounds are told apart, so that it is measured as all others are.
+"""Run a strategy that overrides Flower's `Strategy.start`, measured as any other strategy.
 
-The record of round r is the score of the model after it. That is, in this order:
+The record of round r is the score of the model after it, which is the first of these that exists:
 
 1. for the last round, the model that `start` returns;
-2. the model that it last hands to `evaluate_fn(r, model)`, as Flower's own `start` does after every round;
-3. if it trains at most once a round, the model that its next training sends out.
+2. the model of the last call `evaluate_fn(r, model)`, which Flower's own `start` makes after every round;
+3. if `start` trains at most once per round, the model that the next training sends out.
 
-Rounds go by the numbers that it gives them. Where it begins to count anew, as one that calls Flower's `start` twice,
-they are counted on. A round that leaves the model as it was is listed as skipped. A `start` that ends early leaves its
-model as it is for the rounds that are left. One whose rounds can't be told apart
-is refused: its fitness would be the mean over something else than that of other strategies.
+Rounds are identified by the numbers that the strategy gives them. If it restarts the count, for example by calling
+Flower's `start` twice, the numbers continue. A round that leaves the model unchanged is recorded as skipped. If `start`
+ends early, its model is the model of all remaining rounds. A strategy whose rounds can't be identified is rejected: its
+fitness would be a mean over other rounds than that of other strategies.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def run_own_start(
     """Run the strategy's `start` and return each client's score of the model after every round, in order.
 
     Args:
-        settings: Of the trial.
-        state: Before its first round; is told who failed and which rounds gave no model.
-        grid: On which nothing was trained yet.
-        score: Scores a model, told after which round.
-        on_round: Told each round that `evaluate_fn` is called for.
+        settings: Settings of the trial.
+        state: The state before the first round; failed clients and skipped rounds are added to it.
+        grid: A grid on which nothing was trained yet.
+        score: Scores a model; called with the model and its round.
+        on_round: Called with each round, from 1, for which `evaluate_fn` is called.
 
     Raises:
-        TrialError: If it gives no model, or rounds that can't be told apart.
+        TrialError: If `start` returns no model, or its rounds can't be identified.
     """
     strategy, num_rounds = state.strategy, settings.num_rounds
     name = type(strategy).__name__
-    told: dict[int, Evaluation] = {}
-    counted = _CountedOn()
+    evaluated: dict[int, Evaluation] = {}
+    round_counter = _RoundCounter()
     grid.follow_trainings()
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        number = counted.round(server_round, grid.trainings)
+        number = round_counter.round(server_round, grid.trainings)
         if number > num_rounds:
             raise TrialError(f"{name}.start must train {num_rounds} rounds, got round {number} to evaluate")
-        evaluation = told[number] = score(arrays, number)
+        evaluation = evaluated[number] = score(arrays, number)
         if number:
             on_round(number)
         loss = evaluation.weighted(evaluation.losses)
@@ -81,48 +81,51 @@ def run_own_start(
     finally:
         state.dropped |= grid.take_train_failures()
     if not result.arrays:
-        raise TrialError(f"{name}.start gave no model{_failed([*state.dropped.values()])}")
+        raise TrialError(f"{name}.start gave no model{_failures_text([*state.dropped.values()])}")
     rounds = trained_rounds(grid.told_rounds, num_rounds)
-    trained = max([*rounds[-1:], *told, 0]) or num_rounds
-    known = {**_sent(rounds, grid.received_scores), **told}
-    if missing := [r for r in range(1, trained) if r not in known]:
+    last_trained = max([*rounds[-1:], *evaluated, 0]) or num_rounds
+    evaluation_of = {**_scores_of_sent_models(rounds, grid.received_scores), **evaluated}
+    if missing := [r for r in range(1, last_trained) if r not in evaluation_of]:
         raise TrialError(
             f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, or send one "
             f"training a round; it sent {grid.trainings} and left out {', '.join(map(str, missing))}"
         )
     final = score(result.arrays, num_rounds)
-    records = [known.get(0), *(known[r] if r < trained else final for r in range(1, num_rounds + 1))]
-    for r in range(1, trained + 1):
+    records = [
+        evaluation_of.get(0),
+        *(evaluation_of[r] if r < last_trained else final for r in range(1, num_rounds + 1)),
+    ]
+    for r in range(1, last_trained + 1):
         if records[r] is records[r - 1]:  # known, as the model was the same
             failures = [reason for place, reason in state.dropped.items() if place.startswith(f"{r}:")]
-            state.skipped[r] = f"{name}.start kept the model before it{_failed(failures)}"
+            state.skipped[r] = f"{name}.start kept the model before it{_failures_text(failures)}"
     return [record for record in records[1:] if record is not None]
 
 
-def _failed(reasons: Sequence[str]) -> str:
+def _failures_text(reasons: Sequence[str]) -> str:
     return f", clients failed {len(reasons)} times: {reasons[0]}" if reasons else ""
 
 
-class _CountedOn:
-    """Numbers of the rounds that `evaluate_fn` is called for."""
+class _RoundCounter:
+    """Continuous numbers of the rounds for which `evaluate_fn` is called."""
 
     def __init__(self) -> None:
-        self._before = self._last = self._trainings = 0
+        self._offset = self._last = self._trainings = 0
 
     def round(self, told: int, trainings: int) -> int:
-        """Return the number of a round, told what `start` calls it and how many trainings there were."""
+        """Return the continuous number of a round, from the strategy's number and the trainings so far."""
         if told < self._last and (told == 0 or trainings > self._trainings):  # not an earlier round's model once more
-            self._before += self._last
+            self._offset += self._last
         self._last, self._trainings = told, trainings
-        return self._before + told
+        return self._offset + told
 
 
 def trained_rounds(told: Sequence[int | None], num_rounds: int) -> list[int]:
-    """Return the round of each training, ascending; none if there are more trainings than rounds.
+    """Return the round of each training, ascending; an empty list if there are more trainings than rounds.
 
     Args:
-        told: What each says it is; None if nothing.
-        num_rounds: That there are. If the numbers exceed it, trainings are counted.
+        told: The round number in each training's messages; None if there is none.
+        num_rounds: Rounds of the trial. If the numbers exceed it, trainings are counted instead.
     """
     if len(told) > num_rounds:
         return []
@@ -136,15 +139,15 @@ def trained_rounds(told: Sequence[int | None], num_rounds: int) -> list[int]:
     return rounds if last <= num_rounds else [*range(1, len(told) + 1)]
 
 
-def _sent(rounds: Sequence[int], scores: Mapping[int, Evaluation]) -> dict[int, Evaluation]:
-    """Return by round the scores of the model after it, as far as a training has sent it.
+def _scores_of_sent_models(rounds: Sequence[int], scores: Mapping[int, Evaluation]) -> dict[int, Evaluation]:
+    """Return, by round, the scores of the model after it, for rounds whose model a later training sent out.
 
     Args:
-        rounds: Of the trainings.
-        scores: Of the models that they sent, by their number from 1.
+        rounds: The round of each training.
+        scores: Scores of the models that the trainings sent, by number of the training, from 1.
     """
-    known: dict[int, Evaluation] = {}
+    evaluation_of: dict[int, Evaluation] = {}
     for number, (first, stop) in enumerate(pairwise([0, *rounds]), start=1):
         if number in scores:
-            known |= dict.fromkeys(range(first, stop), scores[number])
-    return known
+            evaluation_of |= dict.fromkeys(range(first, stop), scores[number])
+    return evaluation_of

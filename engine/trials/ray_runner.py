@@ -1,6 +1,7 @@
-"""Trials as Ray tasks, side by side over shared hosts: a task drives rounds, and needs neither a CPU slot nor torch.
+"""Concurrent trials as Ray tasks over shared hosts.
 
-It runs on the driver's node where possible, so that its checkpoints land in the study's folder.
+A task drives rounds and needs neither a CPU slot nor torch. Tasks run on the driver's node where possible, so that
+their checkpoints are written to the study's folder.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class RayRunner:
 
     Attributes:
         hosts: Shared by all trials.
-        store: Where checkpoints go.
-        parallel: Admission: candidates at once.
-        search_path: Folders put last on the tasks' import path, for a user's own strategy.
+        store: Stores the checkpoints.
+        parallel: Number of candidates that run concurrently.
+        search_path: Folders appended to the tasks' import path, for a user's own strategy.
     """
 
     hosts: RayHosts
@@ -49,7 +50,7 @@ class RayRunner:
 
     @property
     def facts(self) -> FederationFacts:
-        """What is known of the federation."""
+        """The facts about the federation."""
         return self.hosts.facts
 
     @property
@@ -62,7 +63,7 @@ class RayRunner:
         return RayGrid(self.hosts, session)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Run trials side by side."""
+        """Run trials concurrently and yield `(position in batch, result)` as they finish."""
         board = RoundBoard() if progress is not None else None
         waiting = list(enumerate(batch))
         running: dict[Any, int] = {}
@@ -94,12 +95,12 @@ class RayRunner:
         self.store.discard(key)
 
     def close(self) -> None:
-        """End the hosts."""
+        """Stop the hosts."""
         self.hosts.stop()
 
 
 def warm_up(num_trials: int) -> list[Any]:
-    """Start processes for so many trials at once; the references are only there to be kept."""
+    """Start worker processes for this many concurrent trials; return task references, which the caller must keep."""
     return [_WARM_UP.options(num_cpus=0).remote() for _ in range(num_trials)]
 
 
@@ -110,14 +111,14 @@ def start_trial(
     search_path: Sequence[str] = (),
     board: RoundBoard | None = None,
 ) -> Any:
-    """Start a trial and return the reference of its `Trial`.
+    """Start a trial and return the reference to its `Trial`.
 
     Args:
         hosts: Shared by any number of trials.
-        settings: Of the trial.
-        store: Where its checkpoints go.
-        search_path: Folders put last on the import path, for a user's own strategy.
-        board: Where rounds are told.
+        settings: Settings of the trial.
+        store: Stores the trial's checkpoints.
+        search_path: Folders appended to the import path, for a user's own strategy.
+        board: Receives the rounds done.
     """
     node = ray.get_runtime_context().get_node_id()
     task = _RUN.options(
@@ -126,34 +127,34 @@ def start_trial(
         retry_exceptions=[LostStatesError],
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),
     )
-    kept = None if store.folder is None else storage_of(store.folder)
-    return task.remote(hosts, settings, store, kept, tuple(search_path), board.actor if board else None)
+    storage = None if store.folder is None else storage_of(store.folder)
+    return task.remote(hosts, settings, store, storage, tuple(search_path), board.actor if board else None)
 
 
 class RoundBoard:
-    """A small actor that trials tell of their rounds and a progress display reads; results do not pass through it."""
+    """A small actor through which running trials report their rounds to a progress display; it carries no results."""
 
     def __init__(self) -> None:
         self.actor = _BOARD.options(num_cpus=0, max_restarts=-1).remote()
-        self._asked: Any = self.actor.rounds.remote()
-        self._known: Mapping[str, int] = {}
+        self._pending: Any = self.actor.rounds.remote()
+        self._latest: Mapping[str, int] = {}
 
     def rounds(self) -> Mapping[str, int]:
-        """Return the latest numbers at hand; never waits, the actor may still be starting."""
-        ready, _ = ray.wait([self._asked], timeout=0)
+        """Return the latest known round numbers without blocking; the actor may still be starting."""
+        ready, _ = ray.wait([self._pending], timeout=0)
         if ready:
             with suppress(RayError):  # it died; Ray restarts it, and only the display knows less for a while
-                self._known = ray.get(self._asked)
-            self._asked = self.actor.rounds.remote()
-        return self._known
+                self._latest = ray.get(self._pending)
+            self._pending = self.actor.rounds.remote()
+        return self._latest
 
     def close(self) -> None:
-        """End the actor."""
+        """Kill the actor."""
         ray.kill(self.actor)
 
 
 class _Board:
-    """Rounds done by each running trial."""
+    """The number of rounds done by each running trial."""
 
     def __init__(self) -> None:
         self._rounds: dict[str, int] = {}
@@ -186,7 +187,7 @@ def _run(
 
 
 def _warm_up() -> None:
-    """Nothing: importing this module, and with it all that a trial needs, is what takes time."""
+    """Do nothing: importing this module, and all that a trial needs, is what takes time."""
 
 
 _BOARD: Any = ray.remote(_Board)

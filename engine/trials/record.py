@@ -1,9 +1,8 @@
-"""A trial as it is logged, told to a searcher and shown; the columns of the log follow from its fields.
+"""Settings of a trial (`TrialSettings`) and its record (`Trial`), which defines the columns of the log.
 
-A field is a column of its name and type; of what is neither number, text nor a list of numbers, JSON. `seconds` is a
-column a phase. Every strategy's parameters are columns beside, `param_<name>`.
-
-What is asked of a trial.
+Each logged field of `Trial` is a column of the same name and type; fields that are neither numbers, text nor lists of
+numbers are stored as JSON. `seconds` becomes one column per phase. The parameters of every strategy are additional
+columns, `param_<name>`.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from fedscout.engine.text import curve, table
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """Everything that decides a trial's result, given the federation, and what names the trial.
+    """Everything that determines a trial's result, given the federation, and the trial's identity.
 
     Attributes:
-        strategy: What is tried.
+        strategy: The strategy to evaluate.
         num_rounds: Rounds to train from the start, >= 1.
         num_sampled: Clients that train in a round.
-        selection: Who trains in a round; None leaves that to the strategy. Validation rows that it needs, or the
-            strategy, are cut from the training rows, if the session has none.
-        full_rounds: Rounds of the full training that a shorter one is the beginning of; None is `num_rounds`.
-        session: What the trial fixes for all its messages. What the strategy needs and its client algorithm are put
-            there here; without a limit of its own, no part of a round may take longer than the whole trial.
-        timeout_seconds: After which the trial fails; None waits.
+        selection: The client selection policy; None leaves the selection to the strategy. Validation rows that it or
+            the strategy needs are cut from the training rows, unless the session sets a fraction.
+        full_rounds: Rounds of the full training of which a shorter one is the beginning; None means `num_rounds`.
+        session: Settings of all messages of the trial. The strategy's needs and client algorithm are added on
+            construction; without a round limit of its own, no part of a round may take longer than the whole trial.
+        timeout_seconds: Seconds after which the trial fails; None means no limit.
         keep_model: Whether the trial carries its final model: the global one, also where clients use others.
-        config_hash: Of all else that decides results.
+        config_hash: Hash of everything else that determines results.
         phase: `baseline`, `search`, `tuned-baseline`, `confirmation` or `train`.
-        generation: Of the searcher, from 1; 0 outside the search.
-        whole: Whether it is a full training. A shorter one keeps its end as a checkpoint, from which a longer one of
-            the same settings goes on. That only saves time: a trial that finds none starts at round 1 and ends with
-            the same bits.
-        key: The identity of the trial, a SHA-256 in hexadecimal; holds the code of a user's own strategy.
-        checkpoint: Name of its checkpoint: the key of the full training that a shorter one is the beginning of.
+        generation: The searcher's generation, from 1; 0 outside the search.
+        whole: Whether this is a full training. A shorter one keeps its final state as a checkpoint, from which a longer
+            one of the same settings resumes. That only saves time: a trial without a checkpoint starts at round 1 and
+            ends with the same bits.
+        key: The identity of the trial, a SHA-256 in hexadecimal; covers the code of a user's own strategy.
+        checkpoint: Name of its checkpoint: the key of the full training of which a shorter one is the beginning.
     """
 
     strategy: TrialStrategy
@@ -96,7 +95,7 @@ class TrialSettings:
             object.__setattr__(self, name, value)  # frozen for everybody else
 
     def on_seed(self, seed: int) -> TrialSettings:
-        """Return the same on another seed."""
+        """Return the same settings with another seed."""
         return replace(self, session=replace(self.session, seed=seed))
 
 
@@ -140,7 +139,7 @@ _SUMMARY = (
     "own_fitness",
     "clean_fitness",
 )
-_SUMMARY_WHERE_KNOWN = (
+_OPTIONAL_SUMMARY = (
     "selection",
     "objectives",
     "repetition_fitness",
@@ -151,7 +150,7 @@ _SUMMARY_WHERE_KNOWN = (
     "bytes_up",
 )
 _NOT_LOGGED = {"logged": False}
-_NEVER = datetime.fromtimestamp(0, UTC)
+_EPOCH_START = datetime.fromtimestamp(0, UTC)
 _ARROW_TYPES: Mapping[Any, pa.DataType] = {
     "int": pa.int64(),
     "float": pa.float64(),
@@ -169,47 +168,49 @@ _ARROW_TYPES: Mapping[Any, pa.DataType] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What was asked and what came out. Field meanings as the columns of `docs/log.md`.
+    """The record of one trial: settings and results. Field meanings as the columns of `docs/log.md`.
 
     Attributes:
-        spec: What was tried; None where only the log tells of it.
-        asked_rounds: Rounds that were asked for; None is a full training.
-        vector: The final global model, shape `(params,)`, if asked for; what clients have of their own is not in it.
-            Of a trial with several models all of them, in the order of its notes, shape `(models, params)`.
-        trial: Number in the study, from 0, in the order in which trials are asked for.
+        spec: The strategy; None if the record was read from the log.
+        asked_rounds: Requested rounds; None for a full training.
+        vector: The final global model, shape `(params,)`, if requested; excludes personal parameters of clients. All
+            models of a trial with several, in the order of its notes, shape `(models, params)`.
+        trial: Number in the study, from 0, in the order in which trials are requested.
         key: Identity of the trial under the study's configuration.
         phase: `baseline`, `search`, `tuned-baseline`, `confirmation` or `train`.
-        generation: Of the searcher; 0 outside a search.
+        generation: The searcher's generation; 0 outside a search.
         error: The reason of a failure.
-        fitness: In the view and on the part that the study is configured for; larger is better, 0 if failed.
-        own_fitness: Mean score of the last five rounds on the clients' data as they have them, or what else the study's
-            objective makes of the rounds; 0 if failed.
+        fitness: On the data view and the part of the rows that the study is configured for; larger is better, 0 if
+            failed.
+        own_fitness: Mean score of the last five rounds on the clients' observed data, or the value of the study's
+            objective, if it is another function of the rounds; 0 if failed.
         clean_fitness: The same on uncorrupted data.
-        num_rounds: Rounds that were finished.
-        round_accuracy: Of the model after each round, weighted over clients, in `[0, 1]`; NaN, as all measures of a
-            round, where the model's outputs are not numbers.
+        num_rounds: Finished rounds.
+        round_accuracy: Accuracy of the model after each round, weighted over clients, in `[0, 1]`; NaN, as all measures
+            of a round, where the model's outputs are not numbers.
         round_loss: Mean cross-entropies.
-        metric: What is measured beside accuracy, and is the score; None where accuracy is.
-        round_metric: As `round_accuracy`, but that metric of all clients' rows together; None without one.
-        round_global_metric: As `round_global_accuracy`, but the metric; so is `round_new_client_metric`.
-        round_worst_clients: Mean score of the worst tenth of the clients; None unless it was asked for.
+        metric: The metric that is measured in addition to accuracy, and is the score; None where accuracy is the score.
+        round_metric: As `round_accuracy`, but the metric over the pooled rows of all clients; None without a metric.
+        round_global_metric: As `round_global_accuracy`, but the metric; likewise `round_new_client_metric`.
+        round_worst_clients: Mean score of the worst tenth of the clients; None unless requested.
         round_global_accuracy: As `round_accuracy`, but of the global model itself; None where no client has another.
-        round_new_client_accuracy: Of the model that a client would use which never trained, over those that never do;
-            None where there are none.
-        objectives: Of a search for a front the fitness by each objective, the first of which is `fitness`; else None.
-        round_seconds: What each round took on the simulated clock; None without one.
-        repetition_fitness: Of a trial that is several trainings the fitness of each; None of one training.
-        client: Who was scored in the last round.
-        client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
-        selection: The policy by which clients were chosen; None where the strategy drew them.
-        client_rounds: In how many rounds each client of `client` has trained; None without a policy.
-        bytes_down: What train messages carried to all clients of a round, mean over the rounds; None if not known.
-        bytes_up: What their answers carried back.
-        dropped_clients: Reasons of clients that failed in training, by round and client, such as `"3:7"`.
-        skipped_rounds: Why the strategy gave no model, by round.
-        notes: What the strategy's author should know, each a sentence.
-        seconds: By phase; `total` is the trial's wall time, `hosts` the time that hosts spent on it, `simulated` that
-            of clients whose rounds take simulated time.
+        round_new_client_accuracy: Accuracy of the model that a client which never trained would use, over the clients
+            that never train; None if there are none.
+        objectives: The fitness by each objective in a multi-objective search, the first of which is `fitness`; else
+            None.
+        round_seconds: Duration of each round on the simulated clock; None without one.
+        repetition_fitness: The fitness of each training, for a trial of several trainings; None for one training.
+        client: The clients scored in the last round.
+        client_metric: The metric on the rows of each of them, NaN without rows; None without a metric.
+        selection: The client selection policy; None where the strategy samples clients itself.
+        client_rounds: The number of rounds in which each client of `client` trained; None without a policy.
+        bytes_down: Bytes of train messages to all clients of a round, mean over the rounds; None if unknown.
+        bytes_up: Bytes of the replies, likewise.
+        dropped_clients: Failure reasons of clients in training, by round and client, such as `"3:7"`.
+        skipped_rounds: Why the strategy returned no model, by round.
+        notes: Hints for the strategy's author, each a sentence.
+        seconds: By phase; `total` is the trial's wall time, `hosts` the hosts' compute time, `simulated` the time of
+            the simulated clock.
     """
 
     spec: Any = field(default=None, kw_only=False, metadata=_NOT_LOGGED)
@@ -262,7 +263,7 @@ class Trial:
     round_seconds: tuple[float, ...] | None = None
     repetition_fitness: tuple[float, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
-    finished_at: datetime = _NEVER
+    finished_at: datetime = _EPOCH_START
     versions: Mapping[str, str] = field(default_factory=dict)
     config_hash: str = ""
     config: str = ""
@@ -272,10 +273,10 @@ class Trial:
 
     @classmethod
     def of(cls, settings: TrialSettings, **outcome: Any) -> Trial:
-        """Return a trial that was asked for; its fitness follows from the rounds.
+        """Return the record of a trial with these settings; its fitness follows from the rounds.
 
         Args:
-            settings: What was asked.
+            settings: Settings of the trial.
             outcome: The other fields.
         """
         trial = cls(
@@ -296,8 +297,8 @@ class Trial:
         )
         if trial.status == "failed" or not trial.num_rounds:
             return trial
-        own, clean = (late_mean(trial.scores(kind) or ()) for kind in ("", "clean_"))
-        return replace(trial, fitness=own, own_fitness=own, clean_fitness=clean)
+        observed, clean = (late_mean(trial.scores(kind) or ()) for kind in ("", "clean_"))
+        return replace(trial, fitness=observed, own_fitness=observed, clean_fitness=clean)
 
     @property
     def whole(self) -> bool:
@@ -306,28 +307,28 @@ class Trial:
 
     @property
     def num_trainings(self) -> int:
-        """How often the configuration was trained."""
+        """The number of trainings of the configuration."""
         return len(self.repetition_fitness or (self.fitness,))
 
     def scores(self, kind: Literal["", "clean_", "global_", "new_client_"] = "") -> tuple[float, ...] | None:
-        """Return the score of each round: its metric if it has one, else accuracy; None where that is not measured."""
+        """Return the score of each round: the metric if there is one, else accuracy; None if not measured."""
         measure = "accuracy" if self.metric is None else "metric"
-        found: tuple[float, ...] | None = getattr(self, f"round_{kind}{measure}")
-        return found
+        scores: tuple[float, ...] | None = getattr(self, f"round_{kind}{measure}")
+        return scores
 
     @property
     def score(self) -> float | None:
-        """The mean score over the last five rounds on the clients' data as they have them; None if it failed."""
+        """The mean score over the last five rounds on the clients' observed data; None if it failed."""
         return self._late_mean(self.scores())
 
     @property
     def global_accuracy(self) -> float | None:
-        """The mean score over the last five rounds; None where no client has another model, or the trial failed."""
+        """The mean score over the last five rounds; None if no client has another model, or on failure."""
         return self._late_mean(self.scores("global_"))
 
     @property
     def new_client_accuracy(self) -> float | None:
-        """The mean score over the last five rounds; None without clients that never train, or if the trial failed."""
+        """The mean score over the last five rounds; None without unseen clients, or on failure."""
         return self._late_mean(self.scores("new_client_"))
 
     def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
@@ -345,13 +346,13 @@ class Trial:
         return table(header, [row])
 
     def summary(self) -> Mapping[str, Any]:
-        """Return the trial as a result file shows it; nothing in it depends on the machine's speed."""
+        """Return the fields for a result file; none of them depends on the machine's speed."""
         notes = {"notes": list(self.notes)} if self.notes else {}
-        known = {name: value for name in _SUMMARY_WHERE_KNOWN if (value := getattr(self, name)) is not None}
-        return {**{name: getattr(self, name) for name in _SUMMARY}, **known, **notes}
+        present = {name: value for name in _OPTIONAL_SUMMARY if (value := getattr(self, name)) is not None}
+        return {**{name: getattr(self, name) for name in _SUMMARY}, **present, **notes}
 
     def row(self, schema: pa.Schema) -> dict[str, Any]:
-        """Return the trial as a row of the schema; parameters without a column stay in the JSON alone."""
+        """Return the trial as a row of the schema; parameters without a column appear only in the JSON."""
         row: dict[str, Any] = {}
         for name, kind in _columns().items():
             value = getattr(self, name)
@@ -364,18 +365,18 @@ class Trial:
         for column in schema:
             if column.name.startswith(PARAMETER_PREFIX):
                 value = self.parameters.get(column.name.removeprefix(PARAMETER_PREFIX))
-                as_it_is = value is None or isinstance(value, str) or not pa.types.is_string(column.type)
-                row[column.name] = value if as_it_is else json.dumps(value, sort_keys=True)
+                is_plain = value is None or isinstance(value, str) or not pa.types.is_string(column.type)
+                row[column.name] = value if is_plain else json.dumps(value, sort_keys=True)
         return row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Trial:
-        """Read a row that `row` made.
+        """Return the trial of a row that `row` made.
 
         Raises:
-            Exception: Of whatever kind, if it is none.
+            Exception: Of any type, if the row is invalid.
         """
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, kind in _columns().items():
             value = row.get(name)
             if _is_json(kind):
@@ -384,24 +385,24 @@ class Trial:
                 value = json.loads(value)
                 if not isinstance(value, list if kind == tuple[str, ...] else dict):
                     raise ValueError(f"its {name} are not what a trial has")
-            given[name] = tuple(value) if isinstance(value, list) else value
-        del given["num_rounds"]
-        given["seconds"] = {"total": row["seconds"], **{phase: row[f"seconds_{phase}"] for phase in PHASES}}
-        trial = cls(**given)
-        fits = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
-        if not fits.get(trial.status):
+            values[name] = tuple(value) if isinstance(value, list) else value
+        del values["num_rounds"]
+        values["seconds"] = {"total": row["seconds"], **{phase: row[f"seconds_{phase}"] for phase in PHASES}}
+        trial = cls(**values)
+        consistent = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
+        if not consistent.get(trial.status):
             raise ValueError(f"no trial ends with status {trial.status!r} and fitness {trial.fitness}")
         return trial
 
 
 def late_mean(scores: Sequence[float]) -> float:
-    """Return the mean over those of the last five rounds that have a score; NaN where none has."""
-    known = [score for score in scores[-FITNESS_ROUNDS:] if not math.isnan(score)]
-    return float(np.mean(known)) if known else math.nan
+    """Return the mean of the non-NaN scores of the last five rounds; NaN if there are none."""
+    valid = [score for score in scores[-FITNESS_ROUNDS:] if not math.isnan(score)]
+    return float(np.mean(valid)) if valid else math.nan
 
 
 def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:
-    """Return the schema for the strategies' parameters, each a column `param_<name>`."""
+    """Return the schema of the log, with a column `param_<name>` for each strategy parameter."""
     columns: list[tuple[str, pa.DataType]] = []
     for name, kind in _columns().items():
         if name == "seconds":
@@ -415,9 +416,9 @@ def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:
 
 @cache
 def _columns() -> Mapping[str, Any]:
-    """Return the types of the fields that are logged, by name, in the order of the columns."""
+    """Return the types of the logged fields, by name, in column order."""
     kinds = get_type_hints(Trial)
-    return {each.name: kinds[each.name] for each in fields(Trial) if not each.metadata}
+    return {item.name: kinds[item.name] for item in fields(Trial) if not item.metadata}
 
 
 def _is_json(kind: type) -> bool:

@@ -1,6 +1,6 @@
-"""Where trials run: in this process one after the other, or as Ray tasks over shared hosts.
+"""Runners of trials: sequentially in this process; `RayRunner` runs them as Ray tasks over shared hosts.
 
-Both give the same results; the first is the reference and the debugger.
+Both give the same results; the local runner is the reference and suits debugging.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Progress = Callable[[Mapping[str, int]], None]
 
 
 class TrialSource(Protocol):
-    """Gives the trials that are asked for."""
+    """Provides the results of requested trials."""
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Run trials and yield `(position in batch, result)` as they finish."""
         ...
 
     def forget(self, key: str) -> None:
-        """Remove what was kept to resume a trial that is now in the log."""
+        """Remove the checkpoint of a trial that is now in the log."""
         ...
 
 
 class OpensGrids(Protocol):
-    """Whoever is asked for messages outside of trials."""
+    """Provides grids for messages outside of trials."""
 
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a grid for messages outside a trial, such as a detector's."""
@@ -44,16 +44,16 @@ class TrialRunner(TrialSource, OpensGrids, Protocol):
 
     @property
     def facts(self) -> FederationFacts:
-        """What is known of the federation."""
+        """The facts about the federation."""
         ...
 
     @property
     def num_hosts(self) -> int:
-        """Over how many hosts the clients are spread."""
+        """Number of hosts over which the clients are distributed."""
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop everything that the runner started."""
         ...
 
 
@@ -62,8 +62,8 @@ class LocalRunner:
     """Runs trials in this process.
 
     Attributes:
-        host: The one host, an `fedscout.engine.client.host.ClientHost`.
-        store: Where checkpoints go.
+        host: The only host, a `fedscout.engine.client.host.ClientHost`.
+        store: Stores the checkpoints.
     """
 
     host: Any
@@ -71,13 +71,13 @@ class LocalRunner:
 
     @property
     def facts(self) -> FederationFacts:
-        """What is known of the federation."""
+        """The facts about the federation."""
         facts: FederationFacts = self.host.facts()
         return facts
 
     @property
     def num_hosts(self) -> int:
-        """One: this process."""
+        """Number of hosts: 1, this process."""
         return 1
 
     def grid(self, session: Session) -> HostGrid[Any]:
@@ -87,7 +87,7 @@ class LocalRunner:
         return LocalGrid(self.host, session=session)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Run trials in order."""
+        """Run trials in order and yield `(position in batch, result)`."""
         for position, settings in enumerate(batch):
 
             def on_round(done: int, key: str = settings.key) -> None:
@@ -101,4 +101,4 @@ class LocalRunner:
         self.store.discard(key)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing, as nothing was started."""

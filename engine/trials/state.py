@@ -1,28 +1,19 @@
-"""The state of a running trial: scores, clock, selection, kept model; what a checkpoint holds.
+"""The state of a running trial: models, scores, clock, client selection and notes.
 
-Where a running trial stands after a round; this is what a checkpoint holds.
-
-The scores of a trial's models: on the round trip that sends a model out for training, or on one of their own.
-
-The time that a trial takes, by phase, and what is left of it.
-
-What is kept of a training whose clients use models of their own, or none in common: told before it and beside it.
-
-Why a user's strategy does not find a record in a message: clients send none of their own making.
-
-Notes of a trial whose clients train by a table: what they tell after all, and how many lie far off.
-
-Garbage collections that cost nothing, around code that asks for many of them.
-
-A strategy that turns each reply's arrays into NumPy's with `keep_input=False`, as Flower's Bulyan and QFedAvg and many
-a user's do, ends each time in a full `gc.collect()`: about 0.1 s a client and round with Ray and torch in the process.
-Frozen objects are passed over. Measured on two cores on 2026-11-22, ten clients of the digits, Flower's Bulyan and
-QFedAvg: rounds of 1.2 s take 12 ms. A block inside another freezes nothing more, and leaves it to that one to thaw.
-
-A selection policy at work in a trial: ahead of each round it says who trains, afterwards it is told what came of it.
-
-The policy replaces the strategy's own sampling: the strategy is shown the chosen nodes alone (`ChosenNodes`) and trains
-all that it is shown. One that does not is refused, as its round would be another than the policy is told of.
+- `TrialState` is the state after a round, and the content of a checkpoint.
+- `TrialScores` scores the model after each round, either with the train messages that send the model out or on a round
+  trip of its own.
+- `TrialClock` measures the time by phase and the time left.
+- `ClientChoice` applies a client selection policy. The policy replaces the strategy's own sampling: the strategy sees
+  only the selected nodes (`ChosenNodes`) and must train all of them; one that does not is rejected, as its round would
+  differ from the one reported to the policy.
+- `cheap_collections` freezes live objects against garbage collection. A strategy that converts each reply's arrays to
+  NumPy with `keep_input=False`, as Flower's Bulyan and QFedAvg and many user strategies do, runs a full `gc.collect()`
+  each time: about 0.1 s per client and round with Ray and torch in the process. Frozen objects are skipped. Measured
+  on two cores on 2026-11-22 with ten clients of the digits data, Flower's Bulyan and QFedAvg: rounds of 1.2 s take 12
+  ms.
+- `kept_model`, `table_notes` and `missing_record` explain to the user which model is kept, what a table of client
+  settings discloses, and why a strategy finds no such record in a message.
 """
 
 from __future__ import annotations
@@ -70,28 +61,28 @@ from fedscout.engine.trials.record import TrialSettings
 
 @dataclass
 class TrialState:
-    """Where a trial stands.
+    """The state of a trial after a round.
 
     Attributes:
-        strategy: Keeps what it likes between rounds.
-        arrays: The model, or several, as the strategy is handed it.
-        train_config: Of messages, as the strategy left it.
-        evaluate_config: Likewise.
-        server_round: Last round that was finished, 0 before the first.
-        client_states: What clients keep, by client.
-        rounds: What was measured in every round, by column of the log.
+        strategy: The strategy, with whatever state it holds between rounds.
+        arrays: The model, or several, in the form in which the strategy receives it.
+        train_config: The configuration of train messages, as the strategy left it.
+        evaluate_config: Likewise for evaluate messages.
+        server_round: Last finished round, 0 before the first.
+        client_states: The clients' persistent states, by client.
+        rounds: The measurements of every round, by column of the log.
         last_evaluation: Scores after the last round.
-        dropped: Reasons of clients that failed in training, by `round:client`.
-        skipped: Why the strategy gave no model, by round.
-        partly_skipped: Of several models, why it gave none to some clients, by round.
-        unmoved: By client, in how many rounds that was so.
-        seconds: Spent so far, by phase.
-        sent_bytes: Of the train messages of all finished rounds, `down` and `up`.
-        unscored: Round and training loss of a model that the next train messages will have scored.
-        policy: Chooses who trains, and keeps what it likes between rounds; None leaves that to the strategy.
-        trained_rounds: In how many rounds each client has trained, where a policy chooses.
-        far_clients: What each said of whether it lies far from every cell of a table of settings, 0 or 1.
-        num_choosable: Clients that the policy was built to choose from; who joins later has a number beyond.
+        dropped: Failure reasons of clients in training, by `round:client`.
+        skipped: Why the strategy returned no model, by round.
+        partly_skipped: For several models, why it returned none for some clients, by round.
+        unmoved: The number of such rounds, by client.
+        seconds: Seconds so far, by phase.
+        sent_bytes: Bytes of the train messages (`down`) and replies (`up`) of all finished rounds.
+        unscored: Round and training loss of a model that the next train messages will score.
+        policy: The client selection policy with its state; None leaves the selection to the strategy.
+        trained_rounds: The number of rounds in which each client trained, if there is a policy.
+        far_clients: Each client's report whether it is far from every cell of a settings table, 0 or 1.
+        num_choosable: Number of clients from which the policy selects; clients that join later have larger numbers.
     """
 
     strategy: Strategy
@@ -115,12 +106,12 @@ class TrialState:
     num_choosable: int = 0
 
     def take_model(self, record: ArrayRecord, server_round: int, integers: Container[str] = ()) -> None:
-        """Take what a strategy returned, as float32 (some of Flower's return float64).
+        """Store a model that a strategy returned, as float32 (some of Flower's strategies return float64).
 
         Args:
             record: The model, or several.
-            server_round: Of whose end it is.
-            integers: Names of the model's integer buffers, whose mean may be a fraction: they stay as they are.
+            server_round: The round that produced it.
+            integers: Names of the model's integer buffers, whose mean may be fractional: they keep their type.
 
         Raises:
             TrialError: If it holds NaN or inf.
@@ -128,25 +119,25 @@ class TrialState:
         arrays: dict[str, npt.NDArray[Any]] = {}
         several = holds_several([*record])
         for name, array in record.items():
-            kept_as = None if name in integers or (several and name == GROUP_KEY) else np.float32
+            dtype = None if name in integers or (several and name == GROUP_KEY) else np.float32
             with np.errstate(over="ignore"):
-                arrays[name] = np.asarray(read_array(array), dtype=kept_as)
+                arrays[name] = np.asarray(read_array(array), dtype=dtype)
             if not np.isfinite(arrays[name]).all():
                 raise TrialError(f"round {server_round}: the aggregated parameters are not finite (diverged)")
         self.arrays = arrays
 
     def finish(self, server_round: int, sent_bytes: Mapping[str, int]) -> None:
-        """End a round, whose train messages carried so much."""
+        """Finish a round, adding the bytes that its messages carried."""
         self.server_round = server_round
         self.sent_bytes = {way: self.sent_bytes.get(way, 0) + count for way, count in sent_bytes.items()}
 
     def bytes_a_round(self, way: str) -> float | None:
-        """Return the mean over the finished rounds, `down` or `up`; None before the first."""
+        """Return the mean bytes per finished round, `down` or `up`; None before the first."""
         return self.sent_bytes[way] / self.server_round if self.sent_bytes and self.server_round else None
 
 
 def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
-    """Return the facts on which the strategy depends; a shorter training's are those of the full one."""
+    """Return the facts for building the strategy; a shortened training has those of the full one."""
     training, facts = settings.session.training, grid.facts
     return Cohort(
         facts.num_seen,
@@ -169,7 +160,7 @@ def _policy(settings: TrialSettings, cohort: Cohort) -> SelectionPolicy | None:
 
 
 def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
-    """Return a trial before its first round."""
+    """Return the state before the first round."""
     session, needs = settings.session, settings.session.needs
     vector = grid.initial_vector(session.seed)
     arrays = grid.facts.layout.split(vector) if needs.arrays == "named" else {FLAT_KEY: vector}
@@ -187,13 +178,13 @@ def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
 
 
 class TrialClock:
-    """Runs from when it is made.
+    """Measures a trial's time from construction.
 
     Args:
-        timeout_seconds: The time that the trial has; None is as much as it takes.
+        timeout_seconds: The time limit of the trial; None means no limit.
 
     Attributes:
-        seconds: By phase; a resumed trial goes on from those of its checkpoint.
+        seconds: By phase; a resumed trial continues from those of its checkpoint.
     """
 
     def __init__(self, timeout_seconds: float | None) -> None:
@@ -204,32 +195,32 @@ class TrialClock:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit is reached."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def begin(self) -> None:
-        """A phase begins here."""
+        """Start a phase."""
         self._last_lap = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        """A phase ends here, and the next begins."""
+        """End a phase and start the next."""
         last, self._last_lap = self._last_lap, time.perf_counter()
         self.add(phase, self._last_lap - last)
 
     def add(self, phase: str, seconds: float) -> None:
-        """Add to a phase."""
+        """Add seconds to a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def count_total(self) -> None:
-        """Add what passed since the last count to the trial's wall time."""
+        """Add the time since the last call to the trial's wall time."""
         last, self._counted_until = self._counted_until, time.perf_counter()
         self.add("total", self._counted_until - last)
 
     def left(self, server_round: int) -> float | None:
-        """Return the seconds that are left; None waits.
+        """Return the remaining seconds; None without a limit.
 
         Raises:
-            TrialError: If none are.
+            TrialError: If no time is left.
         """
         if self._deadline is None:
             return None
@@ -240,13 +231,13 @@ class TrialClock:
 
 
 class TrialScores:
-    """Has the model after each round scored by every client, and keeps what comes of it in the trial's state.
+    """Scores the model after each round on every client and stores the results in the trial's state.
 
     Args:
-        grid: Of the trial.
-        state: Says whether its model waits for scores.
-        clock: Of the trial.
-        session: Says what is measured on which part of the clients' rows.
+        grid: The trial's grid.
+        state: The trial's state; `unscored` tells whether its model still needs scores.
+        clock: The trial's clock.
+        session: Defines the measures and the part of the clients' rows.
     """
 
     def __init__(self, grid: HostGrid[Any], state: TrialState, clock: TrialClock, session: Session) -> None:
@@ -257,9 +248,9 @@ class TrialScores:
         self._part = session.evaluate_on
 
     def ask_with_training(self, arrays: ArrayRecord) -> None:
-        """Have the model scored by the train messages that are sent next, if it waits for that.
+        """Let the next train messages also score the model, if it is unscored.
 
-        Several models are scored at once: there may be some that no message of the round sends.
+        Several models are scored at once instead, as the round's messages may not send all of them.
         """
         if holds_several([*arrays]):
             self.ask_now()
@@ -267,7 +258,7 @@ class TrialScores:
             self._grid.evaluate_with_next_training(arrays)
 
     def take(self) -> None:
-        """Keep the scores of the model that the clients have just been sent, or ask for them."""
+        """Store the scores that came with the last training, or request them if there are none."""
         evaluation = self._grid.take_evaluation()
         if evaluation is None:
             self.ask_now()
@@ -275,26 +266,26 @@ class TrialScores:
             self.keep(evaluation, *self._state.unscored)
 
     def ask_now(self) -> None:
-        """Score the model on a round trip of its own, if it waits for scores."""
+        """Score the model on a round trip of its own, if it is unscored."""
         if self._state.unscored is not None:
             server_round, train_loss = self._state.unscored
             self._state.unscored = None  # asked once, also if that fails
             self.keep(self.of(server_round), server_round, train_loss)
 
     def notes(self) -> Iterator[str]:
-        """Yield that a finite model gave outputs that are not numbers in some rounds, which have no score."""
+        """Yield a note on rounds without a score, in which a finite model gave non-finite outputs."""
         losses, facts = np.array(self._state.rounds.get("round_loss", ())), self._grid.facts
         rounds = 1 + np.flatnonzero(np.isnan(losses))
         if facts.holds_rows and len(rounds):
             normalised = any("BatchNorm" in layer for layer in facts.layout.layers)
-            why = "; a server's step beyond its clients can make variances of batch normalisation negative"
+            hint = "; a server's step beyond its clients can make variances of batch normalisation negative"
             yield (
                 f"its outputs were not numbers in {len(rounds)} of {len(losses)} rounds, first in round {rounds[0]}, "
-                f"which have no score{why if normalised else ''}"
+                f"which have no score{hint if normalised else ''}"
             )
 
     def refuse_missing(self) -> None:
-        """Go on unless the last round has no score.
+        """Check that the last round has a score.
 
         Raises:
             TrialError: If the outputs of its model are not numbers.
@@ -306,14 +297,14 @@ class TrialScores:
             raise TrialError(f"round {len(rounds[0])}: the model's outputs are not numbers (diverged)")
 
     def of(self, server_round: int) -> Evaluation:
-        """Return the scores of the model as it is."""
+        """Return the scores of the current model."""
         return self._grid.evaluate_all(view_record(self._state.arrays), self._clock.left(server_round))
 
     def keep(self, evaluation: Evaluation, server_round: int, train_loss: float) -> None:
-        """Write down a round.
+        """Record the measurements of a round.
 
         Raises:
-            TrialError: If a client could not be evaluated, or none has rows for that.
+            TrialError: If a client could not be evaluated, or none has rows to evaluate on.
         """
         self._state.unscored = None
         if evaluation.failures:
@@ -329,10 +320,10 @@ class TrialScores:
         self._state.last_evaluation = evaluation
 
     def _measured(self, evaluation: Evaluation) -> dict[str, float]:
-        """Return what a round's columns hold.
+        """Return a round's values, by column of the log.
 
         Raises:
-            TrialError: If the rows have no score by the metric.
+            TrialError: If the metric is undefined on the rows.
         """
         measured = {
             "round_accuracy": evaluation.accuracy,
@@ -347,56 +338,56 @@ class TrialScores:
         return {**measured, **self._scores(evaluation)}
 
     def _scores(self, evaluation: Evaluation) -> dict[str, float]:
-        """Return the columns of the session's metric and of the worst clients, as far as they are asked for."""
+        """Return the columns of the session's metric and of the worst clients, if requested."""
         session = self._session
-        found = {} if session.metric is None else _metrics(evaluation)
+        columns = {} if session.metric is None else _metrics(evaluation)
         if session.worst_clients:
-            found["round_worst_clients"] = evaluation.worst_clients()
-            found["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
-        missing = any(isnan(score) for score in found.values()) and not evaluation.is_missing
+            columns["round_worst_clients"] = evaluation.worst_clients()
+            columns["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
+        missing = any(isnan(score) for score in columns.values()) and not evaluation.is_missing
         if session.metric is not None and missing:
             name = session.metric.name
             raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: too many have the same label")
-        return found
+        return columns
 
 
 def _metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Return the columns of the session's metric, if it has one."""
-    found = {
+    """Return the columns of the session's metric."""
+    columns = {
         "round_metric": evaluation.metric,
         "round_clean_metric": evaluation.clean_metric,
         "round_global_metric": None if evaluation.of_received is None else evaluation.of_received.metric,
         "round_new_client_metric": None if evaluation.of_unseen is None else evaluation.of_unseen.metric,
     }
-    return {column: value for column, value in found.items() if value is not None}
+    return {column: value for column, value in columns.items() if value is not None}
 
 
 def kept_model(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> str | None:
-    """Return what model is kept, a sentence; None where it is the one that clients use.
+    """Return a sentence on which model is kept; None if it is the one that clients use.
 
     Args:
-        algorithm: What the clients do.
-        layout: Of the model.
+        algorithm: The client algorithm.
+        layout: The model's layout.
     """
     if algorithm is None or not (algorithm.personal or algorithm.tunes):
         return None
     if shares_nothing(algorithm, layout):
         return "the model that is kept is the initial one, as all that is trained stays with its client"
-    theirs = "what clients have of their own stays with them" if algorithm.personal else "clients tune it for use"
-    return f"the model that is kept is the global one, which a new client is given; {theirs}"
+    clause = "what clients have of their own stays with them" if algorithm.personal else "clients tune it for use"
+    return f"the model that is kept is the global one, which a new client is given; {clause}"
 
 
 def shares_nothing(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> bool:
-    """Return whether all of the model stays with its client, so that none is trained in common."""
-    at_home = None if algorithm is None else algorithm.at_home(layout)
-    return at_home is not None and bool(at_home.all())
+    """Return whether all parameters stay on their client, so that no part of the model is shared."""
+    stays_local = None if algorithm is None else algorithm.at_home(layout)
+    return stays_local is not None and bool(stays_local.all())
 
 
 def missing_record(error: BaseException) -> str | None:
-    """Return what a message was asked for and what it holds, if that is the error; else None.
+    """Return an explanation if the error is a lookup of a record that a message lacks; else None.
 
     Args:
-        error: As it was caught, with its frames.
+        error: As caught, with its traceback.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     content = frames[-1].f_locals.get("self") if isinstance(error, KeyError) and frames else None
@@ -409,28 +400,28 @@ def missing_record(error: BaseException) -> str | None:
 
 
 def table_notes(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
-    """Yield them.
+    """Yield notes on a table of client settings: additional disclosures and the number of far clients.
 
     Args:
-        settings: Of the trial.
-        grid: On which it ran.
+        settings: Settings of the trial.
+        grid: The grid on which it ran.
     """
     table = settings.session.client_table
     if table is None:
         return
-    if told := list(_told(settings, grid)):
-        yield f"something of clients' data goes back, beside models and losses: {'; '.join(told)}"
+    if disclosures := list(_disclosures(settings, grid)):
+        yield f"something of clients' data goes back, beside models and losses: {'; '.join(disclosures)}"
     if table.table.threshold is not None and grid.far_clients:
         yield _far_note(table, sum(grid.far_clients.values()), len(grid.far_clients))
 
 
-def _told(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
-    """Yield what a server learns beyond that of how clients' data lie, or how they train."""
+def _disclosures(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
+    """Yield what else the server learns about the clients' data or how they train."""
     label, needs, algorithm = settings.strategy.label, settings.session.needs, settings.session.algorithm
     companions = {} if algorithm is None or algorithm.companions_follow else algorithm.companions
-    if told := [*sorted(grid.told_sums.keys() - {FAR_KEY}), *sorted(companions)]:
+    if reported := [*sorted(grid.told_sums.keys() - {FAR_KEY}), *sorted(companions)]:
         is_summed = needs.replies == "merged" and settings.num_sampled > 1
-        yield f"{label} has them report {', '.join(told)}" + (", of which it reads the round's sum" * is_summed)
+        yield f"{label} has them report {', '.join(reported)}" + (", of which it reads the round's sum" * is_summed)
     if needs.queries:
         yield f"{label} asks for their {', '.join(needs.queries)}"
     if needs.durations:
@@ -440,45 +431,48 @@ def _told(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
 
 
 def _far_note(table: SettingsLookup, num_saying: float, num_asked: int) -> str:
-    """Return how many clients say that they lie far off, and what could be done."""
-    said = f"{num_saying:.0f} of {num_asked} clients say that they are farther than {table.table.threshold:g}"
-    noisy = ""
+    """Return a note on the number of clients that report being far from the table, with advice."""
+    report = f"{num_saying:.0f} of {num_asked} clients say that they are farther than {table.table.threshold:g}"
+    correction = ""
     if table.epsilon is not None:
-        meant = min(max(0.0, table.num_far(num_saying, num_asked)), num_asked)
-        noisy = f", which means about {meant:.1f} at epsilon {table.epsilon:g}"
+        estimate = min(max(0.0, table.num_far(num_saying, num_asked)), num_asked)
+        correction = f", which means about {estimate:.1f} at epsilon {table.epsilon:g}"
     advice = "; fedscout tune-table --refine makes the table finer and wider" if num_saying else ""
-    return f"{said} from every cell of their table{noisy}{advice}"
+    return f"{report} from every cell of their table{correction}{advice}"
 
 
-_INSIDE = ContextVar("inside a block", default=False)
+_FROZEN = ContextVar("inside a block", default=False)
 
 
 @contextmanager
 def cheap_collections() -> Iterator[None]:
-    """Keep everything that is alive on entry out of the collections inside the block."""
-    if _INSIDE.get():
+    """Exclude all objects alive on entry from garbage collection inside the block.
+
+    A nested block does nothing: the outermost one freezes and unfreezes.
+    """
+    if _FROZEN.get():
         yield
         return
-    token = _INSIDE.set(True)
+    token = _FROZEN.set(True)
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
-        _INSIDE.reset(token)
+        _FROZEN.reset(token)
 
 
 class ClientChoice:
-    """Who trains in the rounds of one trial.
+    """Client selection by a policy in the rounds of one trial.
 
     Args:
-        settings: Of the trial.
-        state: Holds the policy, if there is one, and the strategy that it chooses for.
-        grid: Of the trial.
+        settings: Settings of the trial.
+        state: Holds the policy, if any, and the strategy.
+        grid: The trial's grid.
 
     Raises:
-        TrialError: If there is a policy and the strategy drives its rounds itself, or clients have no labelled rows on
-            which the losses could be measured that the policy wants.
+        TrialError: If there is a policy and the strategy overrides `start`, or the policy observes losses and clients
+            have no labelled rows.
     """
 
     def __init__(self, settings: TrialSettings, state: TrialState, grid: HostGrid[Any]) -> None:
@@ -488,18 +482,18 @@ class ClientChoice:
         self._num_chosen = self._num_asked = 0
         self._facts: FederationFacts | None = None
         if settings.selection is not None:
-            self._refuse_impossible(settings.selection)
+            self._check_supported(settings.selection)
             train_all_shown(state.strategy)
 
     def nodes(self, server_round: int, arrays: ArrayRecord) -> Grid:
-        """Return the grid as the strategy is to see it in a round whose model this is."""
+        """Return the grid that the strategy sees in a round: restricted to the selected clients, given a policy."""
         policy, selection = self._state.policy, self._settings.selection
         if policy is None or selection is None:
             return self._grid
         table = self._table(policy, selection.label)
         generator = stream(self._settings.session.seed, "selection", server_round)
         num_asked = min(self._settings.num_sampled, len(table.clients))
-        chosen = _checked(policy.choose(server_round, table, num_asked, generator), table, selection.label)
+        chosen = _checked_selection(policy.choose(server_round, table, num_asked, generator), table, selection.label)
         if server_round > 1:  # in the first a policy may ask everybody
             self._num_chosen, self._num_asked = len(chosen), num_asked
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
@@ -510,27 +504,27 @@ class ClientChoice:
         return cast(Grid, ChosenNodes(self._grid, chosen))
 
     def check(self, nodes: Grid, messages: Iterable[Message]) -> None:
-        """Return if a round's messages go to all that were chosen, or to nobody.
+        """Check that a round's messages go to all selected clients, or to none.
 
         Raises:
-            TrialError: If the strategy made a choice of its own among them.
+            TrialError: If the strategy sampled a subset of its own.
         """
         if not isinstance(nodes, ChosenNodes):
             return
-        asked, shown = {message.metadata.dst_node_id for message in messages}, {*nodes.get_node_ids()}
-        if asked and asked != shown:
+        sent_to, shown = {message.metadata.dst_node_id for message in messages}, {*nodes.get_node_ids()}
+        if sent_to and sent_to != shown:
             assert self._settings.selection is not None
             raise TrialError(
                 f"{type(self._state.strategy).__name__} must train all {len(shown)} clients that "
-                f"selection.kind={self._settings.selection.label} chose, it asked {len(asked)}: it samples by itself"
+                f"selection.kind={self._settings.selection.label} chose, it asked {len(sent_to)}: it samples by itself"
             )
 
     def tell(self, seconds: Mapping[int, float], round_seconds: float) -> None:
-        """Tell the policy what a round brought.
+        """Report the outcome of a round to the policy.
 
         Args:
-            seconds: Simulated, of each client that was asked.
-            round_seconds: Of the round.
+            seconds: Simulated seconds of each client that was sent a message.
+            round_seconds: Simulated seconds of the round.
         """
         if self._state.policy is None:
             return
@@ -540,12 +534,12 @@ class ClientChoice:
         self._state.policy.observe(report)
 
     def rounds_of(self, clients: Iterable[int]) -> tuple[int, ...] | None:
-        """Return in how many rounds each client has trained; None without a policy."""
+        """Return the number of rounds in which each client trained; None without a policy."""
         trained = self._state.trained_rounds
         return None if self._state.policy is None else tuple(trained.get(client, 0) for client in clients)
 
     def notes(self) -> Iterator[str]:
-        """Yield that the policy goes on to choose more or fewer than are asked for."""
+        """Yield notes on clients that joined too late for the policy, and on a wrong number of selected clients."""
         num_later = self._grid.facts.num_clients - self._state.num_choosable
         if self._state.policy is not None and num_later > 0:
             yield f"{num_later} clients joined after the first round, from which the policy does not choose"
@@ -554,10 +548,10 @@ class ClientChoice:
             yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
 
     def _table(self, policy: SelectionPolicy, label: str) -> ClientTable:
-        """Return the clients that can be reached, without those that could never train.
+        """Return the reachable clients, without those that can never train.
 
         Raises:
-            TrialError: If nobody could.
+            TrialError: If there are none.
         """
         nodes = np.array([*self._grid.get_node_ids()], np.int64)  # who has joined is in the facts then
         facts = self._grid.facts
@@ -577,7 +571,7 @@ class ClientChoice:
             column.flags.writeable = False  # a policy's choice is checked against what it was shown
         return ClientTable(*columns)
 
-    def _refuse_impossible(self, selection: SelectionChoice) -> None:
+    def _check_supported(self, selection: SelectionChoice) -> None:
         assert self._state.policy is not None
         if type(self._state.strategy).start is not Strategy.start:
             name = type(self._state.strategy).__name__
@@ -586,17 +580,17 @@ class ClientChoice:
             raise TrialError(f"selection.kind={selection.label} must have clients with labels, to measure losses on")
 
 
-def _checked(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
-    """Return who was chosen, ascending.
+def _checked_selection(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
+    """Return the selected clients, ascending.
 
     Raises:
-        TrialError: If that is nobody, somebody twice, or somebody who can't be reached, or not told by whole numbers.
+        TrialError: If there are none, duplicates, unreachable ones, or anything but integers.
     """
-    told = [*chosen] if isinstance(chosen, Iterable) else [chosen]
+    items = [*chosen] if isinstance(chosen, Iterable) else [chosen]
     try:
-        clients = [index(client) for client in told]
+        clients = [index(client) for client in items]
     except TypeError:
-        raise TrialError(f"selection.kind={label} must choose clients by their numbers, got {shown(told)}") from None
+        raise TrialError(f"selection.kind={label} must choose clients by their numbers, got {shown(items)}") from None
     if not clients or len({*clients}) < len(clients) or not np.isin(clients, table.clients).all():
         raise TrialError(
             f"selection.kind={label} must choose different clients of the {len(table.clients)} that can be reached, "
@@ -606,13 +600,13 @@ def _checked(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
 
 
 def _checked_assignments(assigned: Any, chosen: Sequence[int], label: str) -> Mapping[int, Assignment]:
-    """Return what chosen clients do otherwise.
+    """Return the assignments of the selected clients.
 
     Raises:
-        TrialError: If that is anything but an `Assignment` for some of those that were chosen.
+        TrialError: If it is anything but a mapping of some of the selected clients to an `Assignment`.
     """
-    fits = isinstance(assigned, Mapping) and all(isinstance(each, Assignment) for each in assigned.values())
-    if not fits or not {*assigned} <= {*chosen}:
+    is_valid = isinstance(assigned, Mapping) and all(isinstance(each, Assignment) for each in assigned.values())
+    if not is_valid or not {*assigned} <= {*chosen}:
         raise TrialError(
             f"selection.kind={label} must assign an Assignment to some of the clients {shown(chosen)} that it chose, "
             f"got {shown(assigned)}"

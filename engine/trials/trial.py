@@ -1,22 +1,21 @@
-"""One trial: a strategy, a seed and a number of rounds in; accuracy round by round out.
+"""One trial: runs a strategy with a seed for a number of rounds and returns the scores of every round.
 
 The rounds are driven here through the strategy's `configure_*` and `aggregate_*`, not by Flower's `Strategy.start`,
-which can't resume, stop on NaN, or evaluate other clients than it trains. What a strategy sees is what `start` shows
-it: the configurations are made once and handed to every round, so what it writes there stays, and a round for which it
-makes no message or no model goes on with the model before. Only a strategy that brings its own `start` is run by that
+which can't resume, stop on NaN, or evaluate other clients than it trains. A strategy sees the same as under `start`:
+the configurations are created once and passed to every round, so its changes to them persist, and a round without
+messages or without a model keeps the previous model. Only a strategy that overrides `start` is run by its own
 (`fedscout.engine.trials.own_start`).
 
-A round's record is the score of the model after it, whoever drives; so a trial of n rounds has n records. Fitness is
-the mean score over the last five: the accuracy, weighted over clients, or the session's metric. A round whose model
-gives outputs that are not numbers has no score, NaN; it enters no mean, and a trial that ends with one has failed. A
-trial that fails has fitness 0 and keeps its reason.
+A round's record is the score of the model after it in either case, so a trial of n rounds has n records. Fitness is the
+mean score over the last five rounds: the accuracy, weighted over clients, or the session's metric. A round whose model
+gives non-finite outputs has the score NaN; it is left out of means, and a trial that ends with one has failed. A failed
+trial has fitness 0 and keeps its reason.
 
-A limit on how long user code may take: what runs in Python is interrupted wherever it is.
-
-A thread signals the main thread when the time is over, and again until it listens. The handler raises
-KeyboardInterrupt, which `except Exception` does not hold up and Ray's calls pass on, as they do with no other
-exception. It must be the main thread, as that alone handles signals: there the command line, and Ray in a task, run a
-trial. In other threads, and on code that stays inside a library's C functions, the limit has no effect.
+`time_limit` interrupts user code in Python. A thread signals the main thread when the time is over, and repeats the
+signal until the block ends. The handler raises KeyboardInterrupt, which `except Exception` does not catch and which
+Ray's calls propagate, unlike any other exception. Only the main thread handles signals: both the command line and Ray
+tasks run trials there. In other threads, and on code that stays inside a library's C functions, the limit has no
+effect.
 """
 
 from __future__ import annotations
@@ -75,10 +74,10 @@ _SIGNAL = signal.SIGVTALRM
 
 @contextmanager
 def time_limit(seconds: float | None, reason: str) -> Iterator[None]:
-    """Raise in the block when its time is over.
+    """Interrupt the block when its time is over.
 
     Args:
-        seconds: The time; None gives as much as it takes.
+        seconds: The time limit; None means none.
         reason: Text of the error.
 
     Raises:
@@ -101,7 +100,7 @@ def time_limit(seconds: float | None, reason: str) -> Iterator[None]:
             signal.pthread_kill(main.ident or 0, _SIGNAL)
             wait = AGAIN_SECONDS
 
-    kept = signal.signal(_SIGNAL, end)
+    previous_handler = signal.signal(_SIGNAL, end)
     watcher = threading.Thread(target=watch, args=[seconds], name="time limit", daemon=True)
     watcher.start()
     try:
@@ -113,7 +112,7 @@ def time_limit(seconds: float | None, reason: str) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
-        signal.signal(_SIGNAL, kept)
+        signal.signal(_SIGNAL, previous_handler)
 
 
 GRACE_SECONDS = 1.0
@@ -126,16 +125,16 @@ OnRound = Callable[[int], None]
 def run_trial(
     settings: TrialSettings, grid: HostGrid[Any], store: CheckpointStore | None = None, on_round: OnRound | None = None
 ) -> Trial:
-    """Run one trial to its end, from its checkpoint if there is one.
+    """Run one trial to its end, resuming from its checkpoint if there is one.
 
     Args:
-        settings: Of the trial.
+        settings: Settings of the trial.
         grid: A grid made with `settings.session`; not shared with another trial.
-        store: Where checkpoints are kept; None keeps none.
+        store: Stores checkpoints; None disables them.
         on_round: Called after each round.
 
     Raises:
-        EngineError: If hosts were lost for good; everything that the trial itself does wrong is in its result.
+        EngineError: If hosts were lost permanently; any failure of the trial itself is part of its result.
     """
     claim_task_identity()
     with threadpool_limits(limits=1), cheap_collections(), global_random_kept(), unseeded_generators() as unseeded:
@@ -174,22 +173,22 @@ class _Rounds:
         self._scores = TrialScores(grid, self._state, self._clock, settings.session)
         self._choice = ClientChoice(settings, self._state, grid)
         self._integers = {name for name, slot in grid.facts.layout.entries.items() if isinstance(slot, IntegerSlot)}
-        self._runs_whole = type(self._state.strategy).start is not Strategy.start  # which can't go on from a round
+        self._overrides_start = type(self._state.strategy).start is not Strategy.start  # which can't go on from a round
 
     def _begin(self) -> tuple[TrialState, PlainState]:
-        """Return the trial before its first round, and what writes and reads its state."""
+        """Return the state before the first round, and the serialiser of that state."""
         state = first_state(self._settings, self._grid)
         return state, PlainState(state, (Evaluation,))
 
     def run(self) -> Trial:
-        """Run all rounds that are left."""
+        """Run all remaining rounds."""
         failure = None
         seconds = self._settings.timeout_seconds
         try:
-            late = None if seconds is None else seconds + GRACE_SECONDS
-            with time_limit(late, f"the trial took longer than {seconds or 0:g} s"):
-                if self._runs_whole:
-                    self._run_whole()
+            limit = None if seconds is None else seconds + GRACE_SECONDS
+            with time_limit(limit, f"the trial took longer than {seconds or 0:g} s"):
+                if self._overrides_start:
+                    self._run_own_start()
                 else:
                     for server_round in range(self._state.server_round + 1, self._settings.num_rounds + 1):
                         self._round(server_round)
@@ -201,9 +200,9 @@ class _Rounds:
             raise
         except (Exception, SystemExit) as error:  # user code may raise anything; the study goes on
             failure = self._reason(error)
-            failure = self._score_what_was_trained() or failure
+            failure = self._score_last_round() or failure
         self._count_time()
-        if failure is None and not self._settings.whole and not self._runs_whole:
+        if failure is None and not self._settings.whole and not self._overrides_start:
             ended = replace(self._state, seconds={})  # whoever goes on counts its own
             self._save(ended)
         return self._trial(failure)
@@ -224,25 +223,25 @@ class _Rounds:
         replies = list(self._grid.send_and_receive(messages, timeout=clock.left(server_round)))
         self._scores.take()
         durations = self._grid.take_durations()
-        lasted = round_seconds(durations.values(), self._settings.session.deadline_seconds)
+        duration = round_seconds(durations.values(), self._settings.session.deadline_seconds)
         failures = self._grid.take_train_failures()
         state.dropped |= failures
-        self._choice.tell(durations, lasted)
+        self._choice.tell(durations, duration)
         train_loss = _train_loss(replies)
         clock.left(server_round)
         clock.lap("train")
         seed_global_random(self._seed, "aggregate", server_round)
         aggregated, metrics = _model_and_metrics(strategy, strategy.aggregate_train(server_round, replies))
         del replies  # maybe a model a client
-        self._count_simulated(_own_seconds(self._settings, metrics, lasted))
+        self._count_simulated(_reported_seconds(self._settings, metrics, duration))
         if aggregated is None:
             self._skip(server_round, len(messages), failures)
         else:
-            before = self._models() if failures and holds_several([*aggregated]) else []
+            previous_models = self._models() if failures and holds_several([*aggregated]) else []
             state.take_model(aggregated, server_round, self._integers)
             models = self._models()  # refuses one that is not ours
-            if before:
-                self._skip_partly(server_round, failures, unmoved(before, models))
+            if previous_models:
+                self._skip_partly(server_round, failures, unmoved(previous_models, models))
         state.unscored = (server_round, train_loss)
         clock.lap("aggregate")
         if self._settings.session.needs.sees_evaluation:
@@ -258,24 +257,24 @@ class _Rounds:
             clock.lap("checkpoint")
 
     def _count_simulated(self, seconds: float) -> None:
-        """Add to the simulated clock what a round took, where there is one."""
+        """Add a round's duration to the simulated clock, if there is one."""
         if self._grid.facts.devices:
             self._clock.add("simulated", seconds)
             self._state.rounds.setdefault("round_seconds", []).append(seconds)
 
     def _skip(self, server_round: int, num_messages: int, failures: Mapping[str, str]) -> None:
-        """Note a round that keeps the model before it.
+        """Record a round that keeps the previous model.
 
         Raises:
-            TrialError: If too many did.
+            TrialError: If too many rounds were skipped.
         """
         name = type(self._state.strategy).__name__
         reason = f"{name} gave no model from {num_messages} clients, {len(failures)} of them failed"
         self._state.skipped[server_round] = f"{reason}: {next(iter(failures.values()))}" if failures else reason
-        self._refuse_lost_rounds()
+        self._check_lost_rounds()
 
     def _skip_partly(self, server_round: int, failures: Mapping[str, str], groups: Sequence[Sequence[int]]) -> None:
-        """Note those groups of clients that keep the model before the round, if some of them failed."""
+        """Record the groups of clients that keep the previous model, if some of their clients failed."""
         reason_of = {int(place.partition(":")[2]): reason for place, reason in failures.items()}
         reasons = []
         for clients in groups:
@@ -287,11 +286,11 @@ class _Rounds:
             name = type(self._state.strategy).__name__
             self._state.partly_skipped[server_round] = f"{name} gave no model to the clients {'; '.join(reasons)}"
 
-    def _refuse_lost_rounds(self) -> None:
-        """Go on unless too many rounds kept the model before them.
+    def _check_lost_rounds(self) -> None:
+        """Check that not too many rounds kept the previous model.
 
         Raises:
-            TrialError: If most of the trial's rounds were lost with clients that failed, or all of them were lost.
+            TrialError: If more than half of the rounds were skipped with failed clients, or all of them were skipped.
         """
         skipped, num_rounds = self._state.skipped, self._settings.num_rounds
         lost = {int(place.partition(":")[0]) for place in self._state.dropped} & skipped.keys()
@@ -302,7 +301,7 @@ class _Rounds:
             )
 
     def _evaluate(self, server_round: int) -> None:
-        """Score every client, then let a strategy that asked for it evaluate as it wishes."""
+        """Score every client, then let a strategy that needs it evaluate by its own messages."""
         self._scores.ask_now()
         strategy, state = self._state.strategy, self._state
         seed_global_random(self._seed, "evaluate", server_round)
@@ -313,8 +312,8 @@ class _Rounds:
         seed_global_random(self._seed, "aggregate-evaluate", server_round)
         strategy.aggregate_evaluate(server_round, replies)
 
-    def _run_whole(self) -> None:
-        """Run a strategy that brings its own `start`, and record its rounds as those of any other."""
+    def _run_own_start(self) -> None:
+        """Run a strategy that overrides `start`, and record its rounds as those of any other."""
         state = self._state
 
         def score(arrays: ArrayRecord, server_round: int) -> Evaluation:
@@ -329,7 +328,7 @@ class _Rounds:
         for server_round, evaluation in enumerate(rounds, start=1):
             self._scores.keep(evaluation, server_round, float("nan"))
         state.finish(self._settings.num_rounds, self._grid.take_bytes())
-        self._refuse_lost_rounds()
+        self._check_lost_rounds()
 
     def _save(self, state: TrialState) -> None:
         if self._store.folder is not None:
@@ -341,18 +340,18 @@ class _Rounds:
             self._on_round(server_round)
 
     def _count_time(self) -> None:
-        """Add what passed since the last count, here and on the hosts."""
+        """Add the wall time and the hosts' compute time since the last call."""
         self._clock.count_total()
         self._clock.add("hosts", self._grid.take_compute_seconds())
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, TrialError):
             return str(error)
-        told = missing_record(error) or f"{type(error).__name__}: {error}"
-        return f"round {self._state.server_round + 1}: {told}"
+        description = missing_record(error) or f"{type(error).__name__}: {error}"
+        return f"round {self._state.server_round + 1}: {description}"
 
-    def _score_what_was_trained(self) -> str | None:
-        """Score the last round of a failed trial; return why that failed, which then came first."""
+    def _score_last_round(self) -> str | None:
+        """Score the last round of a failed trial; return the reason if that fails, as it came first."""
         if self._clock.is_over:
             return None
         try:
@@ -362,7 +361,7 @@ class _Rounds:
         return None
 
     def _trial(self, failure: str | None) -> Trial:
-        """Return the trial as far as it came."""
+        """Return the record of the trial as far as it ran."""
         state, last = self._state, self._state.last_evaluation
         clients = (
             {}
@@ -378,12 +377,12 @@ class _Rounds:
             }
         )
         models = self._models() if failure is None else []
-        kept = [vector for vector, _ in models] if self._settings.keep_model else []
+        kept_vectors = [vector for vector, _ in models] if self._settings.keep_model else []
         return Trial.of(
             self._settings,
             status="completed" if failure is None else "failed",
             error=failure,
-            vector=np.stack(kept) if len(kept) > 1 else next(iter(kept), None),
+            vector=np.stack(kept_vectors) if len(kept_vectors) > 1 else next(iter(kept_vectors), None),
             **self._columns(),
             **clients,
             bytes_down=state.bytes_a_round("down"),
@@ -395,38 +394,38 @@ class _Rounds:
         )
 
     def _columns(self) -> dict[str, tuple[float, ...]]:
-        """Return what was measured in every round that was scored, by column of the log."""
+        """Return the measurements of every scored round, by column of the log."""
         columns = {column: tuple(values) for column, values in self._state.rounds.items()}
         num_scored = len(columns.get("round_accuracy", ()))
         seconds = columns.pop("round_seconds", ())[:num_scored]  # known before the round's model is scored
         return {**columns, "round_seconds": seconds} if num_scored and len(seconds) == num_scored else columns
 
     def _models(self) -> list[tuple[FloatArray, Sequence[int]]]:
-        """Return the models as they are, and the clients of each."""
+        """Return the current models and the clients of each."""
         return self._grid.models(view_record(self._state.arrays))
 
     def _seen(self, clients: Sequence[int]) -> Sequence[int]:
-        """Return those of some clients that take part."""
+        """Return the clients that take part in training."""
         unseen = self._grid.facts.unseen
         return [client for client in clients if client not in unseen] if unseen else clients
 
     def _notes(self, groups: Sequence[Sequence[int]]) -> Iterator[str]:
-        """Yield where the strategy does something else than its author or the study may think.
+        """Yield notes where the strategy behaves differently from what its author or the study may expect.
 
         Args:
-            groups: The clients that take part with each model.
+            groups: The participating clients of each model.
         """
-        first, asked = self._grid.first_trained, self._settings.num_sampled
-        kept = kept_model(self._settings.session.algorithm, self._grid.facts.layout)
-        if self._settings.keep_model and kept is not None:
-            yield kept
+        num_first, num_sampled = self._grid.first_trained, self._settings.num_sampled
+        kept_note = kept_model(self._settings.session.algorithm, self._grid.facts.layout)
+        if self._settings.keep_model and kept_note is not None:
+            yield kept_note
         yield from self._grid.memory_notes
-        if unread := self._grid.unread:
-            yield f"it sends {', '.join(unread)}, which no client here reads (docs/custom_strategy.md)"
-        if (most := self._grid.most_trainings) > 1:
-            yield f"it sends a client up to {most} train messages at once, each a training of its own, as in Flower"
-        if self._state.policy is None and first is not None and first != asked:
-            yield f"it trains {first} of {self._grid.facts.num_seen} clients in its first round, not {asked}"
+        if unread_keys := self._grid.unread:
+            yield f"it sends {', '.join(unread_keys)}, which no client here reads (docs/custom_strategy.md)"
+        if (maximum := self._grid.most_trainings) > 1:
+            yield f"it sends a client up to {maximum} train messages at once, each a training of its own, as in Flower"
+        if self._state.policy is None and num_first is not None and num_first != num_sampled:
+            yield f"it trains {num_first} of {self._grid.facts.num_seen} clients in its first round, not {num_sampled}"
         yield from self._choice.notes()
         yield from self._scores.notes()
         yield from table_notes(self._settings, self._grid)
@@ -444,10 +443,10 @@ class _Rounds:
 
 
 def _model_and_metrics(strategy: Strategy, returned: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
-    """Return what `aggregate_train` gave.
+    """Return the result of `aggregate_train`.
 
     Raises:
-        TrialError: If that is not what Flower asks of a strategy.
+        TrialError: If it does not follow Flower's Strategy interface.
     """
     match returned:
         case (ArrayRecord() | None as aggregated, MetricRecord() | None as metrics):
@@ -459,15 +458,15 @@ def _model_and_metrics(strategy: Strategy, returned: Any) -> tuple[ArrayRecord |
     )
 
 
-def _own_seconds(settings: TrialSettings, metrics: MetricRecord | None, lasted: float) -> float:
-    """Return what a round took: what a strategy says that needs to know its clients' durations, else what it lasted."""
+def _reported_seconds(settings: TrialSettings, metrics: MetricRecord | None, lasted: float) -> float:
+    """Return a round's duration: as reported by a strategy that needs durations, else the measured one."""
     if not settings.session.needs.durations or metrics is None:
         return lasted
     return float(cast(float, metrics.get(SIMULATED_SECONDS_KEY, lasted)))
 
 
 def _train_loss(replies: list[Message]) -> float:
-    """Return the weighted mean of the clients' training losses, NaN without any."""
+    """Return the weighted mean of the clients' training losses, NaN if there are none."""
     metrics = [metrics_of(reply) for reply in replies if reply.has_content()]
     weights = np.array([entry[NUM_EXAMPLES_KEY] for entry in metrics], dtype=np.float64)
     losses = np.array([entry["loss"] for entry in metrics], dtype=np.float64)

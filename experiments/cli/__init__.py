@@ -1,1 +1,1 @@
-"""The command line: one file a command; `main` puts them together and turns errors into lines and exit codes."""
+"""The command line: command modules; `main` runs them, and `program` maps errors to messages and exit codes."""

@@ -1,4 +1,4 @@
-"""`fedscout bench`: measurements."""
+"""`fedscout bench`: benchmarks of the engine, of studies, and of methods."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ def detection_cost(
     if modules:
         from fedscout.experiments.timings.detection import module_costs, table_lines
 
-        found = [module_costs(federation, TRAINING, config, repeats) for federation in federations]
-        _show(as_json, {"costs": [cost.model_dump() for cost in found]}, table_lines(found))
+        module_results = [module_costs(federation, TRAINING, config, repeats) for federation in federations]
+        _show(as_json, {"costs": [cost.model_dump() for cost in module_results]}, table_lines(module_results))
         return
     costs = [measurement.detection_cost(federation, TRAINING, config, repeats) for federation in federations]
     _show(as_json, {"costs": [cost.model_dump() for cost in costs]}, [str(cost) for cost in costs])
@@ -349,7 +349,7 @@ def _run_suite(
     scale: str | None = None,
     searchers: Sequence[str] = (),
 ) -> None:
-    """Run the tables of a suite, and print them."""
+    """Run the tables of a suite and print them."""
     from fedscout.experiments.cli.options import names, prepare, user_folders
 
     prepare(verbose=False)
@@ -362,19 +362,19 @@ def _run_suite(
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
-    more = {path: Given(kind="given", arguments={"by": path}) for path in searchers}
-    asked = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, more)
-    wanted = entries_named(entries, tables)
-    scales = {name for entry in wanted for name in entry.read().scales}
+    searcher_methods = {path: Given(kind="given", arguments={"by": path}) for path in searchers}
+    request = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, searcher_methods)
+    selected = entries_named(entries, tables)
+    scales = {name for entry in selected for name in entry.read().scales}
     if scale is not None and scale not in scales:
         raise ConfigurationError(Fault("--scale", f"be one of {', '.join(sorted(scales)) or 'none here'}", repr(scale)))
-    results = [*run_entries(entries, wanted, out, asked)]
+    results = [*run_entries(entries, selected, out, request)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
 
 
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:
-    """Print a result as JSON or for people."""
+    """Print a result as JSON or as text."""
     if as_json:
         from fedscout.experiments.reports.console import show_json
 
@@ -384,7 +384,7 @@ def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:
 
 
 def _listed(option: str, text: str | None) -> list[Any] | None:
-    """Read `a,b` or `a,{kind: b}`, as YAML writes a list."""
+    """Return the items of a list such as `a,b` or `a,{kind: b}`, parsed as YAML."""
     import yaml
 
     from fedscout.engine.errors import ConfigurationError
@@ -401,7 +401,7 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
 
 
 def _ascending(text: str, option: str = "--nodes") -> list[int]:
-    """Read `1,2,4`."""
+    """Return the numbers of a list such as `1,2,4`, which must ascend."""
     from fedscout.engine.errors import ConfigurationError
 
     try:

@@ -1,4 +1,4 @@
-"""Commands as one would type them, for who is told what to do next."""
+"""Shell commands suggested to the user as next steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 
 
 def command_line(words: Sequence[str], width: int = 72) -> str:
-    r"""Return words as a shell reads them; what is longer than a line goes on after a `\`."""
+    r"""Return words as a shell command; long commands are continued on the next line after a `\`."""
     lines = [""]
     for word in map(shlex.quote, words):
         if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
@@ -39,7 +39,7 @@ def command_line(words: Sequence[str], width: int = 72) -> str:
 
 
 def study_command(name: str, settings: Iterable[str], file: Path | None, out: Path | None, *flags: str) -> list[str]:
-    """Return the words of the command with these arguments."""
+    """Return the words of a command with these arguments."""
     return [
         "fedscout",
         name,
@@ -56,22 +56,24 @@ def training_command(
     """Return the words of the command that trains a study's winner.
 
     Args:
-        settings: The study's arguments.
-        file: Its configuration file, if there was one.
+        settings: Arguments of the study.
+        file: Configuration file of the study, or None.
         strategy: Kind and parameters of the winner.
-        num_rounds: Of a study that found out how many; None leaves it to the arguments.
+        num_rounds: Number of rounds that the study determined; None uses the arguments.
     """
-    found_out = OF_ROUNDS if num_rounds is not None else ()
-    kept = [setting for setting in settings if _is_of_a_training(setting) and not setting.startswith(found_out)]
+    replaced_settings = OF_ROUNDS if num_rounds is not None else ()
+    kept_settings = [
+        setting for setting in settings if _is_of_a_training(setting) and not setting.startswith(replaced_settings)
+    ]
     rounds = [] if num_rounds is None else [f"training.num_rounds={num_rounds}"]
-    known = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
-    fields = type(parse_strategy(known)).model_fields
-    own = [
+    strategy_values = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
+    fields = type(parse_strategy(strategy_values)).model_fields
+    strategy_settings = [
         f"strategy.{name}={_yaml(value)}"
-        for name, value in known.items()
+        for name, value in strategy_values.items()
         if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
     ]
-    return study_command("train", [*kept, *rounds, *own], file, None)
+    return study_command("train", [*kept_settings, *rounds, *strategy_settings], file, None)
 
 
 def _default(field: FieldInfo) -> Any:

@@ -1,18 +1,6 @@
-"""`fedscout describe`: what a federation is and how its clients differ.
+"""Commands that inspect data, configuration and results.
 
-`fedscout strategies`: what can be chosen, and from which ranges.
-
-`fedscout scenarios`: what can be done to clients, with its keys.
-
-`fedscout keys`: what can be configured.
-
-`fedscout trials`: the log of a study as a table.
-
-`fedscout report`: what a folder holds as one page that can be read offline.
-
-`fedscout plot`: the pictures of a report as files, for papers.
-
-`fedscout export`: a study for other programs.
+`describe`, `strategies`, `scenarios`, `keys`, `trials`, `report`, `plot` and `export`.
 """
 
 from __future__ import annotations
@@ -115,20 +103,20 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
 
         clients = build_federation(config.federation, config.model).num_seen
     cohort = cohort_of(config, clients)
-    own = own_selection(config)
-    space = planned_space(config.search, cohort, selection=own)
+    selection = own_selection(config)
+    space = planned_space(config.search, cohort, selection=selection)
     others = tuple(kind for kind in CHOSEN_BY_NAME_KINDS if kind not in {*space.kinds, *space.absent})
     impossible = {kind: reason for kind in others if (reason := strategy_class(kind).unavailable(cohort))}
     possible = tuple(kind for kind in others if kind not in impossible)
-    unnamed = config.search.model_copy(update={"strategies": possible, "customs": ()})
-    by_name = planned_space(unnamed, cohort, selection=own) if possible else None
+    by_name_config = config.search.model_copy(update={"strategies": possible, "customs": ()})
+    by_name = planned_space(by_name_config, cohort, selection=selection) if possible else None
     notes = parse_strategy(config.strategy, cohort).notes(cohort) if config.strategy else []
     if as_json:
         schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
         pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
-        choices = {"selections": {kind: each.model_json_schema() for kind, each in SELECTIONS.items()}}
-        shown = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **choices}
-        show_json({**shown, "notes": notes} if config.strategy else shown)
+        choices = {"selections": {kind: policy_class.model_json_schema() for kind, policy_class in SELECTIONS.items()}}
+        document = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **choices}
+        show_json({**document, "notes": notes} if config.strategy else document)
         return
     console = out_console()
     console.print(f"{clients} clients, {cohort.num_sampled} of them train in a round")
@@ -148,10 +136,13 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
         f"{listed(SERVER_RULE_KINDS)} with the clients of {listed(CLIENT_KINDS)}."
     )
     policies = plain_table("policy", "chooses")
-    for kind, each in SELECTIONS.items():
-        named = ", ".join(name for name in each.model_fields if name != "kind")
-        told = f" Parameters: {named}." if named else ""
-        policies.add_row(Text(kind, style="bold"), f"{(each.__doc__ or '').splitlines()[0]} {each.paper}.{told}")
+    for kind, policy_class in SELECTIONS.items():
+        parameter_names = ", ".join(name for name in policy_class.model_fields if name != "kind")
+        parameters_text = f" Parameters: {parameter_names}." if parameter_names else ""
+        policies.add_row(
+            Text(kind, style="bold"),
+            f"{(policy_class.__doc__ or '').splitlines()[0]} {policy_class.paper}.{parameters_text}",
+        )
     console.print("Who trains, as selection.kind=oort or search.selection=[random,oort,flash]:")
     console.print(policies)
     for note in notes:
@@ -173,7 +164,7 @@ def scenarios(as_json: AsJson = False) -> None:
 
 
 def effect_table() -> Iterator[str]:
-    """Yield the lines of the table of effects: first the keys that all have, then each one's own."""
+    """Yield the lines of the table of effects: the common keys, then those of each effect."""
     from fedscout.experiments.scenarios.base import ScenarioEffect
     from fedscout.experiments.scenarios.table import EFFECTS
 
@@ -182,9 +173,9 @@ def effect_table() -> Iterator[str]:
     shared = {name: key for name, key in ScenarioEffect.model_fields.items() if name != "kind"}
     yield from _key_lines("every effect", shared)
     for kind, effect in EFFECTS.items():
-        own = {name: key for name, key in effect.model_fields.items() if name not in {*shared, "kind"}}
+        own_keys = {name: key for name, key in effect.model_fields.items() if name not in {*shared, "kind"}}
         yield f"| `{kind}` |  |  | {(effect.__doc__ or '').splitlines()[0]} |"
-        yield from _key_lines("", own)
+        yield from _key_lines("", own_keys)
 
 
 def _key_lines(first: str, keys: dict[str, FieldInfo]) -> Iterator[str]:
@@ -201,20 +192,20 @@ def keys(as_json: AsJson = False) -> None:
     """List the keys of the configuration with their defaults, as a Markdown table."""
     from fedscout.experiments.config import known_keys
 
-    found = known_keys().values()
+    all_keys = known_keys().values()
     if as_json:
         from fedscout.experiments.reports.console import show_json
 
-        show_json({key.name: {"default": key.default, "description": key.description} for key in found})
+        show_json({key.name: {"default": key.default, "description": key.description} for key in all_keys})
         return
     print("| key | default | meaning |")
     print("| --- | --- | --- |")
-    for key in found:
+    for key in all_keys:
         print(f"| `{key.name}` | {default_text(key.default)} | {key.description} |")
 
 
 def default_text(default: Any) -> str:
-    """Return a default as one would type it; nothing if there is none."""
+    """Return a default as it would be typed; empty if there is none."""
     if default is None or default == ():
         return ""
     if isinstance(default, tuple):
@@ -305,7 +296,7 @@ def report(
 
 
 class FileFormat(StrEnum):
-    """What a picture's file may be."""
+    """File formats of charts."""
 
     png = "png"
     pdf = "pdf"
@@ -348,7 +339,7 @@ TABLES = ("csv", "json", "jsonl", "parquet", "table", "xlsx", "excel", "pandas")
 
 
 def _target(given: str) -> Target:
-    """Return the program of a name; a table needs none.
+    """Return the export target of a name; tables need no export.
 
     Raises:
         BadParameter: If there is none of that name.
@@ -394,28 +385,28 @@ def export(
         case Target.optuna:
             from fedscout.experiments.reports.export import export_to_optuna
 
-            place = path or str(folder / "optuna.log")
-            written = export_to_optuna(study, Path(place))
-            viewer = f"optuna-dashboard {_address(Path(place))}"
+            target_path = path or str(folder / "optuna.log")
+            written = export_to_optuna(study, Path(target_path))
+            viewer = f"optuna-dashboard {_address(Path(target_path))}"
         case Target.mlflow:
             from fedscout.experiments.reports.export import export_to_mlflow
 
-            place = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
-            written = export_to_mlflow(study, place)
-            viewer = f"mlflow ui --backend-store-uri {place}"
+            target_path = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+            written = export_to_mlflow(study, target_path)
+            viewer = f"mlflow ui --backend-store-uri {target_path}"
         case Target.tensorboard:
             from fedscout.experiments.reports.export import export_to_tensorboard
 
-            place = path or str(folder / "tensorboard")
-            written = export_to_tensorboard(study, Path(place))
-            viewer = f"tensorboard --logdir {place}"
+            target_path = path or str(folder / "tensorboard")
+            written = export_to_tensorboard(study, Path(target_path))
+            viewer = f"tensorboard --logdir {target_path}"
         case Target.wandb:
             from fedscout.experiments.reports.export import export_to_wandb
 
-            place = path or str(folder / "wandb")
-            written = export_to_wandb(study, Path(place))
-            viewer = f"wandb sync --sync-all {Path(place) / study.name}"
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+            target_path = path or str(folder / "wandb")
+            written = export_to_wandb(study, Path(target_path))
+            viewer = f"wandb sync --sync-all {Path(target_path) / study.name}"
+    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {target_path}")
     show(f"To see them: {viewer}")
 
 

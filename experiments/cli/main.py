@@ -1,6 +1,6 @@
-"""The process of `fedscout`, which ends in good order whenever a signal comes.
+"""The `fedscout` process, which shuts down gracefully on signals.
 
-The commands (`program.py`) and what they import take a second to load on a busy machine, so signals are heard before.
+Signal handlers are installed before the commands (`program.py`) are imported, which can take a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedscout.experiments.text import tell
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, the process's own if none is given, and exit."""
+    """Run the command line, by default the process's own arguments, and exit."""
     with ended_by_signals() as signals:
         code = _exit_code(arguments, signals)
     if signals or arguments is None:  # Python's end restores default handlers, by which one more would kill the process

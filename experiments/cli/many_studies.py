@@ -1,6 +1,8 @@
-"""`fedscout sweep`: a study for every combination of values, or a user's own experiment, and one table over all.
+"""Commands that run many studies.
 
-`fedscout tune-table`: a table of client settings, tuned cell by cell on rows that no client holds.
+- `fedscout sweep`: run a study for every combination of values, or a user's own experiment, and summarize all in one
+table.
+- `fedscout tune-table`: tune a table of client settings, cell by cell, on rows that no client holds.
 """
 
 from __future__ import annotations
@@ -130,7 +132,7 @@ def _run_file(
 
 
 def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
-    """Print the cells of an experiment, and which are finished."""
+    """Print the cells of an experiment and whether they are finished."""
     from fedscout.experiments.grids.experiment import read_experiment
     from fedscout.experiments.grids.runner import finished_cells
     from fedscout.experiments.reports.console import markdown_table, show_json
@@ -141,12 +143,12 @@ def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
     if as_json:
         show_json({"out": str(folder), "cells": listed})
         return
-    told = [[one["row"], one["column"], "finished" if one["finished"] else ""] for one in listed]
-    show("\n".join(markdown_table(["row", "column", ""], told)))
+    cell_rows = [[entry["row"], entry["column"], "finished" if entry["finished"] else ""] for entry in listed]
+    show("\n".join(markdown_table(["row", "column", ""], cell_rows)))
 
 
 def _list(planned: Sweep, out: Path, as_json: bool) -> None:
-    """Print the studies, and what earlier commands left of each."""
+    """Print the studies and their state from earlier commands."""
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import show_points
     from fedscout.experiments.sweeps.run import num_planned_trials
@@ -155,13 +157,13 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     folder = check_sweep_folder(out, planned)
     listed = [
         {
-            "study": folder.study(one).name,
-            "values": dict(one.setting),
-            "finished": folder.result(one) is not None,
-            "trials": folder.num_trials(one),
-            "planned_trials": num_planned_trials(one.config),
+            "study": folder.study(configuration).name,
+            "values": dict(configuration.setting),
+            "finished": folder.result(configuration) is not None,
+            "trials": folder.num_trials(configuration),
+            "planned_trials": num_planned_trials(configuration.config),
         }
-        for one in planned.configurations
+        for configuration in planned.configurations
     ]
     if as_json:
         show_json({"out": str(folder.path), "studies": listed})
@@ -259,7 +261,7 @@ def tune_table(
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import TuningProgress, show_table, table_document
 
-    given = {
+    options = {
         "heterogeneities": _numbers("--heterogeneity", heterogeneity, float),
         "quantities": _numbers("--quantity", quantity, int),
         "synthetic": synthetic,
@@ -269,10 +271,10 @@ def tune_table(
     }
     if refine is None:
         config = read_config(settings or [], config_file, proxy, synthetic is not None)
-        asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        work = partial(make_table, TableRequest(config, threshold=threshold, **asked), out)
+        given_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        work = partial(make_table, TableRequest(config, threshold=threshold, **given_options), out)
     else:
-        _refuse_beside_refine({**given, "proxy": proxy})
+        _check_refine_options({**options, "proxy": proxy})
         coarse = read_coarse(refine, settings or [], config_file)
         work = partial(refine_table, with_threshold(coarse, threshold), out)
     progress = TuningProgress()
@@ -284,29 +286,29 @@ def tune_table(
         show_table(out_console(), tuned)
 
 
-def _refuse_beside_refine(asked: Mapping[str, object]) -> None:
-    """Refuse options whose values are those of the table that is refined.
+def _check_refine_options(asked: Mapping[str, object]) -> None:
+    """Check that no option is given that the refined table determines.
 
     Raises:
-        ConfigurationError: With all of them.
+        ConfigurationError: With all such options.
     """
     from fedscout.engine.errors import ConfigurationError
 
-    given = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
-    if given:
-        raise ConfigurationError(Fault(", ".join(given), "be left out with --refine, whose table says it"))
+    given_options = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
+    if given_options:
+        raise ConfigurationError(Fault(", ".join(given_options), "be left out with --refine, whose table says it"))
 
 
 def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
-    """Return numbers that commas separate; None of no text.
+    """Return comma-separated numbers; None if there is no text.
 
     Raises:
-        ConfigurationError: If they are none.
+        ConfigurationError: If they are no numbers.
     """
     from fedscout.engine.errors import ConfigurationError
 
     try:
         return None if text is None else tuple(kind(part) for part in text.split(","))
     except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ConfigurationError(Fault(option, f"be {what} separated by commas", repr(text))) from None
+        expected = "whole numbers" if kind is int else "numbers"
+        raise ConfigurationError(Fault(option, f"be {expected} separated by commas", repr(text))) from None

@@ -1,4 +1,4 @@
-"""The arguments that several commands share."""
+"""Arguments and preparation shared by several commands."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ FAILED = 1
 
 
 def complete(incomplete: str) -> list[str]:
-    """Return keys of the configuration, or values of a key, that begin so, for the shell."""
+    """Return configuration keys, or values of a key, with this prefix, for shell completion."""
     from fedscout.experiments.config import known_keys, named_values
 
     if (key := _key_before()) is not None:
         return [value for value in named_values(key) if value.startswith(incomplete)]
-    key, equals, begun = incomplete.partition("=")
+    key, equals, value_prefix = incomplete.partition("=")
     if equals:
-        return [f"{key}={value}" for value in named_values(key) if value.startswith(begun)]
+        return [f"{key}={value}" for value in named_values(key) if value.startswith(value_prefix)]
     return [f"{name}=" for name in (*known_keys(), "strategy.kind", "selection.kind") if name.startswith(incomplete)]
 
 
 def _key_before() -> str | None:
-    """Return the key of a value in bash, to which `key=value` is three words, of which it replaces the last alone."""
-    words, place = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
-    if not place.isdecimal():
+    """Return the key of a value in bash, which splits `key=value` into three words and completes only the last."""
+    words, index = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
+    if not index.isdecimal():
         return None
-    before, present = words[: int(place)], words[int(place) : int(place) + 1]
-    if present == ["="]:
+    before, current = words[: int(index)], words[int(index) : int(index) + 1]
+    if current == ["="]:
         return before[-1] if before else None
     return before[-2] if before[-1:] == ["="] and len(before) > 1 else None
 
@@ -55,7 +55,7 @@ Settings = Annotated[
 
 
 def out_folder(place: str | Path) -> Path:
-    """Return a path as it is, and for a URI a folder whose files are kept there while the command runs."""
+    """Return a path unchanged; for a URI, a local folder whose files are synchronized while the command runs."""
     from fedscout.engine.runtime.storage import is_address, mounted, storage_at
 
     if isinstance(place, Path) or not is_address(place):  # a default is a path
@@ -86,10 +86,10 @@ Verbose = Annotated[
 
 
 def read_settings(settings: list[str] | None, file: Path | None, verbose: bool) -> StudyConfig:
-    """Prepare the process and read the configuration.
+    """Return the configuration, after preparing the process.
 
     Raises:
-        ConfigurationError: With every fault that was found.
+        ConfigurationError: With every fault.
     """
     prepare(verbose)
     from fedscout.experiments.config import load_config
@@ -98,7 +98,7 @@ def read_settings(settings: list[str] | None, file: Path | None, verbose: bool) 
 
 
 def prepare(verbose: bool) -> None:
-    """Prepare the process, before anything heavy is imported."""
+    """Prepare the process before heavy imports."""
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose)
@@ -106,25 +106,25 @@ def prepare(verbose: bool) -> None:
 
 
 def _show_own_messages() -> None:
-    """Let this program's own warnings reach standard error, one line each."""
+    """Log the package's own messages to standard error, one line each."""
     import logging
 
-    class _PresentStandardError(logging.StreamHandler[TextIO]):
-        """Writes to what standard error is now, which may not be what it was at the start."""
+    class _CurrentStandardError(logging.StreamHandler[TextIO]):
+        """Writes to the current standard error, which may have been replaced since the start."""
 
         def emit(self, record: logging.LogRecord) -> None:
             self.stream = sys.stderr
             super().emit(record)
 
     class _OneLine(logging.Formatter):
-        """Keeps a message, whatever stands in it, from steering the terminal."""
+        """Escapes control characters in messages and keeps each on one line."""
 
         def format(self, record: logging.LogRecord) -> str:
             return visible_line(super().format(record))
 
     logger = logging.getLogger("fedscout")
     if not logger.handlers:
-        handler = _PresentStandardError()
+        handler = _CurrentStandardError()
         handler.setFormatter(_OneLine("fedscout: %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False
@@ -132,12 +132,12 @@ def _show_own_messages() -> None:
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
-    """Return what commas separate; None is None."""
+    """Return comma-separated names, or None for None."""
     return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def user_folders() -> tuple[str, ...]:
-    """Return the folders where a user's own strategies are looked for: the working directory, last on the path."""
+    """Return the folders searched for a user's own strategies: the working directory, appended to the path."""
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)

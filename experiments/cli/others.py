@@ -1,10 +1,9 @@
-"""`fedscout app`: a Flower app for real clients.
+"""Commands on real federations, embeddings, agents and trained models.
 
-`fedscout embed`: pictures or texts to the features of a trained network, as a data set of their own.
-
-`fedscout mcp`: the program as tools for agents.
-
-`fedscout predict`: what a trained model says of new rows.
+- `fedscout app`: write a Flower app for real clients.
+- `fedscout embed`: embed images or texts by a pretrained network into a new data set.
+- `fedscout mcp`: serve tools for agents.
+- `fedscout predict`: predict new rows with a trained model.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fedscout.experiments.text import show, tell, visible
 
 
 class By(StrEnum):
-    """How an app chooses."""
+    """How the driver of an app chooses a strategy."""
 
     rules = "rules"
     search = "search"
@@ -103,9 +102,9 @@ def app(
             )
         )
     agreement = Agreement.of_study(config)
-    kept = None
+    model_note = None
     if strategy:
-        kept = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
+        model_note = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
     program = Program(
         strategy or None,
         "rules" if choose is None else choose.value,
@@ -116,8 +115,8 @@ def app(
     )
     written = write_app(out, agreement, program)
     show(f"{written}: an app for `flwr run`; its README.md has the commands")
-    if kept is not None:
-        show(f"note: {kept}")
+    if model_note is not None:
+        show(f"note: {model_note}")
 
 
 Weights = Annotated[
@@ -175,8 +174,8 @@ def embed(
         show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "by": by.record, "use": use})
         return
     features = "random features, of no trained network" if weights is None else f"features by {weights.name}"
-    known = "" if is_new else ", as they were"
-    show(f"{dataset.name}: {len(rows)} {by.of} as {features}{known}, in {out}\nUse: fedscout detect {use}")
+    unchanged = "" if is_new else ", as they were"
+    show(f"{dataset.name}: {len(rows)} {by.of} as {features}{unchanged}, in {out}\nUse: fedscout detect {use}")
 
 
 def mcp(
@@ -239,12 +238,14 @@ def predict(
 
     if out is not None and out.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(Fault("--out", f"end in {' or '.join(SUFFIXES)}", out))
-    found = load(model, code).predict(table, group)
+    predictions = load(model, code).predict(table, group)
     if out is None:
-        sys.stdout.write(visible(found.to_csv(index=False)))
+        sys.stdout.write(visible(predictions.to_csv(index=False)))
         return
     from fedscout.engine.runtime.files import write_atomically
 
     as_csv = out.suffix.lower() == ".csv"
-    write_atomically(out, lambda path: found.to_csv(path, index=False) if as_csv else found.to_parquet(path))
-    show(f"{len(found)} row{'' if len(found) == 1 else 's'} written to {out}")
+    write_atomically(
+        out, lambda path: predictions.to_csv(path, index=False) if as_csv else predictions.to_parquet(path)
+    )
+    show(f"{len(predictions)} row{'' if len(predictions) == 1 else 's'} written to {out}")

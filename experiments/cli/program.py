@@ -1,8 +1,8 @@
-"""`fedscout`: the commands, and what happens to their errors.
+"""The `fedscout` command: its subcommands, and the handling of their errors.
 
-Nothing heavy is imported here, so that help and mistakes are answered at once. Exit codes: 0 done; 1 a defect of the
-program or of a library, a language model that fails, or a study that can't go on now; 2 something the user can mend,
-one line each on standard error; 128 + number ended by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).
+Heavy imports are deferred, so that help and usage errors are fast. Exit codes: 0 success; 1 a bug in the program or a
+library, a failing language model, or a study that can't continue now; 2 an error that the user can fix, one line each
+on standard error; 128 + number when ended by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).
 """
 
 from __future__ import annotations
@@ -102,21 +102,21 @@ def _options(
 
 @cache
 def _program() -> click.Command:
-    """Make click's commands of the functions: once, as reading all of their signatures takes longer than most do."""
+    """Return the click commands, cached as building them takes longer than most commands."""
     return typer.main.get_command(app)
 
 
 def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
-    """Run one command line, and return its exit code; `signals` are those that have come, filled by their handler."""
+    """Run a command line and return its exit code; `signals` is filled by the signal handler."""
     import click
 
     from fedscout.engine.runtime.processes import how_it_ended
 
     lines: Sequence[str] = ()
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        _refuse_bytes(given)
-        code = _program()(args=given, prog_name="fedscout", standalone_mode=False)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        _refuse_bytes(words)
+        code = _program()(args=words, prog_name="fedscout", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -128,7 +128,9 @@ def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
             return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         code = INTERRUPTED  # a pipe to a process that the signal has ended, such as one of Ray's
     except (Exception, KeyboardInterrupt) as error:
-        code, lines = (INTERRUPTED, ()) if signals else _told(error)  # what a signal has caused looks like anything
+        code, lines = (
+            (INTERRUPTED, ()) if signals else _code_and_lines(error)
+        )  # what a signal has caused looks like anything
     if code == INTERRUPTED:  # which typer makes of a KeyboardInterrupt
         code, line = how_it_ended(next(iter(signals), signal.SIGINT))
         lines = [line]
@@ -138,8 +140,8 @@ def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _told(error: BaseException) -> tuple[int, Sequence[str]]:
-    """Return exit code and lines for an error that is none of the program's own; raise it again if it is one."""
+def _code_and_lines(error: BaseException) -> tuple[int, Sequence[str]]:
+    """Return exit code and lines for an expected error; unexpected ones are raised again."""
     import click
 
     from fedscout.engine.errors import EngineError, LanguageModelError, UserError
@@ -156,11 +158,11 @@ def _told(error: BaseException) -> tuple[int, Sequence[str]]:
         case MemoryError():
             return FAILED, ["memory ran out; fewer rows (federation.max_rows), clients or hosts at once need less"]
         case OSError() if error.errno in NOT_NOW or (error.errno in UNUSABLE_PATH and error.filename):
-            return _told_of_file(error)
+            return _code_and_lines_of_file(error)
     raise error
 
 
-def _told_of_file(error: OSError) -> tuple[int, Sequence[str]]:
+def _code_and_lines_of_file(error: OSError) -> tuple[int, Sequence[str]]:
     if error.errno in UNUSABLE_PATH:
         return USER_ERROR, [f"{error.filename} can't be used as a path: {error.strerror}"]
     with suppress(OSError):  # what could not be printed would be tried again at exit
@@ -169,20 +171,20 @@ def _told_of_file(error: OSError) -> tuple[int, Sequence[str]]:
 
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:
-    """Refuse what is no text: it could not be written into any file of a study.
+    """Check that all arguments are valid UTF-8, as others can't be written to the files of a study.
 
     Raises:
-        ConfigurationError: If an argument is not in UTF-8.
+        ConfigurationError: If an argument is not.
     """
     from fedscout.engine.errors import ConfigurationError
 
-    undecoded = [given for given in arguments if given.encode(errors="ignore").decode() != given]
+    undecoded = [argument for argument in arguments if argument.encode(errors="ignore").decode() != argument]
     if undecoded:
-        raise ConfigurationError([Fault("an argument", "be UTF-8", given) for given in undecoded])
+        raise ConfigurationError([Fault("an argument", "be UTF-8", argument) for argument in undecoded])
 
 
 def _one_line(error: click.ClickException) -> str:
-    """Return what is wrong with the command line, and where help is."""
+    """Return the error in the command line, and how to get help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "fedscout"
     text = " ".join(error.format_message().split()).rstrip(".")

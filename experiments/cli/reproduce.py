@@ -1,4 +1,4 @@
-"""`fedscout reproduce`: published tables and figures, measured again and set beside the published numbers."""
+"""`fedscout reproduce`: published tables and figures, reproduced and compared with the published numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PUBLISHED = Path(__file__).parents[1] / "published"
 
 
 class ScaleName(StrEnum):
-    """How large a study is run."""
+    """Scale of a reproduced study."""
 
     laptop = "laptop"
     published = "published"
@@ -67,14 +67,14 @@ def reproduce(
         _list(entries, as_json)
         return
     command = "fedscout reproduce {entry.name}"
-    asked = Run(command, settings, None if scale is ScaleName.laptop else scale.value, seeds, note=tell)
-    found = []
-    for result in run_entries(entries, entries_named(entries, [] if names == [ALL] else names), out, asked):
-        found.append(result)
+    request = Run(command, settings, None if scale is ScaleName.laptop else scale.value, seeds, note=tell)
+    results = []
+    for result in run_entries(entries, entries_named(entries, [] if names == [ALL] else names), out, request):
+        results.append(result)
         if not as_json:
             show("\n".join([*result_lines(result), ""]))
     if as_json:
-        show_json({"studies": [result.model_dump(mode="json") for result in found], "out": str(out)})
+        show_json({"studies": [result.model_dump(mode="json") for result in results], "out": str(out)})
 
 
 def _list(entries: Sequence[Entry], as_json: bool) -> None:
@@ -87,5 +87,8 @@ def _list(entries: Sequence[Entry], as_json: bool) -> None:
     if as_json:
         show_json({"studies": listed})
         return
-    rows = [[one["study"], ", ".join(one["also"]), one["title"]] for one in listed]
+    rows = [
+        [entry_document["study"], ", ".join(entry_document["also"]), entry_document["title"]]
+        for entry_document in listed
+    ]
     show("\n".join(markdown_table(["study", "also", "what is compared"], rows)))

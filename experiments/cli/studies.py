@@ -1,14 +1,11 @@
-"""`fedscout run`: detect, search, confirm.
+"""Commands that run studies and their parts.
 
-`fedscout search`: search and confirm without asking the detectors.
-
-`fedscout train`: one strategy, once.
-
-`fedscout detect`: how the clients' data differ.
-
-`fedscout recommend`: one strategy with its parameters, without a trial.
-
-`fedscout init`: five questions, and the file of a study that answers them.
+- `fedscout run`: detect, search, confirm.
+- `fedscout search`: search and confirm without detection.
+- `fedscout train`: train one strategy once.
+- `fedscout detect`: measure how the clients' data differ.
+- `fedscout recommend`: recommend a strategy with its parameters, without a trial.
+- `fedscout init`: write the file of a study from the answers to five questions.
 """
 
 from __future__ import annotations
@@ -81,15 +78,15 @@ def run(
 ) -> None:
     """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
     _check_one_shot(one_shot, settings or [])
-    asked = [*(settings or []), *_one_shot_settings(one_shot, text)]
-    study(asked, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+    all_settings = [*(settings or []), *_one_shot_settings(one_shot, text)]
+    study(all_settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
 
 
 def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
-    """Refuse an explicit searcher beside `--one-shot`.
+    """Check that no other searcher is configured together with `--one-shot`.
 
     Raises:
-        ConfigurationError: If another kind of search is asked for.
+        ConfigurationError: If one is.
     """
     kinds = [value for key, _, value in (each.partition("=") for each in settings) if key.strip() == "search.kind"]
     if one_shot and any(kind.strip() != "one_shot" for kind in kinds):
@@ -101,14 +98,14 @@ def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
 
 
 def _one_shot_settings(one_shot: bool, text: str | None) -> list[str]:
-    """Return what the two options are short for, so that a study is told in full by its settings."""
+    """Return the settings for which the two options are shorthand, so that the settings describe the study fully."""
     import yaml
 
-    found = ["search.kind=one_shot"] if one_shot else []
+    all_settings = ["search.kind=one_shot"] if one_shot else []
     if text is not None:
         quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
-        found.append(f"recommender.text={quoted}")
-    return found
+        all_settings.append(f"recommender.text={quoted}")
+    return all_settings
 
 
 def study(
@@ -120,9 +117,9 @@ def study(
     verbose: bool,
     detection: bool,
 ) -> None:
-    """Run a study and show it."""
-    tuned = [] if tuned_baseline is None else [f"search.tuned_baseline={str(tuned_baseline).lower()}"]
-    arguments = [*(settings or []), *tuned]
+    """Run a study and print its results."""
+    tuned_settings = [] if tuned_baseline is None else [f"search.tuned_baseline={str(tuned_baseline).lower()}"]
+    arguments = [*(settings or []), *tuned_settings]
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.cli.command_line import study_command
     from fedscout.experiments.config import planned_trials
@@ -143,8 +140,8 @@ def study(
             finished = run_workflow(config, folder, display, detection, verbose, user_folders())
     except KeyboardInterrupt:
         if not as_json:
-            again = study_command("run" if detection else "search", arguments, config_file, out)
-            tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(again)}")
+            resume_command = study_command("run" if detection else "search", arguments, config_file, out)
+            tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(resume_command)}")
         raise
     report = report_of_finished(finished.folder)
     if as_json:
@@ -163,7 +160,7 @@ def study(
 
 
 def _status(finished: FinishedStudy) -> int:
-    """Return the exit status: of a study of which no training went through that of a failed training."""
+    """Return the exit status: 0, or that of a failed training if every training failed."""
     return 0 if finished.outcome.best is not None else FAILED
 
 
@@ -176,7 +173,7 @@ def _show(
     config_file: Path | None,
     verbose: bool,
 ) -> None:
-    """Print the screen, and below it, if asked, all that it rests on."""
+    """Print the results of a study, with all details if verbose."""
     from fedscout.experiments.reports.console import out_console, show_columns
     from fedscout.experiments.reports.details import federation_line, show_study
     from fedscout.experiments.reports.study_console import StudyScreen
@@ -205,7 +202,7 @@ def _next_steps(
     config_file: Path | None,
     verbose: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what can be done with a finished study, label and command."""
+    """Yield label and command of the next steps for a finished study."""
     from fedscout.experiments.cli.command_line import command_line, training_command
     from fedscout.experiments.deployment.driver import advised
 
@@ -319,7 +316,7 @@ def detect(
 
 
 class Source(StrEnum):
-    """Who recommends."""
+    """Source of a recommendation."""
 
     auto = "auto"
     rules = "rules"
@@ -367,38 +364,40 @@ def recommend(
     from fedscout.experiments.studies.run_folder import default_folder
 
     user_folders()
-    given = config.recommender
-    wanted = RecommendationRequest(
-        given.source if source is None else source.value, given.text if text is None else text, report
+    recommender_config = config.recommender
+    request = RecommendationRequest(
+        recommender_config.source if source is None else source.value,
+        recommender_config.text if text is None else text,
+        report,
     )
-    folder = default_folder(config) if out is None and asks_model(config, wanted.source) else out
+    folder = default_folder(config) if out is None and asks_model(config, request.source) else out
     progress = TrialProgress()
     with progress.live():
-        found = workflow.recommend(config, wanted, folder, progress.display(), verbose)
+        recommended = workflow.recommend(config, request, folder, progress.display(), verbose)
     if as_json:
-        show_json({**found.document(config), "out": None if folder is None else str(folder)})
+        show_json({**recommended.document(config), "out": None if folder is None else str(folder)})
         return
     console = out_console()
-    if found.report is not None:
-        show_report(console, found.report)
-    show_recommendation(console, found)
+    if recommended.report is not None:
+        show_report(console, recommended.report)
+    show_recommendation(console, recommended)
     if folder is not None:
         console.print()
         show_path(console, "Recommendation", folder / workflow.RECOMMENDATION_FILE)
 
 
 def show_recommendation(console: Console, found: Recommended) -> None:
-    """Print what is recommended, by whom, and why."""
+    """Print a recommendation, its source and its reasons."""
     recommendation = found.recommendation
     use = recommendation.model_use
     by = "the rules" if use is None else f"the language model {use.model}"
     console.print(f"\nRecommended by {by}", style="bold", end=": ")
     console.print(str(recommendation.spec), style="bold")
-    for ground in recommendation.grounds:
-        console.print(f"  {ground.rule}: {ground.because} [{ground.source}]")
+    for reason in recommendation.grounds:
+        console.print(f"  {reason.rule}: {reason.because} [{reason.source}]")
     for alternative in recommendation.alternatives:
-        named = f"{alternative.spec}: {alternative.because} [{alternative.source}]"
-        console.print(f"  compare with {named}")
+        comparison = f"{alternative.spec}: {alternative.because} [{alternative.source}]"
+        console.print(f"  compare with {comparison}")
     if use is not None:
         tokens = "not counted" if use.prompt_tokens is None else f"{use.prompt_tokens} + {use.completion_tokens}"
         cost = "" if use.cost_usd is None else f", {use.cost_usd:.4f} US dollars"
@@ -432,11 +431,11 @@ def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = Fals
         label = _answer(asks, "The column to predict", head.label, head.columns)
         others = [column for column in head.columns if column != label]
         suggested = head.client if head.client in others else DEALT
-        wanted = f"The column of the clients ({DEALT}: rows are dealt to ten)"
-        named = _answer(asks, wanted, suggested or DEALT, [DEALT, *others])
-        client = None if named == DEALT else named
-    what = "; ".join(f"{aim}: {meaning}" for aim, (meaning, _) in AIMS.items())
-    aim = _answer(asks, f"What matters ({what})", "accuracy", AIMS)
+        question = f"The column of the clients ({DEALT}: rows are dealt to ten)"
+        client_answer = _answer(asks, question, suggested or DEALT, [DEALT, *others])
+        client = None if client_answer == DEALT else client_answer
+    aims_text = "; ".join(f"{aim}: {meaning}" for aim, (meaning, _) in AIMS.items())
+    aim = _answer(asks, f"What matters ({aims_text})", "accuracy", AIMS)
     time = _answer(asks, "How long it may take", "hour", TIMES)
     text = Draft(dataset, label, client, cast(Any, aim), cast(Any, time)).text
     write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
@@ -450,12 +449,12 @@ def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = Fals
 
 
 def _answer(asks: bool, question: str, suggested: str, allowed: Collection[str] = ()) -> str:
-    """Return what is answered, or what is suggested where nobody is asked; asks again until it is allowed."""
+    """Return the answer to a question, asked until allowed, or the suggestion if not interactive."""
     while asks:
-        given = str(typer.prompt(question, default=suggested, err=True)).strip()
-        if not allowed or given in allowed:
-            return given
+        answer = str(typer.prompt(question, default=suggested, err=True)).strip()
+        if not allowed or answer in allowed:
+            return answer
         from fedscout.engine.text import did_you_mean, listed
 
-        tell(f"it must be one of {listed(allowed)}, got {given!r}{did_you_mean(given, allowed)}")
+        tell(f"it must be one of {listed(allowed)}, got {answer!r}{did_you_mean(answer, allowed)}")
     return suggested

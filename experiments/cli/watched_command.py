@@ -1,7 +1,7 @@
-"""A command line that ends with the server that started it, however that one ended.
+"""A command line that ends with the server that started it, even if the server was killed.
 
-Standard input is a pipe into which nobody writes, and whose other end the server alone holds. It can be read to its end
-when the server has let go of it or is gone, though it be killed; then the command is told to end, in good order.
+Standard input is a pipe that is never written to and whose other end only the server holds. Reading reaches the end of
+the pipe when the server closes it or exits; the command is then terminated by SIGTERM, which it handles gracefully.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Tables of client settings: checks, tuning and proxies."""
+"""Tables of client settings: requests, proxy data and tuning."""

@@ -1,54 +1,40 @@
-"""The small federation of one cell: clients of one heterogeneity and one quantity, drawn from proxy rows.
+"""Proxy data and the grid of cells of a client-settings table.
 
-Each client draws its classes, and holds near-equal numbers of their rows; where a class has too few, all of them, and
-more of the others. Rows of a class are dealt in one random order that begins anew when it is used up: so no client
-holds a row twice, and clients share rows only where there are not enough. Every client's test part is the balanced part
-of the proxy data, whole and after its training rows: what a trial scores is the global model on that part.
+Proxy data are labelled rows that no client holds: the server's rows (`federation.server_rows`, or all rows of
+`federation.server_dataset`). They are taken out before the partition, so a training with the same
+`federation.server_rows` and `federation.seed` uses none of them. Duplicate rows of a data set may be on both sides; the
+server's copies are dropped. With another data set, a row that equals a client's is an error. A class-balanced part of
+the proxy data scores every setting of every cell and is never trained on.
 
-Where a cell's row is the value of a metric, which of the counts near that value a client holds is drawn.
+The grid crosses heterogeneity with quantity, the training rows of each client. FedCust: the heterogeneity index HI = 1
+− (c − 1)/(C − 1) of a client with c of C classes takes as many values as there are classes. The grid uses the nearest,
+c = round((1 − HI)(C − 1) + 1), and labels the cell with its clients' actual index. So with two classes only the indices
+0 and 1 exist, and values that map to the same c share one row. For entropy or a user's own metric, the rows of the grid
+are values of the metric, and a client may hold any of the classes. A refined grid adds the midpoints and half a step
+beyond each end, and contains the coarser one.
 
-Deviation: the source says nothing of the shares of a client's classes.
+Clients of a cell draw their classes and hold near-equal numbers of rows of each; a class with too few rows contributes
+all of them, and the others more. The rows of a class are assigned in one random order that restarts when it is
+exhausted: no client holds a row twice, and clients share rows only if there are too few. Every client's test part is
+the whole balanced part of the proxy data, placed after its training rows, so a trial's score is that of the global
+model on that part. Deviation: the source does not specify the shares of a client's classes.
 
-Proxy data of a table of client settings: labelled rows that no client ever holds.
+Clients of a cell of another metric are drawn from sampled class counts: shares from a Dirichlet distribution over a
+random number of classes with a random concentration. Of the counts that the proxy rows can fill, the nearest to the
+cell's value are kept. For a user's own metric, of which nothing is known, they must be closer than half the distance to
+the next row of the grid, so that a client with these counts is assigned to the cell. If there are none, the cell can't
+be tuned.
 
-They are the server's rows of the configuration (`federation.server_rows`, or all of `federation.server_dataset`): taken
-out before anything is dealt, so that whoever trains with the same `federation.server_rows` and `federation.seed` trains
-on none of them. A row that the data set holds twice may still be on both sides; such rows of the server's are left
-out. Of another data set, a row that equals one of the clients' is refused: then it is no other data set.
-
-A balanced part of them, as many rows of each class, scores every setting of every cell and trains nobody.
-
-The grid of a table of client settings: how heterogeneous, and how many, the rows of each cell's clients are.
-
-FedCust: a heterogeneity index HI = 1 − (c − 1)/(C − 1) takes as many values as there are classes. The grid takes the
-nearest that there is, c = round((1 − HI)(C − 1) + 1), and names the cell by what its clients then have. So two classes
-know the indices 0 and 1 only, and values that come to the same are one row of the table.
-
-Of entropy, and of a metric of the user's own (`proxies.py`), the rows of the grid are values, and all clients may
-hold all classes.
-
-A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
-
-Synthetic proxy rows, for who has none: normal rows of each class, by what clients tell of themselves.
-
-Clients are asked what the detectors ask them: sums of their features over all rows and by class, of which the gate lets
-out nothing over fewer than `federation.min_release` rows. A row of class c is drawn from
+Synthetic proxy rows, for a server without data, are drawn from statistics that the clients report to the detectors:
+sums of features over all rows and by class, of which none over fewer than `federation.min_release` rows is released. A
+row of class c is drawn from
 
     N(M_c, W),
 
-M_c being the mean of the rows of the class that were told, W the covariance within classes: the model of a linear
-discriminant. So classes differ by their means alone, and a table tuned on such rows is as good as that holds. Every
-class that was told of has near-equal numbers of rows.
-
-No row leaves a client, but sums over its rows do, test rows included: with synthetic rows it is not so that nothing
-about the clients' data goes back.
-
-Clients of a cell whose row of the table is a value of a metric: entropy, or a function of the user's own.
-
-Class counts are tried: shares of a Dirichlet distribution over some of the classes, how many and with which
-concentration being drawn, and a client's rows by them. Of those that the proxy rows can fill the nearest to the cell's
-value are kept. Of a user's own metric, of which nothing is known, they must lie nearer than half-way to the next row
-of the grid: a client of them finds the cell. Where none is found, nothing can be tuned there.
+where M_c is the reported class mean and W the within-class covariance, as in linear discriminant analysis. So classes
+differ only by their means, and a table is only as good as this model. Every reported class has a near-equal number of
+rows. No row leaves a client, but sums over its rows do, test rows included; so with synthetic rows some information on
+the clients' data does reach the server.
 """
 
 from __future__ import annotations
@@ -86,14 +72,14 @@ SCORED_SHARE = 0.25
 
 @dataclass(frozen=True)
 class ProxyData:
-    """Rows of one federation's kind, none of which a client holds.
+    """Labelled rows of the same kind as a federation's, none of which a client holds.
 
     Attributes:
-        features: float32, shape `(num_rows, *feature_shape)`; those that train before those that score.
+        features: float32, shape `(num_rows, *feature_shape)`; training rows before scoring rows.
         labels: int64 in `[0, num_classes)`, shape `(num_rows,)`.
         num_classes: Of the clients' data set.
-        num_scored: Rows at the end that score, as many of each class.
-        num_left_out: Rows of the server's that a client holds as well.
+        num_scored: Scoring rows, at the end; equally many of each class.
+        num_left_out: Rows of the server's that were dropped because a client holds them.
     """
 
     features: FloatArray
@@ -113,16 +99,16 @@ class ProxyData:
         return np.bincount(self.labels[: self.num_trained], minlength=self.num_classes)
 
     def most_rows(self, held: int) -> int:
-        """Return the most training rows of one client that holds so many classes: those of the most frequent ones."""
+        """Return the most training rows a client with `held` classes can have: those of the most frequent."""
         return int(np.sort(self.class_rows)[::-1][:held].sum())
 
     def usual_rows(self, held: int) -> int:
-        """Return the training rows that nearly any draw of so many classes has: of each as of the lower quartile."""
+        """Return the training rows of `held` classes of lower-quartile size, which nearly any draw has."""
         rows = self.class_rows
         return int(held * np.quantile(rows[rows > 0], 0.25))
 
     def digest(self) -> str:
-        """Return the SHA-256 of the rows and which of them score."""
+        """Return the SHA-256 of the rows and of the split into training and scoring rows."""
         digest = hashlib.sha256(f"{self.features.dtype} {self.features.shape} {self.num_scored}".encode())
         for array in (self.features, self.labels):
             digest.update(np.ascontiguousarray(array).data)
@@ -134,17 +120,17 @@ def proxy_data(federation: Federation, seed: int, of_another: bool) -> ProxyData
 
     Args:
         federation: With labelled rows of the server's.
-        seed: Draws which of them score.
+        seed: For drawing the scoring rows.
         of_another: Whether they are of another data set than the clients'.
 
     Raises:
-        DataError: If they overlap the clients' rows, or hold too few classes or rows.
+        DataError: If they overlap the clients' rows, or have too few classes or rows.
     """
     server = federation.server
     assert server is not None, "the configuration must give the server rows"
     assert server.labels is not None, "and their labels"
-    theirs = {*row_digests(federation.features, federation.labels)}
-    is_free = np.array([row not in theirs for row in row_digests(server.features, server.labels)])
+    client_digests = {*row_digests(federation.features, federation.labels)}
+    is_free = np.array([row not in client_digests for row in row_digests(server.features, server.labels)])
     num_shared = int(np.count_nonzero(~is_free))
     if of_another and num_shared:
         raise DataError(
@@ -162,20 +148,20 @@ def proxy_data(federation: Federation, seed: int, of_another: bool) -> ProxyData
 
 
 def row_digests(features: FloatArray, labels: IntArray) -> list[bytes]:
-    """Return what tells rows apart, labels included, as `duplicate_rows` does."""
-    found = []
+    """Return the digest of each row with its label, by which `duplicate_rows` compares rows as well."""
+    digests = []
     for row, label in zip(features, labels.tolist(), strict=True):
         digest = hashlib.blake2b((np.ascontiguousarray(row) + 0.0).data, digest_size=DIGEST_BYTES)
         digest.update(label.to_bytes(8, "little", signed=True))
-        found.append(digest.digest())
-    return found
+        digests.append(digest.digest())
+    return digests
 
 
 def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
-    """Return rows of which as many are of each class that is there, shape `(num_scored,)`.
+    """Return row indices with equally many rows of each class that occurs, shape `(num_scored,)`.
 
     Raises:
-        DataError: If there are fewer than two classes, or a single row of one.
+        DataError: If there are fewer than two classes, or a class with a single row.
     """
     present, counts = np.unique(labels, return_counts=True)
     if len(present) < 2:
@@ -189,9 +175,9 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
                 "a larger federation.server_rows brings more",
             )
         )
-    each = int(np.clip(SCORED_SHARE * len(labels) / len(present), 1, counts.min() // 2))
+    rows_per_class = int(np.clip(SCORED_SHARE * len(labels) / len(present), 1, counts.min() // 2))
     order = generator.permutation(len(labels))
-    return np.concatenate([order[labels[order] == label][:each] for label in present])
+    return np.concatenate([order[labels[order] == label][:rows_per_class] for label in present])
 
 
 DoubleArray = npt.NDArray[np.float64]
@@ -204,12 +190,12 @@ CONCENTRATIONS = 0.05, 100.0
 
 @dataclass(frozen=True, order=True)
 class MetricRow:
-    """A row of a grid.
+    """A row of a grid whose first axis is a metric.
 
     Attributes:
         metric: `entropy` or `package.module:function`.
-        value: Of the metric.
-        reach: How far from that a client's may lie, exclusive.
+        value: The metric's value.
+        reach: Maximum distance of a client's value, exclusive.
     """
 
     metric: str
@@ -217,13 +203,13 @@ class MetricRow:
     reach: float = field(default=inf, compare=False)
 
     def counts(self, quantity: int, class_rows: IntArray) -> IntArray:
-        """Return rows of each class of clients of the cell, the nearest first, shape `(found, classes)`.
+        """Return class counts of clients of the cell, the nearest first, shape `(found, classes)`.
 
         Args:
             quantity: Rows of a client.
-            class_rows: What there is of each class, shape `(classes,)`.
+            class_rows: Available rows of each class, shape `(classes,)`.
         """
-        counts, values = _tried(self.metric, quantity, tuple(class_rows.tolist()))
+        counts, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
         distances = np.abs(values - self.value)
         nearest = np.argsort(distances, kind="stable")[:KEPT]
         return np.asarray(counts[nearest[distances[nearest] < self.reach]])
@@ -232,14 +218,16 @@ class MetricRow:
         """Return why no client of the cell can be drawn; None if one can."""
         if len(self.counts(quantity, class_rows)):
             return None
-        _, values = _tried(self.metric, quantity, tuple(class_rows.tolist()))
-        given = f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows fill"
-        return f"needs clients within {self.reach:.3g} of that value, got {given} in {TRIES:,} tries"
+        _, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
+        value_range = (
+            f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows fill"
+        )
+        return f"needs clients within {self.reach:.3g} of that value, got {value_range} in {TRIES:,} tries"
 
 
 @lru_cache(maxsize=64)
-def _tried(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[IntArray, DoubleArray]:
-    """Return class counts that rows suffice for, shape `(found, classes)`, and what the metric gives of them."""
+def _sampled_counts(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[IntArray, DoubleArray]:
+    """Return sampled class counts that the rows can fill, shape `(found, classes)`, and their metric values."""
     generator, num_classes = stream(0, "metric-rows", quantity), len(class_rows)
     num_held = generator.integers(1, num_classes + 1, TRIES)
     ranks = generator.permuted(np.tile(np.arange(num_classes), (TRIES, 1)), axis=1)
@@ -256,8 +244,8 @@ def _tried(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[Int
         raise ConfigurationError(
             Fault(metric, "give a number of (class counts, rows)", f"{type(error).__name__}: {first_line(error)}")
         ) from error
-    known = np.isfinite(values)
-    return counts[known], values[known]
+    finite = np.isfinite(values)
+    return counts[finite], values[finite]
 
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
@@ -268,12 +256,12 @@ LEVELS = {HETEROGENEITY: HETEROGENEITIES, ENTROPY: HETEROGENEITIES}
 
 @dataclass(frozen=True, order=True)
 class CellPosition:
-    """Of one cell.
+    """The position of a cell in the grid.
 
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
-        row: What a metric is to give of its clients, in place of equal shares of the classes that they hold.
+        row: The target value of a metric, in place of equal shares of the classes.
     """
 
     num_classes: int
@@ -281,27 +269,27 @@ class CellPosition:
     row: MetricRow | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI where there are so many classes, or the metric's value."""
+        """Return HI for `num_classes` classes in total, or the metric's value."""
         return index_of(self.num_classes, num_classes) if self.row is None else self.row.value
 
     @property
     def level(self) -> tuple[int, MetricRow | None]:
-        """Its row of the grid."""
+        """The cell's row of the grid."""
         return self.num_classes, self.row
 
 
 def index_of(held: int, num_classes: int) -> float:
-    """Return HI of who holds so many of the classes, two or more."""
+    """Return HI of a client with `held` of `num_classes` classes, two or more."""
     return 1 - (held - 1) / (num_classes - 1)
 
 
 def classes_of(heterogeneity: float, num_classes: int) -> int:
-    """Return how many classes give the HI that is nearest to one in [0, 1]; of two equally near, more classes."""
+    """Return the number of classes with the HI nearest to one in [0, 1]; in a tie, the larger number."""
     return floor((1 - heterogeneity) * (num_classes - 1) + 1.5)
 
 
 def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
-    """Return the full grid: classes from many to few, which is HI from low to high, and quantities from few to many."""
+    """Return the full grid: HI from low to high (classes from many to few), quantities ascending."""
     return tuple(CellPosition(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
 
 
@@ -312,25 +300,25 @@ def metric_grid(
     num_classes: int,
     among: Sequence[float] | None = None,
 ) -> tuple[CellPosition, ...]:
-    """Return the full grid of entropy, or of a metric of one's own: values ascending, quantities likewise.
+    """Return the full grid of entropy or of the user's own metric: values ascending, then quantities.
 
     Args:
-        metric: Of the first axis.
-        values: Of it.
-        quantities: Of the second axis.
-        num_classes: There are.
-        among: All values of the table, from which clients tell theirs apart; None is `values`.
+        metric: The metric of the first axis.
+        values: Its values.
+        quantities: The values of the second axis.
+        num_classes: Total number of classes.
+        among: All values of the table, to one of which a client is assigned; None is `values`.
     """
-    wanted = sorted({*values})
+    grid_values = sorted({*values})
     reach = inf
     if metric not in METRICS:
-        reach = min((high - low for low, high in pairwise(sorted({*(among or wanted)}))), default=inf) / 2
-    rows = [MetricRow(metric, value, reach) for value in wanted]
+        reach = min((high - low for low, high in pairwise(sorted({*(among or grid_values)}))), default=inf) / 2
+    rows = [MetricRow(metric, value, reach) for value in grid_values]
     return tuple(CellPosition(num_classes, quantity, row) for row, quantity in product(rows, sorted({*quantities})))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return quantities in the same proportions of which the largest is `most`, if one is larger; none below 1."""
+    """Return quantities, scaled down proportionally to a maximum of `most` if it is exceeded; none below 1."""
     largest = max(quantities)
     if largest <= most:
         return tuple(quantities)
@@ -340,10 +328,10 @@ def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
 def warm_started_by(
     cells: Sequence[CellPosition], known: Sequence[CellPosition] = ()
 ) -> dict[CellPosition, tuple[CellPosition, ...]]:
-    """Return for each cell those whose best settings it tries first: its neighbours in the grid that come before it.
+    """Return for each cell the earlier neighbours in the grid whose best settings it tries first.
 
-    Neighbours are next to it in its row or column. What is known comes before all others, and these in their order;
-    so nothing depends on which cell happens to be done first.
+    Neighbours are adjacent in a row or column. Known cells precede all others, which keep their order; so the result
+    does not depend on which cell finishes first.
 
     Args:
         cells: To be tuned, in order.
@@ -360,33 +348,34 @@ def warm_started_by(
         return [CellPosition(levels[r][0], quantities[c], levels[r][1]) for r, c in inside]
 
     return {
-        place: tuple(near for near in around(place) if order.get(near, len(order)) < order[place]) for place in cells
+        place: tuple(neighbour for neighbour in around(place) if order.get(neighbour, len(order)) < order[place])
+        for place in cells
     }
 
 
 def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
-    """Return the classes held in a refined grid: those, and those of the indices between and beyond, in [0, 1]."""
-    indices = _halved(sorted(index_of(count, num_classes) for count in {*held}), 0.0, 1.0)
+    """Return the class counts of a refined grid: the given ones, and those of HI between and beyond."""
+    indices = _midpoints(sorted(index_of(count, num_classes) for count in {*held}), 0.0, 1.0)
     return tuple(sorted({*held, *(classes_of(index, num_classes) for index in indices)}))
 
 
 def refined_values(metric: str, values: Iterable[float]) -> tuple[float, ...]:
-    """Return the values of a refined grid: those, and those between and beyond; none beyond a single one's own."""
-    known = sorted({*values})
+    """Return the given values and those between and beyond; none beyond a user metric's single value."""
+    coarse = sorted({*values})
     if metric in METRICS:
-        return tuple(sorted({*known, *_halved(known, 0.0, 1.0)}))
-    return tuple(sorted({*known, *(_halved(known, -inf, inf) if len(known) > 1 else ())}))
+        return tuple(sorted({*coarse, *_midpoints(coarse, 0.0, 1.0)}))
+    return tuple(sorted({*coarse, *(_midpoints(coarse, -inf, inf) if len(coarse) > 1 else ())}))
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:
-    """Return the quantities of a refined grid: those, and those between and beyond; none below half the smallest."""
+    """Return the given quantities and those between and beyond; none below half the smallest."""
     values = sorted({*quantities})
-    halved = (max(value, values[0] / 2) for value in _halved(values, 0.0, 2.0 * values[-1]))
-    return tuple(sorted({*values, *(floor(value + 0.5) for value in halved)}))
+    midpoints = (max(value, values[0] / 2) for value in _midpoints(values, 0.0, 2.0 * values[-1]))
+    return tuple(sorted({*values, *(floor(value + 0.5) for value in midpoints)}))
 
 
-def _halved(values: Sequence[float], lowest: float, highest: float) -> list[float]:
-    """Return what lies half-way between neighbours, and half a step beyond the ends as far as the bounds allow.
+def _midpoints(values: Sequence[float], lowest: float, highest: float) -> list[float]:
+    """Return the midpoints of neighbours, and half a step beyond each end within the bounds.
 
     A single value has the bounds as its neighbours.
     """
@@ -398,11 +387,11 @@ def _halved(values: Sequence[float], lowest: float, highest: float) -> list[floa
 
 @dataclass(frozen=True)
 class ProxyClients:
-    """Of one cell.
+    """The clients of one cell.
 
     Attributes:
-        rows: Each client's training rows, positions among the proxy rows; shape `(clients, quantity)`.
-        num_repeated: How many of these some earlier client holds.
+        rows: Each client's training rows, as indices of proxy rows; shape `(clients, quantity)`.
+        num_repeated: How many of them an earlier client holds as well.
     """
 
     rows: IntArray
@@ -410,23 +399,25 @@ class ProxyClients:
 
 
 def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
-    """Return why proxy clients of a cell can't be drawn; empty if they can."""
-    what = f"{place.quantity} rows of {place.num_classes} classes"
+    """Return why the proxy clients of a cell can't be drawn; empty if they can."""
+    description = f"{place.quantity} rows of {place.num_classes} classes"
     axis = "heterogeneity" if place.row is None else place.row.metric
     cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
     if place.row is not None:
         fault = place.row.fault(place.quantity, proxy.class_rows)
         return [] if fault is None else [Fault(cell, problem=fault)]
-    there = int(np.count_nonzero(proxy.class_rows))
-    if place.num_classes > there:
-        return [Fault(cell, f"have {place.num_classes} classes", f"proxy data with {there} of {proxy.num_classes}")]
+    num_present = int(np.count_nonzero(proxy.class_rows))
+    if place.num_classes > num_present:
+        return [
+            Fault(cell, f"have {place.num_classes} classes", f"proxy data with {num_present} of {proxy.num_classes}")
+        ]
     if place.quantity < place.num_classes:
         return [Fault(cell, f"have a row of each of {place.num_classes} classes, so a quantity of at least as many")]
     if (most := proxy.most_rows(place.num_classes)) < place.quantity:
         return [
             Fault(
                 cell,
-                f"have {what} a client",
+                f"have {description} a client",
                 f"proxy data with at most {most}",
                 "a smaller --quantity or a larger federation.server_rows would do",
             )
@@ -438,7 +429,7 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
     """Draw the clients of a cell.
 
     Raises:
-        ConfigurationError: If the proxy rows do not reach.
+        ConfigurationError: If there are too few proxy rows.
     """
     if faults := place_faults(place, proxy):
         raise ConfigurationError(faults)
@@ -448,23 +439,23 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
     generator = stream(seed, purpose, place.num_classes, place.quantity)
     order = generator.permutation(proxy.num_trained)
     queues = [order[proxy.labels[order] == label] for label in range(proxy.num_classes)]
-    dealt = np.zeros(proxy.num_classes, np.int64)
+    assigned = np.zeros(proxy.num_classes, np.int64)
     clients = []
     for _ in range(num_clients):
         shares = _shares(place, proxy.class_rows, generator)
-        held = [
+        client_rows = [
             queue.take(np.arange(start, start + share), mode="wrap")
-            for queue, start, share in zip(queues, dealt, shares, strict=True)
+            for queue, start, share in zip(queues, assigned, shares, strict=True)
             if share
         ]
-        clients.append(np.sort(np.concatenate(held)))
-        dealt += shares
+        clients.append(np.sort(np.concatenate(client_rows)))
+        assigned += shares
     rows = np.array(clients, np.int64)
     return ProxyClients(rows, rows.size - len(np.unique(rows)))
 
 
 def cell_federation(clients: ProxyClients, proxy: ProxyData, model: ModelFactory, name: str) -> Federation:
-    """Return the federation of a cell; a share of `test_share` of each client's rows are its test part."""
+    """Return the federation of a cell; the test part of each client is a share of `test_share`."""
     scored = np.arange(proxy.num_trained, len(proxy.labels))
     return Federation(
         name=name,
@@ -478,14 +469,14 @@ def cell_federation(clients: ProxyClients, proxy: ProxyData, model: ModelFactory
 
 
 def test_share(place: CellPosition, proxy: ProxyData) -> float:
-    """Return the share of a proxy client's rows that score."""
+    """Return the share of scoring rows among a proxy client's rows."""
     return proxy.num_scored / (proxy.num_scored + place.quantity)
 
 
 def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Generator) -> IntArray:
-    """Return how many rows of each class a client holds, shape `(num_classes,)`.
+    """Return the number of rows of each class of a client, shape `(num_classes,)`.
 
-    Classes are drawn at random; while they hold too few rows, the smallest makes way for the largest of the others.
+    Classes are drawn at random; while they hold too few rows, the smallest is replaced by the largest of the others.
     """
     if place.row is not None:
         return np.asarray(generator.choice(place.row.counts(place.quantity, class_rows)))
@@ -505,10 +496,10 @@ def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Gene
 
 
 def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -> ServerData:
-    """Ask the clients of a federation for their sums, and draw labelled rows by them.
+    """Query the clients for sums of their features, and draw labelled rows from them.
 
     Raises:
-        DataError: If rows are tokens, or clients tell too little.
+        DataError: If rows are tokens, or if clients release too little.
     """
     if federation.facts.get("data_kind") == "tokens":
         raise DataError(Fault("--synthetic", "be left out for tokens, of which there is no mean"))
@@ -516,16 +507,20 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
     engine = config.engine.model_copy(update={"grid": "local"})
     by_features = replace(federation, embedding=None)  # of which no row could be drawn
     with open_runner(by_features, engine, None, parallel=1) as runner:
-        told = hold(runner.grid(Session(seed=config.seed)), ask_moments(clients, config.detection.max_features))
-    if told.pooled is None or np.count_nonzero(told.classes.pooled_counts) < 2:
-        reason = told.notes[0] if told.notes else f"they tell of {np.count_nonzero(told.classes.pooled_counts)} classes"
+        moments = hold(runner.grid(Session(seed=config.seed)), ask_moments(clients, config.detection.max_features))
+    if moments.pooled is None or np.count_nonzero(moments.classes.pooled_counts) < 2:
+        reason = (
+            moments.notes[0]
+            if moments.notes
+            else f"they tell of {np.count_nonzero(moments.classes.pooled_counts)} classes"
+        )
         raise DataError(
             Fault(
                 "--synthetic", "be left out where clients do not tell the sums of their features by class", hint=reason
             )
         )
-    within = within_covariance(told.pooled, told.classes)
-    rows, labels = draw_rows(told.classes, within, num_rows, stream(config.seed, "synthetic-rows"))
+    within = within_covariance(moments.pooled, moments.classes)
+    rows, labels = draw_rows(moments.classes, within, num_rows, stream(config.seed, "synthetic-rows"))
     return ServerData(rows.reshape(-1, *federation.features.shape[1:]).astype(np.float32), labels)
 
 
@@ -535,10 +530,10 @@ def draw_rows(
     """Draw normal rows, shape `(num_rows, d)`, and their labels, shape `(num_rows,)`.
 
     Args:
-        classes: Whose means, where anybody told of them.
-        within: Covariance within classes, shape `(d, d)`; what rounding made negative of it counts as 0.
-        num_rows: In all.
-        generator: Draws them.
+        classes: The class means, of the classes that were reported.
+        within: Within-class covariance, shape `(d, d)`; negative eigenvalues, due to rounding, count as 0.
+        num_rows: Total number of rows.
+        generator: The random generator.
     """
     present = np.flatnonzero(classes.pooled_counts)
     labels = np.sort(present[np.arange(num_rows) % len(present)])

@@ -1,16 +1,14 @@
-"""What is asked of a table of client settings, and how it becomes one: made anew, or refined.
+"""Requests for a client-settings table, and how a table is tuned from scratch or refined.
 
-The defaults of a study are those of choosing a strategy; a table has others, from its source where that leaves room:
-twenty rounds, a Gaussian process, one setting after the other, rates from 1e-5 to 0.8, batches from 4 to 64, epochs
-from 1 to 30. Deviation: at most twenty evaluations a cell, where the source would go on as long as there is gain.
+A table has other defaults than a study, from its source where that specifies them: twenty rounds, a Gaussian process,
+sequential evaluation, rates from 1e-5 to 0.8, batches from 4 to 64, epochs from 1 to 30. Deviation: at most twenty
+evaluations per cell, where the source continues as long as there is improvement.
 
-A table of client settings made finer: cells between and beyond those that it has, tuned and never interpolated.
-
-FedCust: of a client farther than τ from every cell nothing but that arrives, so the server can't refine "there". It
-refines the whole grid and extends its ends. Settings that are interpolated cost about 15 % of the accuracy in the
-source's Fig. 4, so each new cell is tuned; it begins with what its neighbours have. Cells that there were stay.
-
-An end is extended as far as the proxy rows reach: what they can't fill is left out, and said.
+A table is refined by cells between and beyond the existing ones. FedCust: of a client farther than τ from every cell
+only that fact reaches the server, so it can't refine locally; it refines the whole grid and extends its ends.
+Interpolated settings cost about 15 % of the accuracy in the source's Fig. 4, so each new cell is tuned, starting with
+its neighbours' settings. Existing cells are unchanged. The ends are extended as far as there are enough proxy rows;
+cells that can't be filled are left out with a warning.
 """
 
 from __future__ import annotations
@@ -91,17 +89,17 @@ SEARCHERS = ("gp", "tpe", "random", "genetic")
 
 @dataclass(frozen=True)
 class TableRequest:
-    """What is asked.
+    """A request to tune a table.
 
     Attributes:
         config: Data, model, training, search and seed.
-        heterogeneities: Of the rows of the grid, in [0, 1], as are entropies, or values of the user's own metric;
-            None takes those of the metric.
-        quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
+        heterogeneities: Rows of the grid: heterogeneity or entropy in [0, 1], or values of the user's own metric; None
+            uses the metric's defaults.
+        quantities: Columns of the grid; None uses the source's, scaled down if there are too few proxy rows.
         num_clients: Proxy clients of a cell.
-        patience: Evaluations without gain that end a cell.
-        threshold: τ of the table; None has no client tell how far it is.
-        synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
+        patience: Evaluations without improvement that end a cell.
+        threshold: τ of the table; None if clients do not report that they are farther from every cell.
+        synthetic: Number of proxy rows to draw from the clients' statistics; None uses the server's rows.
         metric: Of the first axis: heterogeneity, entropy, or a function of the user's own.
     """
 
@@ -122,8 +120,8 @@ class TableRequest:
         faults = []
         if self.metric not in LEVELS:
             if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
-                given = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
-                faults.append(Fault("--heterogeneity", f"say values that {self.metric} gives", given))
+                values = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
+                faults.append(Fault("--heterogeneity", f"say values that {self.metric} gives", values))
         else:
             outside = [value for value in self.levels if not 0 <= value <= 1]
             faults += [Fault("--heterogeneity", "be in [0, 1]", f"{value:g}") for value in outside]
@@ -142,20 +140,20 @@ class TableRequest:
 def read_config(
     arguments: Sequence[str], file: Path | None = None, proxy: str | None = None, synthetic: bool = False
 ) -> StudyConfig:
-    """Return the configuration of a table: what is given over a table's defaults.
+    """Return the configuration of a table: the given settings over a table's defaults.
 
     Args:
         arguments: As of any command.
-        file: A YAML file under all arguments.
-        proxy: Another data set that the proxy rows are of; None leaves it to the arguments.
-        synthetic: Whether they are drawn, so that the server needs none.
+        file: A YAML file, overridden by the arguments.
+        proxy: Another data set as the source of the proxy rows; None uses the arguments'.
+        synthetic: Whether proxy rows are synthetic, so that the server needs none.
 
     Raises:
         ConfigurationError: With every fault that was found.
     """
     given = laid_over(given_settings(arguments, file), DEFAULTS)
-    own = {} if proxy is None else {"server_dataset": proxy}
-    federation = {**dict(given.get("federation") or {}), **own}
+    proxy_settings = {} if proxy is None else {"server_dataset": proxy}
+    federation = {**dict(given.get("federation") or {}), **proxy_settings}
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
     if synthetic and has_rows:
         raise ConfigurationError(Fault("--synthetic", "be left out where the server has rows of its own for a table"))
@@ -167,11 +165,15 @@ def read_config(
 
 
 def _check(config: StudyConfig) -> None:
-    """Refuse what a table can't be tuned by."""
+    """Check that a table can be tuned with a configuration.
+
+    Raises:
+        ConfigurationError: With every fault that was found.
+    """
     check_searchable(config.model_copy(update={"strategy": None}))
     faults = []
-    if told := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
-        faults.append(Fault("strategy", "not say what a table is tuned for", ", ".join(told)))
+    if fixed := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
+        faults.append(Fault("strategy", "not say what a table is tuned for", ", ".join(fixed)))
     if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
         faults.append(
             Fault("federation.dataset", "be of classes for a table of client settings", config.federation.dataset)
@@ -188,7 +190,7 @@ def _check(config: StudyConfig) -> None:
         faults.append(
             Fault("search.objective and search.validation_fraction", "be left out: proxy rows score a setting")
         )
-    everybody = {
+    is_set_by_key = {
         "selection": config.selection is not None,
         "search.selection": config.search.selection is not None,
         "training.fraction_train": config.training.fraction_train != 1,
@@ -196,8 +198,8 @@ def _check(config: StudyConfig) -> None:
     }
     faults += [
         Fault(key, "be left out, as all proxy clients of a table train and score in every round")
-        for key, is_said in everybody.items()
-        if is_said
+        for key, is_set in is_set_by_key.items()
+        if is_set
     ]
     if _chooses_settings(config):
         faults.append(
@@ -210,13 +212,13 @@ def _check(config: StudyConfig) -> None:
 
 
 def _chooses_settings(config: StudyConfig) -> bool:
-    """Return whether the strategy is one that can't be where clients have settings of their own."""
+    """Return whether the strategy itself chooses clients' settings, which excludes a table."""
     if config.strategy is None or "kind" not in config.strategy:
         return False
     rate = config.training.learning_rate
-    alike = Cohort(num_clients=2, num_sampled=2, client_learning_rate=rate, server_rows=None, server_labels=True)
+    cohort = Cohort(num_clients=2, num_sampled=2, client_learning_rate=rate, server_rows=None, server_labels=True)
     strategy = parse_strategy(config.strategy)
-    return strategy.unavailable(alike) is None and strategy.unavailable(replace(alike, own_settings=True)) is not None
+    return strategy.unavailable(cohort) is None and strategy.unavailable(replace(cohort, own_settings=True)) is not None
 
 
 def make_table(
@@ -227,25 +229,25 @@ def make_table(
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
 ) -> TunedTable:
-    """Tune a table, or the rest of it, and write it.
+    """Tune a table, resuming an earlier run, and write it.
 
     Raises:
-        UserError: If something that was asked for can't be done; before anything is trained where possible.
+        UserError: If the request can't be fulfilled; before any training where possible.
     """
     federation, tuning = prepared(request)
     grid = _grid(request, tuning)
     if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
         raise ConfigurationError(faults[0])
     _check_batches(request.config, grid)
-    told = provenance(request, federation, tuning)
-    refuse_foreign(out, told)
+    document = provenance(request, federation, tuning)
+    refuse_foreign(out, document)
     folder = folder_of(out)
     results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
-    return write_tuned(out, [results[place] for place in grid], told, request.threshold)
+    return write_tuned(out, [results[place] for place in grid], document, request.threshold)
 
 
 def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
-    """Build the federation, and take its proxy rows."""
+    """Return the built federation, and the tuning with its proxy rows."""
     config = request.config
     federation = build_federation(config.federation, config.model, config.detection.privacy)
     if request.synthetic is not None:
@@ -268,19 +270,19 @@ def _grid(request: TableRequest, tuning: CellTuning) -> tuple[CellPosition, ...]
 
 
 def _metric_grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the grid of any other metric; columns that are left out are such that most classes have the rows."""
+    """Return the grid of another metric; default columns are scaled so that most classes have enough rows."""
     quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
     return metric_grid(request.metric, request.levels, quantities, proxy.num_classes)
 
 
 def _check_batches(config: StudyConfig, grid: Sequence[CellPosition]) -> None:
-    """Refuse batches that no proxy client has the rows for, and say where some of a range are such.
+    """Check that batch sizes do not exceed the rows of a proxy client; warn if part of the range does.
 
-    A batch holds at most a client's rows, so a larger one is the same setting again. That bounds its memory by that of
-    the rows; how much memory clients have, nobody knows here.
+    A batch holds at most a client's rows, so a larger one is the same setting. This bounds the memory of a batch by
+    that of the rows; the clients' available memory is unknown here.
 
     Raises:
-        ConfigurationError: If all of the range are.
+        ConfigurationError: If the whole range exceeds them.
     """
     batches, most = config.search.client_ranges.batch_size, max(place.quantity for place in grid)
     if batches is None or batches.high <= most:
@@ -301,11 +303,11 @@ def _check_batches(config: StudyConfig, grid: Sequence[CellPosition]) -> None:
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
-    """Return where a table comes from, as JSON can hold it."""
+    """Return the provenance of a table, as JSON-serialisable values."""
     config, proxy = request.config, tuning.proxy
-    of = config.federation
+    data = config.federation
     return {
-        "dataset": of.dataset,
+        "dataset": data.dataset,
         "model": config.model.kind,
         "trained_model": federation.facts["model"],
         "num_classes": federation.num_classes,
@@ -313,10 +315,10 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
         "strategy": str((config.strategy or {}).get("kind", "fedavg")),
         "seed": config.seed,
         "proxy": {
-            "dataset": of.server_dataset or of.dataset,
+            "dataset": data.server_dataset or data.dataset,
             "synthetic": request.synthetic,
-            "server_rows": of.server_rows,
-            "federation_seed": of.seed,
+            "server_rows": data.server_rows,
+            "federation_seed": data.seed,
             "num_rows": len(proxy.labels),
             "num_scored": proxy.num_scored,
             "num_left_out": proxy.num_left_out,
@@ -328,15 +330,15 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
 
 
 def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
-    """Refuse to write over what is no table of the same settings.
+    """Check that the output file is new or a table of the same settings.
 
     Raises:
-        ConfigurationError: With what differs.
+        ConfigurationError: With the differences.
     """
     if not out.exists():
         return
-    _, there = read_settings_table(out)
-    tuned, named = there.get("tuned", {}), {"metric": there.get("metric", HETEROGENEITY)}
+    _, stored = read_settings_table(out)
+    tuned, named = stored.get("tuned", {}), {"metric": stored.get("metric", HETEROGENEITY)}
     changes = differences({**tuned, **named}, {**told["tuned"], "metric": told["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
         raise ConfigurationError(
@@ -354,9 +356,9 @@ class CoarseTable:
 
     Attributes:
         path: Its file.
-        results: Its cells with what is told of them, in order.
-        tuned: What decided the result of every cell.
-        request: What was asked of it.
+        results: The results of its cells, in order.
+        tuned: The settings that determine the results of all cells.
+        request: The request that it was tuned for.
     """
 
     path: Path
@@ -366,25 +368,27 @@ class CoarseTable:
 
 
 def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = None) -> CoarseTable:
-    """Return a table and what was asked of it; arguments may say where data lie and how to work, and change no result.
+    """Return a table and its request; arguments may only set paths and execution, which do not change results.
 
     Raises:
-        ConfigurationError: If it is none that was tuned.
+        ConfigurationError: If it was not written by `fedscout tune-table`.
     """
-    table, told = read_settings_table(path)
-    tuned, stored = told.get("tuned"), told.get("config")
+    table, stored_provenance = read_settings_table(path)
+    tuned, stored = stored_provenance.get("tuned"), stored_provenance.get("config")
     if not isinstance(tuned, dict) or not isinstance(stored, dict) or not {"num_clients", "patience"} <= {*tuned}:
         raise ConfigurationError(Fault("--refine", "be a table that fedscout tune-table wrote", path))
     try:
-        results = tuple(CellResult(cell, **beside) for cell, beside in zip(table.cells, told["cells"], strict=True))
+        results = tuple(
+            CellResult(cell, **fields) for cell, fields in zip(table.cells, stored_provenance["cells"], strict=True)
+        )
     except TypeError as error:
         raise ConfigurationError(Fault("--refine", "be a table of this version", f"{path}: {error}")) from error
     config = config_of(laid_over(given_settings(arguments, file), stored))
-    counts: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
-    counts["synthetic"] = told.get("proxy", {}).get("synthetic")
-    counts["metric"] = told.get("metric", HETEROGENEITY)
-    counts["heterogeneities"] = tuple(sorted({cell.heterogeneity for cell in table.cells}))
-    return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **counts))
+    request_fields: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
+    request_fields["synthetic"] = stored_provenance.get("proxy", {}).get("synthetic")
+    request_fields["metric"] = stored_provenance.get("metric", HETEROGENEITY)
+    request_fields["heterogeneities"] = tuple(sorted({cell.heterogeneity for cell in table.cells}))
+    return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **request_fields))
 
 
 def refine_table(
@@ -395,10 +399,10 @@ def refine_table(
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
 ) -> TunedTable:
-    """Tune the cells that a finer table has more, or the rest of them, and write all.
+    """Tune the additional cells of a finer table, resuming an earlier run, and write all cells.
 
     Raises:
-        UserError: If something that was asked for can't be done.
+        UserError: If the request can't be fulfilled.
     """
     if out.absolute() == coarse.path.absolute():
         raise ConfigurationError(Fault("--out", "be another file than --refine", f"{out} for both"))
@@ -411,20 +415,20 @@ def refine_table(
                 hint=f"what differs: {'; '.join(changes[:4])}",
             )
         )
-    told = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
-    refuse_foreign(out, told)
+    document = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
+    refuse_foreign(out, document)
     num_classes = tuning.proxy.num_classes
     known = {_place(result, num_classes, coarse.request.metric): result for result in coarse.results}
     grid = finer_grid([*known], tuning.proxy)
     new = [place for place in grid if place not in known]
     folder = folder_of(out)
     planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in known.items()})
-    found = {**known, **tune_table(tuning, planned, folder, display, parallel, verbose, search_path)}
-    return write_tuned(out, [found[place] for place in grid], told, coarse.request.threshold)
+    results = {**known, **tune_table(tuning, planned, folder, display, parallel, verbose, search_path)}
+    return write_tuned(out, [results[place] for place in grid], document, coarse.request.threshold)
 
 
 def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the refined grid of another, as far as the proxy rows can fill it; what is left out is told."""
+    """Return the refined grid as far as there are enough proxy rows; omitted cells are logged."""
     if places[0].row is not None:
         return _finer_metric_grid(places, proxy)
     held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
@@ -433,19 +437,19 @@ def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPo
     def fits(classes: Sequence[int], rows: Sequence[int]) -> bool:
         return not any(place_faults(place, proxy) for place in grid_of(classes, rows))
 
-    kept = [quantity for quantity in wanted if quantity in quantities or fits([*held], [quantity])]
-    kept_held = [count for count in wanted_held if count in held or fits([count], kept)]
-    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
+    feasible = [quantity for quantity in wanted if quantity in quantities or fits([*held], [quantity])]
+    feasible_held = [count for count in wanted_held if count in held or fits([count], feasible)]
+    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in feasible]
     left_out += [
-        f"heterogeneity {index_of(count, proxy.num_classes):.2f}" for count in wanted_held if count not in kept_held
+        f"heterogeneity {index_of(count, proxy.num_classes):.2f}" for count in wanted_held if count not in feasible_held
     ]
     if left_out:
         logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
-    return grid_of(kept_held, kept)
+    return grid_of(feasible_held, feasible)
 
 
 def _finer_metric_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the refined grid of entropy or a metric of one's own: columns, then rows, that proxy rows can fill."""
+    """Return the refined grid of entropy or a user's own metric: columns, then rows, with enough rows."""
     first = places[0].row
     assert first is not None, "of a metric"
     quantities, metric, num_classes = {place.quantity for place in places}, first.metric, proxy.num_classes
@@ -458,17 +462,17 @@ def _finer_metric_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tupl
     def fits(held: Sequence[float], rows: Sequence[int]) -> bool:
         return not any(place_faults(place, proxy) for place in grid(held, rows))
 
-    kept = [quantity for quantity in wanted if quantity in quantities or fits([*values], [quantity])]
-    kept_values = [value for value in wanted_values if value in values or fits([value], kept)]
-    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
-    left_out += [f"{metric} {value:.3g}" for value in wanted_values if value not in kept_values]
+    feasible = [quantity for quantity in wanted if quantity in quantities or fits([*values], [quantity])]
+    feasible_values = [value for value in wanted_values if value in values or fits([value], feasible)]
+    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in feasible]
+    left_out += [f"{metric} {value:.3g}" for value in wanted_values if value not in feasible_values]
     if left_out:
         logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
-    return grid(kept_values, kept)
+    return grid(feasible_values, feasible)
 
 
 def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:
-    """Return the same with another τ, if one is given."""
+    """Return the table with another τ, if one is given."""
     return coarse if threshold is None else replace(coarse, request=replace(coarse.request, threshold=threshold))
 
 

@@ -1,19 +1,18 @@
-"""One cell of a table of client settings: a small study of one strategy on proxy clients, over the clients' settings.
+"""Tuning of the cells of a client-settings table: each is a small study on proxy clients.
 
-FedCust tunes (rate, batch, epochs) of a cell by a Gaussian process with expected improvement and ends when five
-evaluations bring no gain. Here the cell is a study like any other: its ledger runs trials and logs them, its searcher
-is the configured one. A setting's score is that of the global model after the last round on the balanced proxy rows.
-The strategy is FedAvg unless another is configured, whose own parameters stay as they are.
+    proxy rows ─► grid ─► cells, each after its neighbours: workers on one Ray, or this process ─► one Parquet file
 
-What neighbours in the grid found best is tried first. Evaluations without gain count once the searcher has had its
-random ones: the source does not say whether these count, and a search that ended among them would be no search.
+FedCust tunes (rate, batch, epochs) of a cell by a Gaussian process with expected improvement and stops after five
+evaluations without improvement. Here a cell is an ordinary study: its ledger runs and logs trials, its searcher is the
+configured one. A setting's score is that of the global model after the last round on the balanced proxy rows. The
+strategy is FedAvg unless another is configured, whose own parameters are fixed.
 
-A table of client settings from its grid to its file: what is tuned already is read, the rest is tuned.
+The best settings of neighbouring cells are tried first. Evaluations without improvement are counted only after the
+searcher's random ones: the source does not say whether these count, and a search that stopped among them would be no
+search.
 
-    proxy rows ─► grid ─► cells, each after its neighbours: workers on one Ray, or this process ─► one Parquet
-
-The log of a cell is a folder of its own beside the table, named by a digest of all that decides it. So a tuner that was
-killed goes on where it was, and another grid or other settings over the same table find what they have in common.
+The log of a cell is a separate folder beside the table, named by a digest of everything that determines the cell. So an
+interrupted tuning resumes, and another grid or other settings for the same table reuse the cells they have in common.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ Setting = tuple[float, int, int]
 
 @dataclass(frozen=True)
 class CellTuning:
-    """What all cells of a table share.
+    """The settings that all cells of a table share.
 
     Attributes:
-        config: Model, training, search and seed; of its federation nothing is read.
+        config: Model, training, search and seed; its federation is not read.
         proxy: Rows that no client holds.
         model: Of the clients.
         num_clients: Proxy clients of a cell.
-        patience: Evaluations without gain that end a cell.
+        patience: Evaluations without improvement that end a cell.
         metric: Of the table's first axis.
     """
 
@@ -91,27 +90,37 @@ class CellTuning:
     metric: str = HETEROGENEITY
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the result of every cell."""
-        whole = self.config.identity()
+        """Return everything that determines the results of all cells."""
+        document = self.config.identity()
         searched = ("kind", "budget", "generation_size", "client_ranges")
-        search = {name: whole["search"][name] for name in searched}
+        search = {name: document["search"][name] for name in searched}
         if self.config.search.kind == "grid":
             search["grid_points"] = self.config.search.grid_points
-        training = {name: value for name, value in whole["training"].items() if name != "test_fraction"}
-        own: dict[str, Any] = {"num_clients": self.num_clients, "patience": self.patience, "proxy": self.proxy.digest()}
+        training = {name: value for name, value in document["training"].items() if name != "test_fraction"}
+        cell_settings: dict[str, Any] = {
+            "num_clients": self.num_clients,
+            "patience": self.patience,
+            "proxy": self.proxy.digest(),
+        }
         code = dict(federation_code(self.config))  # of the user's own model, and metric
         if self.metric not in METRICS:
             code[self.metric] = code_digests(self.metric)
         if code:
-            own["code"] = code
+            cell_settings["code"] = code
         if self.config.strategy:
-            own["strategy"] = dict(self.config.strategy)
-        return {**own, "model": whole["model"], "training": training, "search": search, "seed": whole["seed"]}
+            cell_settings["strategy"] = dict(self.config.strategy)
+        return {
+            **cell_settings,
+            "model": document["model"],
+            "training": training,
+            "search": search,
+            "seed": document["seed"],
+        }
 
     def digest(self, place: CellPosition, first: Sequence[Any]) -> str:
-        """Return the SHA-256 of all that decides a cell: what is shared, its place, and what stands for its neighbours.
+        """Return the hexadecimal SHA-256 of everything that determines a cell.
 
-        In hexadecimal.
+        That is the shared settings, its position, and the identifiers of the neighbours whose settings it tries first.
         """
         row = [] if place.row is None else [asdict(place.row)]
         text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first), *row], sort_keys=True)
@@ -120,14 +129,14 @@ class CellTuning:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What was found for a cell.
+    """The tuning result of a cell.
 
     Attributes:
-        cell: Its place, with the heterogeneity that its clients have, and the best settings.
-        score: Of these, in [0, 1].
-        trials: Settings that were evaluated.
+        cell: Its position, with its clients' actual heterogeneity, and the best settings.
+        score: Of the best settings, in [0, 1].
+        trials: Number of evaluated settings.
         failed: How many of them failed.
-        repeated_rows: Training rows of proxy clients that an earlier one of them holds.
+        repeated_rows: Training rows of proxy clients that an earlier proxy client holds as well.
     """
 
     cell: SettingsCell
@@ -142,22 +151,22 @@ class CellResult:
         return self.cell.learning_rate, self.cell.batch_size, self.cell.local_epochs
 
     def beside(self) -> dict[str, Any]:
-        """Return what a table's file tells of the cell beside its settings."""
+        """Return the fields that a table's file stores in addition to the cell's settings."""
         return {name: value for name, value in asdict(self).items() if name != "cell"}
 
     def document(self) -> dict[str, Any]:
-        """Return the result for JSON."""
+        """Return the result as a JSON-serialisable dictionary."""
         return asdict(self)
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> CellResult:
-        """Read what `document` returned."""
+        """Return the result from a dictionary made by `document`."""
         return cls(**{**document, "cell": SettingsCell(**document["cell"])})
 
 
 @dataclass(frozen=True)
 class _ScoreAtEnd(Objective):
-    """The score after the last round, in place of the mean of the last five."""
+    """The score after the last round, in place of the mean over the last five."""
 
     def fitness(self, trial: Trial, view: View) -> float:
         scores = trial.scores("" if view == "own" else "clean_")
@@ -172,18 +181,18 @@ def tune_cell(
     folder: Path,
     told: Callable[[Trial, bool], None] | None = None,
 ) -> CellResult:
-    """Tune a cell, or the rest of it, to the end, and write what was found to its folder.
+    """Tune a cell, resuming an earlier run, and write the result to its folder.
 
     Args:
-        tuning: What all cells share.
-        place: Of this one.
-        first: Settings that are tried first.
-        digest: Of all that decides its results.
-        folder: Of its log, absolute; for this process alone.
-        told: Of each trial, and whether it was in the log.
+        tuning: The shared settings.
+        place: The cell's position.
+        first: Settings to try first.
+        digest: Of everything that determines its results.
+        folder: Of its log, absolute; used by this process alone.
+        told: Called with each trial, and whether it was in the log.
 
     Raises:
-        ConfigurationError: If the proxy rows do not reach, or every setting failed.
+        ConfigurationError: If there are too few proxy rows, or if every setting failed.
     """
     clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, tuning.config.seed)
     name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
@@ -206,17 +215,17 @@ def tune_federation(
     data_digest: str,
     told: Callable[[Trial, bool], None] | None = None,
 ) -> list[Trial]:
-    """Tune the one setting of a federation's clients, or the rest of it, and return the trials in order.
+    """Tune one setting for all clients of a federation, resuming an earlier run; return the trials in order.
 
     Args:
-        federation: Whose clients train, and whose test parts score.
-        config: Of the study.
-        patience: Evaluations without gain that end it.
-        first: Settings that are tried first.
-        digest: Of all that decides the results.
-        folder: Of its log, absolute; for this process alone.
+        federation: Its clients train, and their test parts score.
+        config: The study's configuration.
+        patience: Evaluations without improvement that end the search.
+        first: Settings to try first.
+        digest: Of everything that determines the results.
+        folder: Of its log, absolute; used by this process alone.
         data_digest: Of the rows.
-        told: Of each trial, and whether it was in the log.
+        told: Called with each trial, and whether it was in the log.
     """
     facts = study_facts(config, federation)
     at_end = _ScoreAtEnd("accuracy", facts.num_rounds)
@@ -229,7 +238,7 @@ def tune_federation(
 
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
-    """Return the configuration of a cell's study: all proxy clients train in each round, with what is drawn alone."""
+    """Return the configuration of a cell's study, in which all proxy clients train in each round."""
     changed = {"test_fraction": test_share(place, tuning.proxy), "fraction_train": 1.0, "level_off": False}
     training = tuning.config.training.model_copy(update=changed)
     federation = tuning.config.federation.model_copy(
@@ -248,58 +257,58 @@ def search_setting(
     seed: int,
     strategy: StrategySpec = BASELINE,
 ) -> list[Trial]:
-    """Evaluate settings of a strategy's clients until the budget is spent or the last ones brought no gain.
+    """Evaluate clients' settings until the budget is spent or the latest ones bring no improvement.
 
-    The space is that of FedAvg's settings: what is proposed there is tried with the strategy.
+    The search space is that of FedAvg's settings; each proposal is tried with the strategy.
     """
     space = study_space(config.search, ledger.facts)
     specs = [
         FedAvgSpec(client_learning_rate=rate, client_batch_size=batch, client_local_epochs=epochs)
         for rate, batch, epochs in first
     ]
-    near = [found for spec in specs if (found := space.nearest(spec)) is not None]
-    searcher = new_searcher(SearchTask(space, seed, config.search, ledger.facts.num_rounds, near, references=()))
-    least = num_random(config.search.budget, config.search.generation_size) + patience
+    nearest = [point for spec in specs if (point := space.nearest(spec)) is not None]
+    searcher = new_searcher(SearchTask(space, seed, config.search, ledger.facts.num_rounds, nearest, references=()))
+    min_trials = num_random(config.search.budget, config.search.generation_size) + patience
     trials: list[Trial] = []
     while (left := config.search.budget - len(trials)) > 0:
-        if len(trials) >= least and _without_gain(trials) >= patience:
+        if len(trials) >= min_trials and _num_without_improvement(trials) >= patience:
             break
-        asked = searcher.ask(left)
-        if not asked:
+        proposals = searcher.ask(left)
+        if not proposals:
             break
         generation = 1 + len(trials) // config.search.generation_size
-        tried = [_with_settings(strategy, spec) for spec in asked]
-        new = ledger.run([ledger.facts.trial("search", spec, generation=generation) for spec in tried])
-        searcher.tell([replace(trial, spec=spec) for trial, spec in zip(new, asked, strict=True)])
+        strategies = [_with_settings(strategy, spec) for spec in proposals]
+        new = ledger.run([ledger.facts.trial("search", spec, generation=generation) for spec in strategies])
+        searcher.tell([replace(trial, spec=spec) for trial, spec in zip(new, proposals, strict=True)])
         trials += new
     return trials
 
 
 def _with_settings(strategy: StrategySpec, proposed: StrategySpec) -> StrategySpec:
-    """Return a strategy whose clients train as those of another."""
+    """Return a strategy with the clients' settings of another."""
     return strategy.model_copy(update={name: getattr(proposed, name) for name in CLIENT_PARAMETERS})
 
 
-def _without_gain(trials: Sequence[Trial]) -> int:
-    """Return how many evaluations came after the best, the first of equals."""
+def _num_without_improvement(trials: Sequence[Trial]) -> int:
+    """Return the number of evaluations after the first best one."""
     scores = [trial.fitness for trial in trials]
     return len(scores) - 1 - scores.index(max(scores))
 
 
 def _result(tuning: CellTuning, place: CellPosition, clients: ProxyClients, trials: Sequence[Trial]) -> CellResult:
-    """Return what the trials of a cell say.
+    """Return the result of a cell's trials.
 
     Raises:
-        ConfigurationError: If every one failed.
+        ConfigurationError: If every trial failed.
     """
     best = best_of(trials)
     heterogeneity = place.heterogeneity(tuning.proxy.num_classes)
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
         raise ConfigurationError(Fault("a setting in the ranges", f"train, and in {where} none did: {trials[0].error}"))
-    found = best.spec.local_training(tuning.config.training.local())
+    settings = best.spec.local_training(tuning.config.training.local())
     return CellResult(
-        SettingsCell(heterogeneity, place.quantity, found.learning_rate, found.batch_size, found.local_epochs),
+        SettingsCell(heterogeneity, place.quantity, settings.learning_rate, settings.batch_size, settings.local_epochs),
         score=best.fitness,
         trials=len(trials),
         failed=sum(trial.status == "failed" for trial in trials),
@@ -312,13 +321,13 @@ DIGEST_DIGITS = 10
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell that is to be tuned.
+    """A cell to be tuned.
 
     Attributes:
-        place: In the grid.
-        digest: Of all that decides its result.
+        place: Its position in the grid.
+        digest: Of everything that determines its result.
         folder: Of its log.
-        after: The cells before it, by position, whose best settings it tries first.
+        after: Indices of the earlier cells whose best settings it tries first.
         known: Settings of cells tuned elsewhere that it tries as well.
     """
 
@@ -331,13 +340,13 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class TuningDisplay:
-    """What a command shows while a table is tuned; every part is optional.
+    """Optional progress callbacks of the tuning of a table.
 
     Attributes:
-        known: Told once all cells, and the positions of those that are tuned already.
-        begun: The cell of a position begins, or begins again.
-        ended: It ended.
-        tick: Called about twice a second where cells are tuned side by side, and after each trial where not.
+        known: Called once with all cells, and the indices of those that are already tuned.
+        begun: Called with the index of a cell that starts or restarts.
+        ended: Called with the index of a cell that ended.
+        tick: Called about twice a second if cells are tuned in parallel, else after each trial.
     """
 
     known: Callable[[Sequence[PlannedCell], Sequence[int]], None] = lambda _cells, _known: None
@@ -348,7 +357,7 @@ class TuningDisplay:
 
 @dataclass(frozen=True)
 class TunedTable:
-    """A table that is written.
+    """A table that has been written.
 
     Attributes:
         path: Its file.
@@ -369,26 +378,26 @@ def folder_of(table: Path) -> Path:
 def plan_cells(
     tuning: CellTuning, cells: Sequence[CellPosition], folder: Path, known: Mapping[CellPosition, Setting] | None = None
 ) -> list[PlannedCell]:
-    """Return what is to be tuned, each cell after those that it begins with.
+    """Return the cells to tune, each after those whose settings it tries first.
 
     Args:
-        tuning: What all cells share.
-        cells: Their places, in the order of the grid.
+        tuning: The shared settings.
+        cells: Their positions, in the order of the grid.
         folder: Of the table's logs.
-        known: The settings of cells that stay as they are.
+        known: The settings of cells that are not tuned again.
     """
     known = known or {}
     first = warm_started_by(cells, list(known))
     planned: list[PlannedCell] = []
     positions: dict[CellPosition, int] = {}
     for place in cells:
-        after = tuple(positions[near] for near in first[place] if near in positions)
-        given = tuple(known[near] for near in first[place] if near in known)
-        digest = tuning.digest(place, [*given, *(planned[position].digest for position in after)])
+        after = tuple(positions[neighbour] for neighbour in first[place] if neighbour in positions)
+        known_settings = tuple(known[neighbour] for neighbour in first[place] if neighbour in known)
+        digest = tuning.digest(place, [*known_settings, *(planned[position].digest for position in after)])
         heterogeneity = place.heterogeneity(tuning.proxy.num_classes)
         name = f"heterogeneity_{heterogeneity:.2f},quantity_{place.quantity}-{digest[:DIGEST_DIGITS]}"
         positions[place] = len(planned)
-        planned.append(PlannedCell(place, digest, folder / "cells" / name, after, given))
+        planned.append(PlannedCell(place, digest, folder / "cells" / name, after, known_settings))
     return planned
 
 
@@ -401,38 +410,38 @@ def tune_table(
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
 ) -> dict[CellPosition, CellResult]:
-    """Tune all cells, or those that are left, and return what was found for each.
+    """Tune all cells that are not tuned yet, and return the result of each.
 
     Raises:
         UserError: If the folder can't be used, or a cell can't be tuned.
-        EngineError: If a cell was lost to the machinery.
+        EngineError: If a cell was lost to an infrastructure failure.
     """
-    with _opened(folder):
-        found = {position: result for position, cell in enumerate(planned) if (result := stored_result(cell))}
-        display.known(planned, list(found))
-        for position, end in _run_all(tuning, planned, found, display, parallel, verbose, search_path):
+    with _locked_folder(folder):
+        results = {position: result for position, cell in enumerate(planned) if (result := stored_result(cell))}
+        display.known(planned, list(results))
+        for position, end in _run_all(tuning, planned, results, display, parallel, verbose, search_path):
             if end.status == "failed":
                 raise ConfigurationError(end.error or "a cell failed")
             result = stored_result(planned[position])
             if end.status == "lost" or result is None:
                 raise EngineError(f"cell {planned[position].folder.name} was lost: {end.error}")
-            found[position] = result
+            results[position] = result
             display.ended(position)
-    return {cell.place: found[position] for position, cell in enumerate(planned)}
+    return {cell.place: results[position] for position, cell in enumerate(planned)}
 
 
 def write_tuned(
     path: Path, results: Sequence[CellResult], provenance: Mapping[str, Any], threshold: float | None
 ) -> TunedTable:
-    """Write the table of some cells, a full grid, with what is told of each beside, and return it."""
+    """Write and return the table of cells, which form a full grid, with the provenance and each cell's result."""
     table = SettingsTable(tuple(result.cell for result in results), threshold)
-    told = {**provenance, "cells": [result.beside() for result in results]}
-    write_settings_table(path, table, told)
-    return TunedTable(path, table, told)
+    described = {**provenance, "cells": [result.beside() for result in results]}
+    write_settings_table(path, table, described)
+    return TunedTable(path, table, described)
 
 
 def stored_result(cell: PlannedCell) -> CellResult | None:
-    """Return what an earlier command found for a cell; None if it did not get that far."""
+    """Return the stored result of a cell; None if there is none."""
     try:
         return CellResult.of(read_json_object(cell.folder / RESULT_FILE))
     except (OSError, ValueError, TypeError, KeyError):
@@ -440,8 +449,8 @@ def stored_result(cell: PlannedCell) -> CellResult | None:
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[None]:
-    """Hold the folder of a table's logs, made if missing."""
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder of a table's logs, created if missing."""
     with ExitStack() as stack:
         try:
             stack.enter_context(folder_made(folder))
@@ -454,7 +463,7 @@ def _opened(folder: Path) -> Iterator[None]:
 def run_cell(
     tuning: CellTuning, cell: PlannedCell, before: Sequence[PlannedCell], told: Callable[[], None] = lambda: None
 ) -> StudyEnd:
-    """Tune one cell, whatever its end is; only an interruption leaves this function as an error."""
+    """Tune one cell, and return how it ended; only an interruption raises an exception."""
     with cheap_collections():
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
@@ -462,7 +471,7 @@ def run_cell(
             with folder_lock(cell.folder):
                 for name in ("", "trials", "checkpoints"):
                     remove_unfinished(cell.folder / name)
-                results = [result for each in before if (result := stored_result(each)) is not None]
+                results = [result for earlier in before if (result := stored_result(earlier)) is not None]
                 first = [*cell.known, *(result.setting for result in results)]
                 tune_cell(tuning, cell.place, first, cell.digest, cell.folder, lambda _trial, _known: told())
             end = StudyEnd("completed")
@@ -475,7 +484,7 @@ def run_cell(
 
 
 class CellWorker:
-    """Tunes cells, one after the other, in a process of its own."""
+    """A worker that tunes cells, one after the other, in a process of its own."""
 
     def __init__(self, environment: Mapping[str, str], search_path: tuple[str, ...], tuning: CellTuning) -> None:
         import os
@@ -499,7 +508,7 @@ def _run_all(
     verbose: bool,
     search_path: tuple[str, ...],
 ) -> Iterator[tuple[int, StudyEnd]]:
-    """Tune what is not found yet, in this process or by workers on one Ray, and yield each position with its end."""
+    """Tune the cells without a result, in this process or on Ray, and yield each index with its end."""
     pending = [position for position in range(len(planned)) if position not in found]
     if not pending:
         return
@@ -517,12 +526,12 @@ def _run_all(
     from fedscout.engine.runtime.ray import ray_runtime
 
     with ray_runtime(engine, verbose) as ray:
-        at_once = parallel or min(len(pending), workers.cluster_cpus(ray).driver_cpus)
+        num_parallel = parallel or min(len(pending), workers.cluster_cpus(ray).driver_cpus)
         settings = (workers.worker_environment(), search_path, ray.put(tuning))
         places = {position: place for place, position in enumerate(pending)}
         after = [[places[near] for near in planned[position].after if near in places] for position in pending]
         cells = [(planned[position], near) for position, near in zip(pending, before, strict=True)]
         with closing(workers.StudyWorkerPool(ray, *settings, worker=CellWorker)) as pool:
-            ends = pool.run(cells, at_once, lambda place: display.begun(pending[place]), display.tick, after)
+            ends = pool.run(cells, num_parallel, lambda place: display.begun(pending[place]), display.tick, after)
             for place, end in ends:
                 yield pending[place], end

@@ -1,1 +1,1 @@
-"""Data sets: files and tables as they are published, columns, encodings, images and texts."""
+"""Data sets: published files, the user's own tables, column types, encodings, images and texts."""

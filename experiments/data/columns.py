@@ -1,42 +1,30 @@
-"""Columns of a table: kinds, roles, codes for missing values, and what became of each.
+"""Columns of a table: types, roles, suspected codes for missing values, and the record of how each is used.
 
-What the cells of a table mean: a column of numbers, or a column of categories.
+Types. A column is numeric if all its non-missing cells are numbers, or all are `true` or `false` (1 and 0); otherwise
+it is categorical. A cell is missing if it is empty (`table_files.py`) or holds one of the words in `MISSING`, whatever
+its storage type. Ambiguous columns are rejected rather than guessed: dates, numbers with a decimal comma, columns that
+are mostly but not entirely numbers, infinite values, columns without a value. In a real federation, clients agree on
+this schema before any computation.
 
-A column is taken as numbers if all its cells that are not missing are numbers, or all are `true` or `false` (1 and 0);
-else as categories. A cell is missing if it has no content (`table_files.py`) or one of the words `MISSING`, however it
-was stored. What is neither is refused rather than guessed: dates, numbers with a decimal comma, columns that are mostly
-but not all numbers, values that are infinite, columns without a value. In a real federation clients agree on this
-schema before anything is computed.
+Dates. A column of dates or times of day is split into numeric parts. Each client parses only its own rows, so the
+clients must agree in advance that the column holds dates, on the order of day, month and year, and on the parts that
+are used. Time zones are not converted: 10:30 stays 10:30. Day-month-year and month-day-year are distinguished by
+numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day. A
+month may have its English name (`12 Mar 2024`, `March 12, 2024`); the year then needs four digits, as `12 Mar 24` is
+ambiguous.
 
-Which column of a table is the label, which the client, and what these two tell.
+Number formats. One format applies to the whole column, so that all clients parse their rows identically. It is inferred
+from all cells: the prefix (a currency) and suffix (a unit or %) of most cells, and the grouping of digits. A range is
+read as its midpoint. `1,234` may mean 1234 or 1.234: such a column has no format unless other cells resolve the
+ambiguity.
 
-What became of a table's columns, for the record and for people, and the key that overrules it.
+Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspected, not replaced;
+`federation.missing_values` declares them. A number in `NUMBERS` is suspected if at least three cells hold it and it is
+farther from all other values than their range, or is negative while no other value is.
 
-From a column of dates or times of day to its parts, which are numbers.
-
-A client reads its own rows alone: what must be agreed on beforehand is that the column holds dates, the order in which
-day, month and year are written, and which parts are told. Zones are not converted: 10:30 is 10:30 wherever it was.
-Day-month-year and month-day-year are told apart by the numbers beyond twelve; where there are none, a date with slashes
-begins with the month and one with points or dashes with the day. A month may have its English name (`12 Mar 2024`,
-`March 12, 2024`); the year then has four digits, as of `12 Mar 24` nobody knows which number is the day.
-
-Arguments that messages propose, as they are typed in a shell: quoted where the shell or YAML needs it.
-
-How messages name a row of a table: by its place in the file that it is from, whatever was left out before it.
-
-Messages are made where a cell is looked at, which knows the place of the row in the table alone; `rows_from` says for
-the time of a load where the rows of the table are from.
-
-Columns of numbers as people write them: thousands, decimal commas, units, percent, ranges, and truth values.
-
-A form is one for the whole column, so that every client reads its own rows alike, and is found from all cells: the
-prefix (a currency) and suffix (a unit or %) that most cells have, and how their digits are grouped. A range is read as
-its middle. `1,234` alone may be one thousand or one and a bit: such a column has no form unless other cells tell.
-
-Codes that stand for a missing value beside plausible ones: -9999, 999, `unknown`. They are suspected, not replaced.
-
-A number of the list is suspected if three cells hold it or more, and it lies farther from all other values than these
-spread, or is negative where no other value is. What it is meant for is said by `federation.missing_values`.
+Messages name a row by its position in its source file, regardless of rows dropped earlier. The code that inspects a
+cell has only the position in the table; `rows_of_files` and `rows_kept` provide the origin of the rows during a load.
+Arguments that messages propose are quoted where the shell or YAML requires it.
 """
 
 from __future__ import annotations
@@ -71,18 +59,18 @@ WORDS_OF_YAML = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
 
 
 def text_argument(key: str, value: str) -> str:
-    """Return `federation.KEY=VALUE` of a key that takes text."""
+    """Return the argument `federation.KEY=VALUE` for a text-valued key."""
     return shlex.quote(f"federation.{key}={_quoted(value)}")
 
 
 def list_argument(key: str, *values: str) -> str:
-    """Return `federation.KEY=[VALUE, …]`; without quotes where the values are plain, as shells take brackets."""
+    """Return the argument `federation.KEY=[VALUE, …]`; unquoted if all values are plain, as shells accept brackets."""
     argument = f"federation.{key}=[{','.join(map(_quoted, values))}]"
     return argument if all(map(_is_plain, values)) else shlex.quote(argument)
 
 
 def column_key(name: str, kind: str) -> str:
-    """Return the argument that says of which kind a column is."""
+    """Return the argument that sets the kind of a column."""
     if PLAIN_NAME.fullmatch(name):
         return f"federation.columns.{name}={kind}"
     return shlex.quote(f"federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}")
@@ -98,7 +86,7 @@ def _is_plain(value: str) -> bool:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where rows are from: how many each file holds, and which stayed; nothing means one file, and all."""
+    """Origin of the rows: row counts by file, and the rows kept; by default one file and all rows."""
 
     files: Sequence[tuple[str, int]] = ()
     kept: IntArray | None = None
@@ -110,10 +98,10 @@ _ORIGIN: ContextVar[_Origin] = ContextVar("origin", default=_ONE_FILE)
 
 @contextmanager
 def rows_of_files(files: Sequence[tuple[str, int]]) -> Iterator[None]:
-    """Name rows by file while this lasts.
+    """Name rows by file within this context.
 
     Args:
-        files: Name and number of rows of each, in the order of the table.
+        files: Name and number of rows of each file, in table order.
     """
     token = _ORIGIN.set(_Origin(files))
     try:
@@ -124,10 +112,10 @@ def rows_of_files(files: Sequence[tuple[str, int]]) -> Iterator[None]:
 
 @contextmanager
 def rows_kept(kept: IntArray | None) -> Iterator[None]:
-    """Name rows of a table of which some stayed by their places before, while this lasts.
+    """Name the rows of a filtered table by their original positions within this context.
 
     Args:
-        kept: The place of each; None where all stayed.
+        kept: Original position of each remaining row; None if no row was removed.
     """
     token = _ORIGIN.set(replace(_ORIGIN.get(), kept=kept))
     try:
@@ -137,23 +125,23 @@ def rows_kept(kept: IntArray | None) -> Iterator[None]:
 
 
 def row_name(row: int) -> str:
-    """Return such as `row 7`, or `row 2 of north/train.csv`.
+    """Return the name of a row, such as `row 7` or `row 2 of north/train.csv`.
 
     Args:
-        row: Its place in the table, from 0.
+        row: Position in the table, from 0.
     """
     origin = _ORIGIN.get()
-    place = int(row if origin.kept is None else origin.kept[row])
+    position = int(row if origin.kept is None else origin.kept[row])
     if not origin.files:
-        return f"row {place + 1}"
+        return f"row {position + 1}"
     ends = np.cumsum([num_rows for _, num_rows in origin.files])
-    file = int(np.searchsorted(ends, place, side="right"))
+    file = int(np.searchsorted(ends, position, side="right"))
     start = int(ends[file - 1]) if file else 0
-    return f"row {place - start + 1} of {origin.files[file][0]}"
+    return f"row {position - start + 1} of {origin.files[file][0]}"
 
 
 def file_of_rows(rows: IntArray) -> list[str]:
-    """Return the file of each row of the table; nothing where there is one file."""
+    """Return the source file of each row; an empty list if there is one file only."""
     files = _ORIGIN.get().files
     ends = np.cumsum([num_rows for _, num_rows in files])
     return [files[place][0] for place in np.searchsorted(ends, rows, side="right").tolist()] if files else []
@@ -175,10 +163,10 @@ BLOCK_ROWS = 100_000  # between two of which signals are heard
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers.
+    """A numeric column.
 
     Attributes:
-        name: What the file calls it.
+        name: Column name in the file.
         numbers: float64, NaN where missing, at most `LARGEST_NUMBER` in magnitude, shape `(num_rows,)`.
     """
 
@@ -187,18 +175,18 @@ class NumberColumn:
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
-        """Where a cell is empty, shape `(num_rows,)`."""
+        """Mask of missing cells, shape `(num_rows,)`."""
         return np.isnan(self.numbers)
 
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of categories.
+    """A categorical column.
 
     Attributes:
-        name: What the file calls it.
-        codes: Positions in `categories`, -1 where missing, shape `(num_rows,)`.
-        categories: The distinct ones, in alphabetical order.
+        name: Column name in the file.
+        codes: Indices into `categories`, -1 where missing, shape `(num_rows,)`.
+        categories: Distinct values, in alphabetical order.
     """
 
     name: str
@@ -207,7 +195,7 @@ class CategoryColumn:
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
-        """Where a cell is empty, shape `(num_rows,)`."""
+        """Mask of missing cells, shape `(num_rows,)`."""
         return self.codes < 0
 
 
@@ -217,16 +205,16 @@ Column = NumberColumn | CategoryColumn
 def typed_columns(
     dataset: str, table: pa.Table, names: Sequence[str], categories: Sequence[str] = ()
 ) -> tuple[Column, ...]:
-    """Return some columns of a table with their meaning.
+    """Return columns of a table as numeric or categorical columns.
 
     Args:
-        dataset: The data set's name, for messages.
-        table: Plain columns of text, numbers or moments in time.
-        names: The columns wanted, in order.
-        categories: Those of them that are categories although their cells may be numbers.
+        dataset: Name of the data set, for messages.
+        table: Plain columns of text, numbers or timestamps.
+        names: Columns to return, in order.
+        categories: Those of them that are categorical even if their cells are numbers.
 
     Raises:
-        DataError: With all columns that can't be used, and how to leave them out.
+        DataError: Lists all unusable columns and how to drop them.
     """
     columns: list[Column] = []
     faults: dict[str, str] = {}
@@ -243,13 +231,13 @@ def typed_columns(
 
 
 def first_faults(faults: list[str]) -> list[str]:
-    """Return the first faults of columns, and how many more there are."""
+    """Return the first `NUM_FAULTS_SHOWN` faults of columns, and the number of remaining ones."""
     num_more = len(faults) - NUM_FAULTS_SHOWN
     return faults if num_more <= 0 else [*faults[:NUM_FAULTS_SHOWN], f"and {num_more} more columns with such a fault"]
 
 
 def as_numbers(cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """Return cells as numbers, NaN where one is missing or no number; truth values alone are 0 and 1.
+    """Return cells as numbers, NaN where missing or not numeric; cells that are all truth values become 0 and 1.
 
     Args:
         cells: Plain cells, texts or numbers.
@@ -268,7 +256,7 @@ def as_numbers(cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 
 
 def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
-    """Return the number that each text writes, NaN where it writes none."""
+    """Return the number that each text represents, NaN if it is not numeric."""
     import pandas as pd
 
     blocks = [pd.Series(texts[start : start + BLOCK_ROWS], dtype="str") for start in range(0, len(texts), BLOCK_ROWS)]
@@ -277,10 +265,10 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
 
 
 def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
-    """Return a column as numbers because somebody says that it is one: words are missing, decimal commas are read.
+    """Return a column that the user declares numeric: words count as missing, decimal commas are accepted.
 
     Raises:
-        ValueError: If no cell is a number, or one is too large; the text follows the column's name.
+        ValueError: If no cell is a number, or one is too large; the message is to follow the column's name.
     """
     codes, values = distinct_cells(present_cells(cells))
     points = [value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value for value in values]
@@ -291,33 +279,35 @@ def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is one of text."""
+    """Return whether an Arrow type is a text type."""
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
-    """Return for each cell the position of its text among those that differ, -1 where it is null, and these texts."""
+    """Return for each cell the index of its text among the distinct texts, -1 where null, and these texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     # The texts that differ may be more than 32-bit offsets reach.
     wide = pc.cast(cells, pa.large_string()) if is_text(cells.type) else cells
-    places: dict[str, int] = {}
+    index_by_text: dict[str, int] = {}
     codes = [np.empty(0, np.int64)]
     for start in range(0, len(wide), BLOCK_ROWS):
         encoded = pc.dictionary_encode(wide.slice(start, BLOCK_ROWS)).combine_chunks()
-        own = [places.setdefault(str(value), len(places)) for value in encoded.dictionary.to_pandas()]
-        of_block = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
-        codes.append(np.array([*own, -1])[of_block])
-    return np.concatenate(codes), [*places]
+        block_indices = [
+            index_by_text.setdefault(str(value), len(index_by_text)) for value in encoded.dictionary.to_pandas()
+        ]
+        block_codes = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
+        codes.append(np.array([*block_indices, -1])[block_codes])
+    return np.concatenate(codes), [*index_by_text]
 
 
 def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
-    """Return what `distinct_cells` does, of cells that name something: a text is its own name, so `007` is not `7`.
+    """Return `distinct_cells` of cells that are names: texts are compared literally, so `007` differs from `7`.
 
-    In a column of floating-point numbers 6.0 is the name `6`, as gaps make a library store whole numbers so.
+    In a floating-point column 6.0 has the name `6`, as libraries store integers as floats if values are missing.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -330,7 +320,7 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
 
 def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return plain cells with null in place of the words that mean a missing one."""
+    """Return plain cells with the `MISSING` words replaced by null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -340,39 +330,39 @@ def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None] = ()) -> pa.Table:
-    """Return a table with nothing in the cells that hold one of some values, whatever their type and case.
+    """Return a table with null in the cells that equal one of the values, regardless of type and case.
 
     Args:
         table: Plain cells.
-        values: Texts; those that are numbers stand for all cells of that number.
-        kept: Columns that stay as they are.
+        values: Texts; a numeric one matches all cells of the same number.
+        kept: Columns left unchanged.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     words = {value.lower() for value in values}
     numbers = numbers_of_texts([*values])
-    for place, name in enumerate(table.column_names if values else ()):
+    for position, name in enumerate(table.column_names if values else ()):
         if name in kept:
             continue
         codes, texts = distinct_cells(table[name])
-        gone = np.array([text.lower() in words for text in texts], dtype=np.bool_)
-        gone |= np.isin(numbers_of_texts(texts), numbers[~np.isnan(numbers)])
-        mask = pa.array(np.append(gone, False)[codes])
-        table = table.set_column(place, table.schema.field(place), pc.if_else(mask, None, table[name]))
+        is_missing = np.array([text.lower() in words for text in texts], dtype=np.bool_)
+        is_missing |= np.isin(numbers_of_texts(texts), numbers[~np.isnan(numbers)])
+        mask = pa.array(np.append(is_missing, False)[codes])
+        table = table.set_column(position, table.schema.field(position), pc.if_else(mask, None, table[name]))
     return table
 
 
 def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -> Column:
-    """Return one column with its meaning.
+    """Return a column as a numeric or categorical column.
 
     Args:
-        name: What the file calls it.
-        cells: Plain.
-        is_category: Whether it is one of categories although its cells may be numbers.
+        name: Column name in the file.
+        cells: Plain cells.
+        is_category: Whether the column is categorical even if its cells are numbers.
 
     Raises:
-        ValueError: With what must hold and does not, as it follows the column's name.
+        ValueError: If the column is unusable; the message is to follow the column's name.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -391,34 +381,34 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     if np.count_nonzero(is_number) == len(cells) - cells.null_count:
         return NumberColumn(name, _checked(numbers, cells))
     codes, values = distinct_cells(cells)
-    _refuse_lookalikes(codes, values, is_number)
+    _reject_ambiguous_cells(codes, values, is_number)
     return _category_of_codes(name, codes, values)
 
 
 def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    wrong = np.flatnonzero(np.abs(numbers) > LARGEST_NUMBER)
-    if len(wrong):
-        others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    too_large = np.flatnonzero(np.abs(numbers) > LARGEST_NUMBER)
+    if len(too_large):
+        remainder = f" and in {len(too_large) - 1} more" if len(too_large) > 1 else ""
         raise ValueError(
             f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, "
-            f"got {shown(str(cells[wrong[0]]))} in {row_name(wrong[0])}{others}"
+            f"got {shown(str(cells[too_large[0]]))} in {row_name(too_large[0])}{remainder}"
         )
     return numbers
 
 
-def _refuse_lookalikes(codes: IntArray, values: list[str], is_number: npt.NDArray[np.bool_]) -> None:
-    """Refuse cells that mean numbers or dates but do not read as such."""
+def _reject_ambiguous_cells(codes: IntArray, values: list[str], is_number: npt.NDArray[np.bool_]) -> None:
+    """Reject cells that represent numbers or dates but do not parse as numbers."""
     is_word = ~is_number & (codes >= 0)
     row = int(np.argmax(is_word))
-    word = shown(values[codes[row]])
-    words = [values[code] for code in np.unique(codes[is_word]).tolist()]
-    if all(map(DECIMAL_COMMA.fullmatch, words)):
-        raise ValueError(f"must hold numbers with a decimal point, got {word} in {row_name(row)}")
-    if all(map(DATE.fullmatch, words)):
-        raise ValueError(f"must hold numbers or categories, got a date such as {word} in {row_name(row)}")
+    example = shown(values[codes[row]])
+    distinct_words = [values[code] for code in np.unique(codes[is_word]).tolist()]
+    if all(map(DECIMAL_COMMA.fullmatch, distinct_words)):
+        raise ValueError(f"must hold numbers with a decimal point, got {example} in {row_name(row)}")
+    if all(map(DATE.fullmatch, distinct_words)):
+        raise ValueError(f"must hold numbers or categories, got a date such as {example} in {row_name(row)}")
     if np.count_nonzero(is_number) > np.count_nonzero(is_word):
         raise ValueError(
-            f"must hold numbers alone, as most of its cells are numbers, got {word} in {row_name(row)} and words "
+            f"must hold numbers alone, as most of its cells are numbers, got {example} in {row_name(row)} and words "
             f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells"
         )
 
@@ -441,18 +431,18 @@ ROWS_AT_ONCE = 1_000_000  # between two of which signals are heard
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """What the columns of a table are for.
+    """Roles of the columns of a table.
 
     Attributes:
-        label: The column to predict.
-        client: The column that names each row's natural client, or None.
-        never_features: Columns that describe a row without being a feature; all others become features, apart from
-            the label, the client and the group.
-        categories: Columns whose cells are categories even if they are numbers.
-        dropped: Columns that the user leaves out; each must exist.
-        group: The column that names what each row belongs to, or None.
-        quantity: Whether the label is a quantity, and no class.
-        classes: Whether somebody says that the label's values are classes, even if they look like a quantity.
+        label: Column to predict.
+        client: Column with the natural client of each row, or None.
+        never_features: Columns that describe a row without being a feature; all others become features, except the
+            label, the client and the group.
+        categories: Columns that are categorical even if their cells are numbers.
+        dropped: Columns excluded by the user; each must exist.
+        group: Column with the group of each row, or None.
+        quantity: Whether the label is a regression target rather than a class.
+        classes: Whether the user declares the label's values to be classes, even if they look like a regression target.
     """
 
     label: str
@@ -468,7 +458,7 @@ class ColumnRoles:
         """Return the columns of a table that become features.
 
         Args:
-            name: The data set's name, for messages.
+            name: Name of the data set, for messages.
             table: The table.
 
         Raises:
@@ -482,10 +472,10 @@ class ColumnRoles:
 
 
 def check_roles(name: str, table: pa.Table, roles: ColumnRoles) -> None:
-    """Check that label, client, group and dropped ones are columns of the table, and different ones.
+    """Check that the label, client, group and dropped columns exist in the table and differ.
 
     Raises:
-        DataError: With all faults found.
+        DataError: Lists all faults.
     """
     available = listed(table.column_names)
     named = {
@@ -526,7 +516,7 @@ def discrete(name: str, table: pa.Table, column: str) -> TextArray:
     """Return a column of names as text (`distinct_names`).
 
     Args:
-        name: The data set's name, for messages.
+        name: Name of the data set, for messages.
         table: The table.
         column: One of its columns.
 
@@ -538,27 +528,27 @@ def discrete(name: str, table: pa.Table, column: str) -> TextArray:
 
 
 def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[str]]:
-    """Return for each row a position in a list of texts that differ."""
+    """Return for each row an index into the distinct texts, and these texts."""
     positions, values = distinct_names(table[column])
 
     def refuse(wrong: npt.NDArray[np.bool_], must: str, hint: str = "") -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
-            given = values[positions[row]] if positions[row] >= 0 else "nothing"
+            value = values[positions[row]] if positions[row] >= 0 else "nothing"
             raise DataError(
-                Fault(f"column {column!r} of data set {name!r}", f"{must}", f"{shown(given)} in {row_name(row)}{hint}")
+                Fault(f"column {column!r} of data set {name!r}", f"{must}", f"{shown(value)} in {row_name(row)}{hint}")
             )
 
-    nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
-    way = "; federation.unlabelled_rows=drop leaves such rows out"
-    refuse(nameless[positions], "name a class or client or group in every row", way)
-    long = np.array([len(value) > MAX_DISCRETE_LENGTH for value in values])
-    refuse(long[positions], f"hold names of at most {MAX_DISCRETE_LENGTH} characters")
+    is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
+    advice = "; federation.unlabelled_rows=drop leaves such rows out"
+    refuse(is_nameless[positions], "name a class or client or group in every row", advice)
+    is_long = np.array([len(value) > MAX_DISCRETE_LENGTH for value in values])
+    refuse(is_long[positions], f"hold names of at most {MAX_DISCRETE_LENGTH} characters")
     return positions, values
 
 
 def groups_of(name: str, table: pa.Table, column: str | None) -> IntArray | None:
-    """Return the group of each row, in `[0, num_groups)`; None without a column.
+    """Return the group of each row, in `[0, num_groups)`; None without a group column.
 
     Raises:
         DataError: As `discrete`.
@@ -567,17 +557,17 @@ def groups_of(name: str, table: pa.Table, column: str | None) -> IntArray | None
 
 
 def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, tuple[str, ...]]:
-    """Return labels in `[0, num_classes)` and the names of the classes, in their order (`in_order`).
+    """Return labels in `[0, num_classes)` and the class names, ordered by `in_order`.
 
     Raises:
-        DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
-            column looks like a quantity (`are_quantities`) and nobody says that it holds classes.
+        DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the column
+            looks like a regression target (`are_quantities`) and the user does not declare that it holds classes.
     """
     column = roles.label
     blocks = (table[column].slice(start, ROWS_AT_ONCE) for start in range(0, len(table), ROWS_AT_ONCE))
-    _refuse_too_many(name, column, len(table), map(_num_distinct, blocks))  # before each of them is looked at
+    _reject_too_many_classes(name, column, len(table), map(_num_distinct, blocks))  # before each of them is looked at
     positions, values = _distinct(name, table, column)
-    _refuse_too_many(name, column, len(table), [len(values)])
+    _reject_too_many_classes(name, column, len(table), [len(values)])
     names = in_order(values)
     if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
         raise DataError(
@@ -596,22 +586,22 @@ def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, t
                 f"{len(names)}: {names[0]}" if len(names) == 1 else len(names),
             )
         )
-    place = {value: number for number, value in enumerate(names)}
-    return np.array([place[value] for value in values], dtype=np.int64)[positions], tuple(names)
+    index_by_name = {value: number for number, value in enumerate(names)}
+    return np.array([index_by_name[value] for value in values], dtype=np.int64)[positions], tuple(names)
 
 
 def are_quantities(different: npt.NDArray[np.float64], num_rows: int) -> bool:
-    """Whether the different values of a label are too many numbers for the rows that there are to be classes.
+    """Return whether a label has too many distinct numbers for its number of rows to be a class label.
 
     Args:
-        different: NaN where a value is no number.
-        num_rows: That hold them.
+        different: Distinct values; NaN where a value is not numeric.
+        num_rows: Number of rows that hold them.
     """
     if not len(different) or not np.isfinite(different).all():
         return False
     if (different == np.rint(different)).all():
-        most = MANY_CLASSES if len(different) * FEWEST_ROWS_A_CLASS <= num_rows else FEWEST_QUANTITIES
-        return len(different) > max(most, num_rows // FEW_ROWS_A_CLASS)
+        max_classes = MANY_CLASSES if len(different) * FEWEST_ROWS_A_CLASS <= num_rows else FEWEST_QUANTITIES
+        return len(different) > max(max_classes, num_rows // FEW_ROWS_A_CLASS)
     return len(different) > min(FEWEST_QUANTITIES, num_rows // 2)
 
 
@@ -621,8 +611,8 @@ def _num_distinct(cells: pa.ChunkedArray) -> int:
     return int(pc.count_distinct(cells).as_py())
 
 
-def _refuse_too_many(name: str, column: str, num_rows: int, counts: Iterable[int]) -> None:
-    """Refuse a label of which one of these numbers of values is more than there may be classes."""
+def _reject_too_many_classes(name: str, column: str, num_rows: int, counts: Iterable[int]) -> None:
+    """Reject a label for which any of the distinct-value counts exceeds `MOST_CLASSES`."""
     if any(count > MOST_CLASSES for count in counts):
         raise DataError(
             Fault(
@@ -640,7 +630,7 @@ def in_order(names: Collection[str]) -> list[str]:
 
 
 def _spellings_remark(class_names: Sequence[str]) -> str:
-    """Return which classes are one number in two spellings, as joined files may have them; empty if none are."""
+    """Return a remark on classes that spell one number differently, as in joined files; empty if there are none."""
     by_number: dict[Decimal, list[str]] = {}
     for name in filter(PLAIN_NUMBER.fullmatch, class_names):
         by_number.setdefault(Decimal(name), []).append(name)
@@ -649,24 +639,24 @@ def _spellings_remark(class_names: Sequence[str]) -> str:
 
 
 def are_numbers(names: Collection[str]) -> bool:
-    """Whether all names are plain numbers, whose order means something."""
+    """Return whether all names are plain numbers, so that their order is meaningful."""
     return all(PLAIN_NUMBER.fullmatch(name) for name in names)
 
 
 @dataclass(frozen=True)
 class ColumnFate:
-    """What became of a column.
+    """Record of how a column is used.
 
     Attributes:
-        name: What the file calls it.
+        name: Column name in the file.
         kind: number, category, date, text, identifier, constant, empty, label, client, group, or dropped.
-        became: What is done with it.
-        key: What overrules that, as it is written on the command line; nothing where nothing does.
-        suspicion: What it tells of the label that it should not; nothing if it is not suspected.
-        missing_codes: Values that may stand for a missing one.
-        num_missing: Its cells without a value.
-        num_features: Features that a model sees of it.
-        remark: What a reader should know of its values; empty if nothing.
+        became: Description of its use.
+        key: Command-line argument that overrides this use; empty if there is none.
+        suspicion: Description of a suspected label leak; empty if there is none.
+        missing_codes: Values that may encode a missing value.
+        num_missing: Number of missing cells.
+        num_features: Number of model features derived from it.
+        remark: Remark on its values for the user; empty if there is none.
     """
 
     name: str
@@ -681,49 +671,53 @@ class ColumnFate:
 
 
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
-    """Return what became of columns as JSON-able values."""
+    """Return column records as JSON-serializable values."""
     return tuple(asdict(fate) for fate in fates)
 
 
 def all_fates(
     table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate], class_names: Sequence[str] = ()
 ) -> list[ColumnFate]:
-    """Return what became of every column, in the order of the table.
+    """Return the record of every column, in table order.
 
     Args:
         table: Plain cells.
-        roles: What its columns are for.
-        fates: Of the columns that have no other role.
-        class_names: Of the label, where they are known.
+        roles: Roles of its columns.
+        fates: Records of the columns that have no other role.
+        class_names: Class names of the label, if known.
     """
-    known = {fate.name: fate for fate in fates}
-    known |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
-    what = "a quantity to predict" if roles.quantity else "the classes to predict"
+    fate_by_column = {fate.name: fate for fate in fates}
+    fate_by_column |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
+    use = "a quantity to predict" if roles.quantity else "the classes to predict"
     key = "federation.task=classification" if roles.quantity else "federation.label"
     if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
-        what, key = f"{len(class_names)} classes to predict, all numbers: a quantity?", "federation.task=regression"
+        use, key = f"{len(class_names)} classes to predict, all numbers: a quantity?", "federation.task=regression"
     remark = _spellings_remark(class_names)
-    known[roles.label] = ColumnFate(roles.label, "label", what, key, remark=remark)
+    fate_by_column[roles.label] = ColumnFate(roles.label, "label", use, key, remark=remark)
     if roles.client is not None:
-        known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")
+        fate_by_column[roles.client] = ColumnFate(
+            roles.client, "client", "names the clients", "federation.client_column"
+        )
     if roles.group is not None:
-        known[roles.group] = ColumnFate(roles.group, "group", "names the groups", "federation.group_column")
-    return [replace(known[column], num_missing=table[column].null_count) for column in table.column_names]
+        fate_by_column[roles.group] = ColumnFate(roles.group, "group", "names the groups", "federation.group_column")
+    return [replace(fate_by_column[column], num_missing=table[column].null_count) for column in table.column_names]
 
 
 def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:
-    """Refuse a table of which no column can be used.
+    """Reject a table without a usable feature column.
 
     Raises:
-        DataError: With what became of each.
+        DataError: Lists how the first columns are used.
     """
-    told = [fate for fate in fates if fate.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
-    reasons = [f"{fate.name[:60]!r} is {fate.became}" + (f" ({fate.key[:100]})" if fate.key else "") for fate in told]
+    feature_fates = [fate for fate in fates if fate.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
+    reasons = [
+        f"{fate.name[:60]!r} is {fate.became}" + (f" ({fate.key[:100]})" if fate.key else "") for fate in feature_fates
+    ]
     raise DataError(
         Fault(
             f"data set {name!r}",
             "have a column of features beside the label",
-            f"none that can be used: {'; '.join(reasons)}" if told else "none",
+            f"none that can be used: {'; '.join(reasons)}" if feature_fates else "none",
         )
     )
 
@@ -740,7 +734,7 @@ MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", 
 """How the names of months begin."""
 
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2}(?:[.,]\d+)?)? ?(?P<half>[AaPp][Mm])?"
-_BEHIND = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
+_TIME_SUFFIX = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
 _NAME = (
     r"(?P<month>(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|"
     r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?))\.?"
@@ -748,21 +742,21 @@ _NAME = (
 _DAY, _FULL_YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
 _FIELDS = {"year": r"(?P<year>\d{4}|\d{2})", "month": r"(?P<month>\d{1,2})", "day": r"(?P<day>\d{1,2})"}
 _PATTERNS: Final[dict[DateOrder, str]] = {
-    "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_BEHIND}$",
-    "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_BEHIND}$",
-    "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_BEHIND}$",
+    "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_TIME_SUFFIX}$",
+    "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
+    "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "time of day": f"^{_CLOCK}$",
-    "day-month name-year": rf"^{_DAY}[-/. ] ?{_NAME}[-/., ] ?{_FULL_YEAR}{_BEHIND}$",
-    "month name-day-year": rf"^{_NAME}[-/. ] ?{_DAY}[-/., ] ?{_FULL_YEAR}{_BEHIND}$",
+    "day-month name-year": rf"^{_DAY}[-/. ] ?{_NAME}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
+    "month name-day-year": rf"^{_NAME}[-/. ] ?{_DAY}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
 }
 _CENTURY_ENDS = 70  # a year of two digits below it is of this century
 
 
 def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
-    """Return how the cells of a column write dates, if each that is not missing does; else None.
+    """Return the order in which the non-missing cells of a column write dates; None if any is not a date.
 
     Args:
-        cells: Plain.
+        cells: Plain cells.
     """
     texts = _texts(cells)
     first = next((text for text in texts.slice(0, 1).to_pylist() if text), "") if len(texts) else ""
@@ -780,12 +774,12 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
 
 
 def date_fault(cells: pa.ChunkedArray) -> str:
-    """Return what keeps a column from being one of dates, as it follows the column's name; nothing where it is none.
+    """Return why a column meant to hold dates cannot be parsed, to follow its name; empty if it is not meant to.
 
-    A column is meant to be one of dates where each cell looks like a date and more than half are, in one order.
+    A column is meant to hold dates if each cell looks like a date and more than half are dates in one order.
 
     Args:
-        cells: Plain.
+        cells: Plain cells.
     """
     import pyarrow as pa
 
@@ -793,34 +787,34 @@ def date_fault(cells: pa.ChunkedArray) -> str:
     if not values or not all(map(DATE.fullmatch, values)):
         return ""
     texts = pa.array(values, pa.string())
-    wrong = {order: np.isnan(_read(texts, order)["day"]) for order in _PATTERNS if order != "time of day"}
-    best = min(wrong, key=lambda order: int(wrong[order].sum()))
-    if 2 * wrong[best].sum() >= len(values):
+    is_wrong = {order: np.isnan(_read(texts, order)["day"]) for order in _PATTERNS if order != "time of day"}
+    best = min(is_wrong, key=lambda order: int(is_wrong[order].sum()))
+    if 2 * is_wrong[best].sum() >= len(values):
         return ""
 
     def place(cells_of: npt.NDArray[np.bool_]) -> str:
         row = int(np.argmax(np.append(cells_of, False)[codes]))
         return f"{values[codes[row]]!r} in {row_name(row)}"
 
-    day_first, month_first = wrong["day-month-year"], wrong["month-day-year"]
+    day_first, month_first = is_wrong["day-month-year"], is_wrong["month-day-year"]
     if (day_first & ~month_first).any() and (month_first & ~day_first).any():
         return (
             f"must write day and month in one order, got {place(month_first & ~day_first)}, which begins with the day, "
             f"beside {place(day_first & ~month_first)}, which begins with the month"
         )
-    return f"must hold dates that exist, written alike ({best}), got {place(wrong[best])}"
+    return f"must hold dates that exist, written alike ({best}), got {place(is_wrong[best])}"
 
 
 def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:
-    """Return the parts of each cell, NaN where it is missing, each of shape `(num_rows,)`.
+    """Return the date and time parts of each cell, NaN where missing, each of shape `(num_rows,)`.
 
     Args:
-        name: Of the column, for the message.
-        cells: Plain.
-        order: How it writes dates.
+        name: Column name, for the message.
+        cells: Plain cells.
+        order: Order in which the column writes dates.
 
     Raises:
-        DataError: If a cell is no date of that order.
+        DataError: If a cell is not a date in that order.
     """
     codes, texts = distinct_cells(_as_text(cells))
     import pyarrow as pa
@@ -834,13 +828,13 @@ def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[s
 
 
 def varying(parts: dict[str, Numbers]) -> list[str]:
-    """Return the parts of which a column holds more than one value."""
-    found = []
+    """Return the parts that take more than one value."""
+    names = []
     for part, numbers in parts.items():
         present = numbers[~np.isnan(numbers)]
         if len(present) and present.min() < present.max():
-            found.append(part)
-    return found
+            names.append(part)
+    return names
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -851,7 +845,7 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _numbers_of_months(names: pa.Array) -> Numbers:
-    """Return the numbers of months, 1 to 12, NaN where there is none."""
+    """Return the numbers of months, 1 to 12, NaN where the name is not a month."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -860,7 +854,7 @@ def _numbers_of_months(names: pa.Array) -> Numbers:
 
 
 def _texts(cells: pa.ChunkedArray) -> pa.Array:
-    """Return the texts that differ; none of a column that can hold no dates."""
+    """Return the distinct texts; empty for a column whose type cannot hold dates."""
     import pyarrow as pa
 
     if not is_text(cells.type) and not pa.types.is_timestamp(cells.type):
@@ -869,27 +863,27 @@ def _texts(cells: pa.ChunkedArray) -> pa.Array:
 
 
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
-    """Return the parts of each text, all NaN where it is no date of that order."""
+    """Return the date and time parts of each text, all NaN where it is not a date in that order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.extract_regex(texts, _PATTERNS[order])
+    fields = pc.extract_regex(texts, _PATTERNS[order])
 
     def number(field: str) -> Numbers:
-        if found.type.get_field_index(field) < 0:
+        if fields.type.get_field_index(field) < 0:
             return np.full(len(texts), np.nan)
-        digits = pc.struct_field(found, field)
+        digits = pc.struct_field(fields, field)
         cells = pc.cast(pc.if_else(pc.equal(digits, ""), None, digits), pa.float64())
         return np.asarray(cells.to_numpy(zero_copy_only=False), np.float64)
 
     hours, minutes = number("hour"), number("minute")
-    half = np.array(pc.fill_null(pc.utf8_lower(pc.struct_field(found, "half")), "").to_pylist(), dtype="U2")
+    half = np.array(pc.fill_null(pc.utf8_lower(pc.struct_field(fields, "half")), "").to_pylist(), dtype="U2")
     hours = np.where(half == "", hours, hours % 12 + 12 * (half == "pm"))
-    is_wrong = (hours > 23) | (minutes > 59) | ~np.asarray(found.is_valid())
+    is_wrong = (hours > 23) | (minutes > 59) | ~np.asarray(fields.is_valid())
     if order == "time of day":
         return {"hour": np.where(is_wrong, np.nan, hours), "minute": np.where(is_wrong, np.nan, minutes)}
     years, days = number("year"), number("day")
-    months = _numbers_of_months(pc.struct_field(found, "month")) if "name" in order else number("month")
+    months = _numbers_of_months(pc.struct_field(fields, "month")) if "name" in order else number("month")
     years = np.where(years < 100, years + np.where(years < _CENTURY_ENDS, 2000, 1900), years)
     is_wrong |= ~((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31))
     year, month, day = (np.where(is_wrong, 1, numbers).astype(np.int64) for numbers in (years, months, days))
@@ -927,12 +921,12 @@ TRUTHS: Final[tuple[dict[str, float], ...]] = (
 
 @dataclass(frozen=True)
 class WrittenForm:
-    """How all cells of a column write numbers.
+    """Number format of a column.
 
     Attributes:
-        style: One of the groupings of digits, `range` or `truth`.
-        prefix: Before each number, such as `$`.
-        suffix: Behind each number, such as `kg` or `%`.
+        style: A digit grouping of `_STYLES`, `range` or `truth`.
+        prefix: Text before each number, such as `$`.
+        suffix: Text after each number, such as `kg` or `%`.
     """
 
     style: str
@@ -941,7 +935,7 @@ class WrittenForm:
 
     @property
     def said(self) -> str:
-        """What it is, for people."""
+        """Description for users."""
         if self.style in {"range", "truth"}:
             return {"range": "the middle of ranges", "truth": "truth values in several spellings"}[self.style]
         grouped = "" if self.style == "plain" else f" with {self.style.replace('thousands', 'thousands by')}"
@@ -949,11 +943,11 @@ class WrittenForm:
         return f"numbers{unit}{grouped}"
 
     def agreement(self) -> dict[str, str]:
-        """Return what a client must know to read its own cells alike."""
+        """Return the settings a client needs to parse its own cells identically."""
         return {"as": "written", "style": self.style, "prefix": self.prefix, "suffix": self.suffix}
 
     def numbers(self, texts: Sequence[str]) -> Numbers:
-        """Return the number of each text, NaN where it is not of this form."""
+        """Return the number of each text, NaN where it does not have this format."""
         return np.array([self._number(text) for text in texts], np.float64)
 
     def _number(self, text: str) -> float:
@@ -975,22 +969,24 @@ class WrittenForm:
 
 
 def written_numbers(cells: pa.ChunkedArray, form: WrittenForm) -> Numbers:
-    """Return a column of a form as numbers, NaN where a cell is missing or of another form."""
+    """Return a column as numbers in a format, NaN where a cell is missing or has another format."""
     codes, texts = distinct_cells(present_cells(cells))
     return np.append(form.numbers(texts), np.nan)[codes]
 
 
 def form_of_agreement(reading: Mapping[str, str]) -> WrittenForm:
-    """Return the form that clients agreed on."""
+    """Return the number format that the clients agreed on."""
     return WrittenForm(reading["style"], reading["prefix"], reading["suffix"])
 
 
 def written_form(texts: Sequence[str], counts: IntArray) -> tuple[WrittenForm, int] | None:
-    """Return the form in which most cells of a column write numbers, and how many cells are of another; None if none.
+    """Return the number format of most cells, and the number of cells that do not have it; None if there is none.
+
+    Plain numbers are not a format either: None.
 
     Args:
-        texts: Those that differ, of the cells that are not missing.
-        counts: How many cells hold each, shape `(len(texts),)`.
+        texts: Distinct texts of the non-missing cells.
+        counts: Number of cells that hold each text, shape `(len(texts),)`.
     """
     if not texts:
         return None
@@ -1000,30 +996,30 @@ def written_form(texts: Sequence[str], counts: IntArray) -> tuple[WrittenForm, i
     for text, count in zip(texts, counts.tolist(), strict=True):
         if parts := _AFFIXES.fullmatch(text):
             affixes[parts[1], parts[3]] += count
-    usual, num_alike = affixes.most_common(1)[0] if affixes else (("", ""), 0)
-    forms = [WrittenForm(style, *usual) for style in _STYLES] if 2 * num_alike > counts.sum() else []
+    common_affixes, num_common = affixes.most_common(1)[0] if affixes else (("", ""), 0)
+    forms = [WrittenForm(style, *common_affixes) for style in _STYLES] if 2 * num_common > counts.sum() else []
     forms.append(WrittenForm("range"))
-    others = [int(counts[np.isnan(form.numbers(texts))].sum()) for form in forms]
-    best = int(np.argmin(others))
+    num_mismatched = [int(counts[np.isnan(form.numbers(texts))].sum()) for form in forms]
+    best = int(np.argmin(num_mismatched))
     form = forms[best]
-    if 2 * others[best] >= counts.sum() or form == WrittenForm("plain"):
+    if 2 * num_mismatched[best] >= counts.sum() or form == WrittenForm("plain"):
         return None
     if form.style == "decimal comma" and WrittenForm("thousands ,", form.prefix, form.suffix) in forms:
         thousands = WrittenForm("thousands ,", form.prefix, form.suffix)
-        if others[forms.index(thousands)] == others[best]:  # each comma has three digits behind it
+        if num_mismatched[forms.index(thousands)] == num_mismatched[best]:  # each comma has three digits behind it
             if not {form.prefix, form.suffix} & {*_CURRENCIES} and all("," in text for text in texts):
                 return None
             form = thousands
-    return form, others[best]
+    return form, num_mismatched[best]
 
 
 def _are_truths(texts: Sequence[str]) -> bool:
-    """Whether texts are truth values in two spellings or more, one of them with both of its words."""
+    """Return whether texts are truth values in two or more spellings, at least one with both of its words."""
     words = {text.lower() for text in texts}
     spellings = [spelling for spelling in TRUTHS if words & spelling.keys()]
-    known = {word for spelling in spellings for word in spelling}
-    are_both = any({spelling[word] for word in words & spelling.keys()} == {0, 1} for spelling in spellings)
-    return len(spellings) > 1 and are_both and words <= known
+    spelled_words = {word for spelling in spellings for word in spelling}
+    has_both = any({spelling[word] for word in words & spelling.keys()} == {0, 1} for spelling in spellings)
+    return len(spellings) > 1 and has_both and words <= spelled_words
 
 
 NUMBERS: Final = (-99999.0, -9999.0, -999.0, -99.0, -9.0, 99.0, 999.0, 9999.0, 99999.0)
@@ -1034,21 +1030,21 @@ FEWEST_CELLS: Final = 3
 
 
 def missing_codes(column: Column) -> dict[str, int]:
-    """Return the suspected codes of a column, as its cells write them, and the number of cells that hold each."""
+    """Return the suspected missing-value codes of a column, as its cells write them, with their cell counts."""
     if isinstance(column, CategoryColumn):
         counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.categories))
-        held = zip(column.categories, counts.tolist(), strict=True)
-        found = {name: count for name, count in held if name.lower() in WORDS and count >= FEWEST_CELLS}
-        return found if len(found) < len(column.categories) else {}
+        category_counts = zip(column.categories, counts.tolist(), strict=True)
+        suspected = {name: count for name, count in category_counts if name.lower() in WORDS and count >= FEWEST_CELLS}
+        return suspected if len(suspected) < len(column.categories) else {}
     present = column.numbers[~column.missing]
     others = present[~np.isin(present, NUMBERS)]
     if not len(others):
         return {}
     low, high = others.min(), others.max()
-    far = [
+    outlying = [
         code
         for code in NUMBERS
         if (code < 0 <= low) or (code < low and low - code > high - low) or (code > high and code - high > high - low)
     ]
-    counts_of_codes = {f"{code:.0f}": int(np.count_nonzero(present == code)) for code in far}
+    counts_of_codes = {f"{code:.0f}": int(np.count_nonzero(present == code)) for code in outlying}
     return {code: count for code, count in counts_of_codes.items() if count >= FEWEST_CELLS}

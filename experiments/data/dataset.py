@@ -1,14 +1,8 @@
-"""A data set as a value, the request for one, and the style of text files.
+"""Data sets, the user's request for one, and the settings of text files.
 
-A data set as the rest of the program sees it: numbers, classes, and where they come from.
-
-What a data set's loader is given.
-
-Checks of what a user asks of a data set whose files fix the label, the natural clients and the parts.
-
-What a user may set about texts.
-
-How a text file is written: its encoding, what separates its columns, and whether its first line names them.
+`Dataset` is the in-memory form used by the rest of the program: features, labels, classes and their source.
+`DatasetRequest` is the part of the configuration passed to every loader; `choose_label` and `choose_parts` check it for
+data sets whose files define the label, the natural clients and the official splits.
 """
 
 from __future__ import annotations
@@ -41,26 +35,27 @@ TEXTS_AT_ONCE = 100_000
 
 @dataclass(frozen=True)
 class Dataset:
-    """All rows of one data set, ready to be dealt to clients.
+    """All rows of one data set, before partitioning.
 
     Attributes:
-        name: The name under which it is chosen.
+        name: Name by which it is selected.
         features: float32, finite, shape `(num_rows, *feature_shape)`.
         labels: int64 in `[0, len(class_names))`, every class present, shape `(num_rows,)`.
         class_names: One name per class, in label order.
         feature_names: One name per column for tabular data, else empty.
         source: Citation: who published the data, and where.
-        feature_unit: One standard deviation of a feature, in the stored scale; a scenario's noise is given in it.
-        client_ids: The natural client of each row, shape `(num_rows,)`, or None.
-        groups: The group of each row, such as a subject, in `[0, num_groups)`, int64, shape `(num_rows,)`; None where
-            rows are independent.
-        series: What its rows are a series of, in the order of time, or empty: neighbours are no independent rows.
-        facts: Counts for the record: rows, duplicates, what was dropped.
-        kind: What a row is; models and detectors depend on it.
-        vocabulary_size: For tokens: they are whole numbers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
+        feature_unit: One standard deviation of a feature, in the stored scale; the unit of a scenario's noise.
+        client_ids: Natural client of each row, shape `(num_rows,)`, or None.
+        groups: Group of each row, such as a subject, in `[0, num_groups)`, int64, shape `(num_rows,)`; None if rows are
+            independent.
+        series: Description of the time series that the rows form, in time order, or empty; neighbouring rows of a
+            series are not independent.
+        facts: Counts to record: rows, duplicates, dropped rows.
+        kind: Type of a row; models and detectors depend on it.
+        vocabulary_size: For tokens: integers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
         deviations: For standardised tables: each column's standard deviation before, shape `(num_columns,)`.
-        targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are its tenths.
-        encoding: How a table's columns became features (`encoding.py`); None where no others could.
+        targets: Regression target, float64, shape `(num_rows,)`; None for classification. Labels are then its deciles.
+        encoding: Encoding of table columns as features (`encoding.py`); None if no further tables can be encoded.
     """
 
     name: str
@@ -106,18 +101,19 @@ class Dataset:
 
 
 def distinct_texts(texts: TextArray) -> tuple[TextArray, IntArray]:
-    """Return the distinct texts in alphabetical order, and the position of each text in them, shape `(num_texts,)`.
+    """Return the distinct texts in alphabetical order, and the index of each text in them, shape `(num_texts,)`.
 
-    What `np.unique` returns, but sorted in blocks: one sort of many texts hears no signal until its end.
+    Equivalent to `np.unique` with inverse, but sorted in blocks, as a single sort of many texts blocks signal handling
+    until it ends.
     """
     blocks = [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
-    found = [np.unique(block, return_inverse=True) for block in blocks]
-    names = _merged([block for block, _ in found])
-    return names, np.concatenate([np.searchsorted(names, block)[positions] for block, positions in found])
+    block_names = [np.unique(block, return_inverse=True) for block in blocks]
+    names = _merged([block for block, _ in block_names])
+    return names, np.concatenate([np.searchsorted(names, block)[positions] for block, positions in block_names])
 
 
 def _merged(blocks: list[TextArray]) -> TextArray:
-    """Return the distinct texts of sorted blocks: as many ranges as there are blocks, each sorted by itself."""
+    """Return the distinct texts of sorted blocks, in as many ranges as blocks, each range sorted separately."""
     samples = np.sort(np.concatenate([block[:: len(blocks)] for block in blocks]))
     bounds = samples[np.arange(1, len(blocks)) * len(samples) // len(blocks)]
     cuts = [[0, *np.searchsorted(block, bounds), len(block)] for block in blocks]
@@ -131,31 +127,31 @@ def _merged(blocks: list[TextArray]) -> TextArray:
 def usual_facts(
     label: str, rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number]], labels: IntArray
 ) -> dict[str, Any]:
-    """Return what is on record of every data set: what is predicted, and how many rows there are and repeat another.
+    """Return the facts recorded for every data set: the label and the numbers of rows and of duplicate rows.
 
     Args:
-        label: What is predicted.
-        rows: What is compared, as for `duplicate_rows`.
+        label: Name of the label.
+        rows: Rows to compare, as for `duplicate_rows`.
         labels: Shape `(num_rows,)`.
     """
     return {"label": label, "num_rows": len(labels), "num_duplicate_rows": duplicate_rows(rows, labels)}
 
 
 def duplicate_rows(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number]], labels: IntArray) -> int:
-    """Count the rows that repeat an earlier row, label included.
+    """Return the number of rows that repeat an earlier row, label included.
 
-    They are kept, as the publisher has them, but the count goes on record: copies of a row can end up on both sides
-    of a client's train and test split. Rows are compared by 128-bit digests, block by block, as sorting whole rows
-    takes minutes for 60,000 images.
+    They are kept, as published, but the count is recorded: copies of a row can end up on both sides of a client's train
+    and test split. Rows are compared by 128-bit digests, block by block, as sorting whole rows takes minutes for 60,000
+    images.
 
     Args:
-        rows: Shape `(num_rows, *row_shape)`, finite; or blocks of such rows, one after the other.
+        rows: Shape `(num_rows, *row_shape)`, finite; or consecutive blocks of such rows.
         labels: Shape `(num_rows,)`.
     """
     blocks = rows
     if isinstance(rows, np.ndarray):
         blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
-    seen = set()
+    digests = set()
     end = 0
     for part in blocks:
         block = np.ascontiguousarray(part)
@@ -165,21 +161,21 @@ def duplicate_rows(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number
         for row, label in zip(block, labels[end - len(block) : end].tolist(), strict=True):
             digest = hashlib.blake2b(row.data, digest_size=DIGEST_BYTES)
             digest.update(label.to_bytes(8, "little", signed=True))
-            seen.add(digest.digest())
-    return len(labels) - len(seen)
+            digests.add(digest.digest())
+    return len(labels) - len(digests)
 
 
 def present_classes(
     name: str, labels: npt.NDArray[np.integer], class_names: Sequence[str]
 ) -> tuple[IntArray, tuple[str, ...]]:
-    """Return labels numbered over the classes that occur, in the order of all, and the names of these.
+    """Return labels renumbered over the classes that occur, in the original order, and their names.
 
-    A part of the files, or a sample of rows, may lack some.
+    A part of the files, or a sample of rows, may lack some classes.
 
     Args:
-        name: The data set's name, for messages.
+        name: Name of the data set, for messages.
         labels: In `[0, len(class_names))`, shape `(num_rows,)`.
-        class_names: One name a class.
+        class_names: One name per class.
 
     Raises:
         DataError: If there are fewer than two.
@@ -196,7 +192,7 @@ LARGEST_VOCABULARY = 1_000_000  # whole numbers stay exact in float32 up to 2**2
 
 
 class TextSettings(BaseModel):
-    """How texts become rows of tokens."""
+    """Settings for converting texts to rows of tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -218,12 +214,14 @@ WHITE_SPACE = SEPARATORS["space"]
 
 @dataclass(frozen=True)
 class TextStyle:
-    """What the user says of a text file.
+    """User settings of a text file.
 
     Attributes:
-        encoding: Python's name of it (`federation.encoding`); None means UTF-8 or what is found out.
-        separator: One character (`federation.separator`), `WHITE_SPACE` means any; None means what is found out.
-        has_header: Whether the first line names the columns (`federation.header`); None means unless it holds numbers.
+        encoding: Python's name of the encoding (`federation.encoding`); None means UTF-8 or the detected one.
+        separator: One character (`federation.separator`), or `WHITE_SPACE` for any white space; None means the detected
+            one.
+        has_header: Whether the first line names the columns (`federation.header`); None means yes, unless it holds
+            numbers.
     """
 
     encoding: str | None = None
@@ -235,10 +233,10 @@ FOUND_OUT = TextStyle()
 
 
 def known_encoding(name: str | None) -> str | None:
-    """Return the name of an encoding of text.
+    """Return Python's canonical name of a text encoding.
 
     Raises:
-        ValueError: If Python knows none of this name.
+        ValueError: If Python has no encoding of this name.
     """
     if name is None:
         return None
@@ -250,10 +248,10 @@ def known_encoding(name: str | None) -> str | None:
 
 
 def known_separator(name: str | None) -> str | None:
-    """Return the character that a name or the character itself stands for.
+    """Return the separator character for a name, or the character itself.
 
     Raises:
-        ValueError: If it is neither, or a character that cells hold.
+        ValueError: If it is neither, or a character that occurs in cells.
     """
     character = name if name is None else SEPARATORS.get(name, name)
     if character is not None and (len(character) != 1 or character.isalnum() or character in "\"'.+-_\r\n"):
@@ -284,12 +282,12 @@ QUANTITIES: Final = ("diabetes",)
 
 
 def names_files_of_clients(dataset: str) -> bool:
-    """Whether a path stands for several files, such as `clients/*.csv`."""
+    """Return whether a path is a pattern for several files, such as `clients/*.csv`."""
     return not dataset.startswith("hf:") and "://" not in dataset and ("*" in dataset or "?" in dataset)
 
 
 class DatasetRequest(BaseModel):
-    """Which data, and which of their columns and rows: the part of a federation's configuration that loaders read."""
+    """The data set, columns and rows to load: the part of a federation's configuration that loaders read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -366,58 +364,58 @@ class DatasetRequest(BaseModel):
 
     @property
     def name(self) -> str:
-        """What the user wrote as `federation.dataset`: a name of the table, a path, or `hf:owner/name`."""
+        """Value of `federation.dataset`: a registered name, a path, or `hf:owner/name`."""
         return self.dataset
 
     @property
     def predicts_quantity(self) -> bool:
-        """Whether a quantity is predicted, and no class."""
+        """Whether the task is regression rather than classification."""
         return self.task == "regression" or (self.task is None and self.dataset in QUANTITIES)
 
     @property
     def part(self) -> str | None:
-        """The part of published data that `federation.split` names; None where it names none."""
+        """Part of the published data selected by `federation.split`; None if it selects none."""
         return None if self.split == LAST_ROWS else self.split
 
     @property
     def split_kind(self) -> SplitKind:
-        """How clients take their test rows."""
+        """How each client's test rows are chosen."""
         return "last" if self.split == LAST_ROWS else "random"
 
     @property
     def has_file_a_client(self) -> bool:
-        """Whether `federation.dataset` stands for several files, each of a client of its own."""
+        """Whether `federation.dataset` is a pattern for several files, one per client."""
         return names_files_of_clients(self.dataset)
 
     @property
     def row_seed(self) -> int:
-        """By which a sample of a table too large is drawn."""
+        """Seed for sampling the rows of a table that is too large."""
         return 0
 
     @property
     def limits(self) -> ReadLimits:
-        """How much of a file is read."""
+        """Maximum size of a file."""
         return ReadLimits(self.max_file_bytes, self.max_file_rows)
 
     @property
     def dropped(self) -> set[str]:
-        """Columns that are left out, and may hold anything."""
+        """Columns that are left out, and may hold values of any type."""
         return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
 
     @property
     def text_style(self) -> TextStyle:
-        """How a text file is written, as far as the user says it."""
+        """User settings of a text file."""
         return TextStyle(self.encoding, self.separator, self.header)
 
     def require_fixed_columns(self, name: str, label: str) -> None:
-        """Check that nothing else is asked of a data set that has one label and no natural clients.
+        """Check the request for a data set with one label and no natural clients.
 
         Args:
-            name: The data set's name, for messages.
+            name: Name of the data set, for messages.
             label: Its label.
 
         Raises:
-            DataError: If another label, or a client column, was given.
+            DataError: If another label, or a client column, is requested.
         """
         faults = []
         if self.label not in {None, label}:
@@ -444,29 +442,31 @@ def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str |
     """Return the label to predict.
 
     Args:
-        request: The user's choices. A client column may be left out: the natural clients are known anyway.
-        labels: The labels that the files have, the usual one first.
-        client: What its natural clients are, or None.
+        request: User settings. The client column may be omitted, as the files define the natural clients.
+        labels: Labels in the files, the default first.
+        client: Name of the natural clients, or None.
 
     Raises:
-        DataError: If another label, or another client column, was given.
+        DataError: If another label, or another client column, is requested.
     """
     faults = []
     if request.label not in {None, *labels}:
         allowed = ", ".join(map(repr, labels))
-        must = f"one of {allowed}" if len(labels) > 1 else allowed
-        meant = did_you_mean(request.label, labels)
+        expected = f"one of {allowed}" if len(labels) > 1 else allowed
+        suggestion = did_you_mean(request.label, labels)
         faults.append(
-            Fault(f"federation.label of data set {request.name!r}", f"be {must}", f"{request.label!r}{meant}")
+            Fault(f"federation.label of data set {request.name!r}", f"be {expected}", f"{request.label!r}{suggestion}")
         )
     if request.client_column not in {None, client}:
-        must = (
+        expected = (
             f"{client!r} or left out"
             if client
             else "left out, as its files have no column of natural clients and no other is known"
         )
         faults.append(
-            Fault(f"federation.client_column of data set {request.name!r}", f"be {must}", repr(request.client_column))
+            Fault(
+                f"federation.client_column of data set {request.name!r}", f"be {expected}", repr(request.client_column)
+            )
         )
     if faults:
         raise DataError(faults)
@@ -474,10 +474,10 @@ def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str |
 
 
 def choose_parts(request: DatasetRequest) -> tuple[str, ...]:
-    """Return which of the official parts to read: `("train",)`, `("test",)` or both.
+    """Return the official parts to read: `("train",)`, `("test",)` or both.
 
     Raises:
-        DataError: If `federation.split` names none of them.
+        DataError: If `federation.split` is none of them.
     """
     split = request.part or "train"
     if split not in SPLITS:

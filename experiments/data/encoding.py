@@ -1,30 +1,26 @@
-"""From typed columns and the federation's statistics to features: each client can do it alone.
+"""Encoding of typed columns as features, from statistics aggregated over clients; each client can apply it alone.
 
-A column of numbers becomes (value - mean) / deviation; a missing value becomes the mean, hence 0, and a second feature
-`<column> missing` is 1 there, in columns where the federation knows of missing values. A column of categories becomes
-one feature `<column>=<category>` for each category that some client told, 1 or 0; `<column> missing` where some cells
-are, and `<column> other` for categories that no client told. These features keep the scale 0 and 1: divided by its
-deviation, a category of ten rows in a million would become a feature of 300.
+Features. A numeric column becomes (value - mean) / deviation; a missing value becomes the mean, hence 0, and a second
+feature `<column> missing` is 1 there, in columns with missing values in the federation. A categorical column becomes
+one 0/1 feature `<column>=<category>` for each category that some client reported, `<column> missing` if some cells are
+missing, and `<column> other` for categories that no client reported. These features keep the scale 0 and 1: divided by
+its deviation, a category of ten rows in a million would become a feature of 300.
 
-The statistics that encode a table, obtained as a federation obtains them: from aggregates of each client.
-
-Client half: for each column of numbers the count, the mean and the sum of squared deviations of the values that are not
-missing; for each column of categories how often each one occurs. A client says nothing of a column of which it holds
-fewer than `min_release` values, nothing of a category that it holds less often, and nothing at all if it has fewer
-rows. Server half: the sums over all clients, by
+Statistics, computed as in a federation. Client side: for each numeric column the count, the mean and the sum of squared
+deviations of the non-missing values; for each categorical column the count of each category. A client does not report a
+column with fewer than `min_release` values, a category that occurs less often, or anything if it has fewer rows. Server
+side: the sums over all clients, by
 
     mean = Σ n_k mean_k / n,    S = Σ (S_k + n_k (mean_k - mean)²),    variance = S / n,
 
 T. Chan, G. Golub and R. LeVeque, "Algorithms for computing the sample variance: analysis and recommendations", The
-American Statistician 37(3), 1983, eq. 2.1 for any number of parts. Count, mean and S carry what count, sum and sum of
-squares carry, but do not cancel where the mean dwarfs the spread. Deviation from the text: the mean is taken as an
-offset from the smallest `mean_k`, so that a constant column has S = 0 exactly. Sums over clients are exact
-(`math.fsum`), so the order of clients does not matter.
+American Statistician 37(3), 1983, eq. 2.1 for any number of parts. Count, mean and S contain the same information as
+count, sum and sum of squares, but do not cancel if the mean is much larger than the spread. Deviation from the text:
+the mean is computed as an offset from the smallest `mean_k`, so that a constant column has S = 0 exactly. Sums over
+clients are exact (`math.fsum`), so the order of clients does not matter.
 
-How the columns of a table become features, as a document that every client can read and follow alone.
-
-It holds the federation's statistics (`encoding.py`) and which column is of numbers and which of categories,
-so that rows of a client that no one else sees become what they would be in the federation's own table.
+The encoding is also written as a JSON document with the federation's statistics and column types, so that a client's
+private rows are encoded as in the federation's own table.
 """
 
 from __future__ import annotations
@@ -61,12 +57,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of a column of numbers.
+    """Statistics of a numeric column.
 
     Attributes:
-        count: Values that are not missing; of a client, 0 stands for too few to be told.
-        mean: Their mean; 0 where count is.
-        squares: The sum of their squared deviations from it.
+        count: Number of non-missing values; 0 for a client with too few values to report.
+        mean: Their mean; 0 if count is 0.
+        squares: Sum of their squared deviations from the mean.
     """
 
     count: int = 0
@@ -75,18 +71,18 @@ class Moments:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation (divided by the count); 0 for a constant column."""
+        """Standard deviation (divided by the count); 0 for a constant column."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What is known of a column of categories.
+    """Statistics of a categorical column.
 
     Attributes:
-        counts: How often a category occurs, of those that a client holds often enough to tell, in alphabetical order.
-        num_missing: Cells without a category.
-        num_distinct: Different categories of each client, told or not, summed over clients.
+        counts: Counts of the categories that clients hold often enough to report, in alphabetical order.
+        num_missing: Number of cells without a category.
+        num_distinct: Number of distinct categories of each client, reported or not, summed over clients.
     """
 
     counts: Mapping[str, int]
@@ -96,12 +92,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What leaves one client, or what the federation knows.
+    """Statistics released by one client, or merged over the federation.
 
     Attributes:
         num_rows: Rows of the client, at least `min_release`, or of all clients that took part.
-        moments: By column of numbers.
-        tallies: By column of categories.
+        moments: Statistics by numeric column.
+        tallies: Statistics by categorical column.
     """
 
     num_rows: int
@@ -109,22 +105,22 @@ class TableStatistics:
     tallies: Mapping[str, Tally]
 
     def has_missing(self, column: str) -> bool:
-        """Whether some client has rows beyond the values on which a column's moments rest."""
+        """Return whether some client has rows that do not contribute to a column's moments."""
         return self.moments[column].count < self.num_rows
 
     def num_other(self, column: str) -> int:
-        """Return the number of cells with a category that their client holds too rarely to tell it."""
-        known = self.tallies[column]
-        return self.num_rows - known.num_missing - sum(known.counts.values())
+        """Return the number of cells with a category that is too rare at its client to be reported."""
+        tally = self.tallies[column]
+        return self.num_rows - tally.num_missing - sum(tally.counts.values())
 
 
 def client_statistics(columns: Sequence[Column], rows: IntArray, min_release: int) -> TableStatistics | None:
-    """Return what a client says of its rows: nothing if they are fewer than `min_release`.
+    """Return the statistics a client reports about its rows; None if they are fewer than `min_release`.
 
     Args:
         columns: The table.
         rows: The client's rows in it.
-        min_release: Fewest values behind a figure that leaves the client, >= 1.
+        min_release: Minimum number of values behind a reported statistic, >= 1.
     """
     if len(rows) < min_release:
         return None
@@ -138,7 +134,7 @@ def client_statistics(columns: Sequence[Column], rows: IntArray, min_release: in
 
 
 def merge_statistics(clients: Sequence[TableStatistics]) -> TableStatistics:
-    """Return the federation's figures; the order of clients does not matter.
+    """Return the merged statistics of the federation; the order of clients does not matter.
 
     Args:
         clients: At least one, all over the same columns.
@@ -165,22 +161,24 @@ def _moments(column: NumberColumn, rows: IntArray, min_release: int) -> Moments:
 def _tally(column: CategoryColumn, rows: IntArray, min_release: int) -> Tally:
     codes = column.codes[rows]
     counts = np.bincount(codes[codes >= 0], minlength=len(column.categories))
-    told = np.flatnonzero(counts >= min_release)
+    reported = np.flatnonzero(counts >= min_release)
     return Tally(
-        counts={column.categories[code]: int(counts[code]) for code in told},
+        counts={column.categories[code]: int(counts[code]) for code in reported},
         num_missing=int((codes < 0).sum()),
         num_distinct=int(np.count_nonzero(counts)),
     )
 
 
 def _merged_moments(clients: Sequence[Moments]) -> Moments:
-    told = [client for client in clients if client.count]
-    if not told:
+    reported = [client for client in clients if client.count]
+    if not reported:
         return Moments()
-    count = sum(client.count for client in told)
-    offset = min(client.mean for client in told)
-    mean = offset + math.fsum(client.count * (client.mean - offset) for client in told) / count
-    return Moments(count, mean, math.fsum(client.squares + client.count * (client.mean - mean) ** 2 for client in told))
+    count = sum(client.count for client in reported)
+    offset = min(client.mean for client in reported)
+    mean = offset + math.fsum(client.count * (client.mean - offset) for client in reported) / count
+    return Moments(
+        count, mean, math.fsum(client.squares + client.count * (client.mean - mean) ** 2 for client in reported)
+    )
 
 
 def _merged_tallies(clients: Sequence[Tally]) -> Tally:
@@ -200,11 +198,11 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(frozen=True)
 class EncodedFeatures:
-    """A table as a model sees it.
+    """A table encoded for a model.
 
     Attributes:
         features: float32, finite, shape `(num_rows, num_features)`.
-        by_column: Names of the features that each column becomes, in the order of the features.
+        by_column: Names of the features of each column, in the order of the features.
         deviations: Each feature's standard deviation before it was standardised, shape `(num_features,)`.
     """
 
@@ -214,19 +212,19 @@ class EncodedFeatures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One a feature."""
+        """Feature names, in order."""
         return tuple(name for names in self.by_column.values() for name in names)
 
 
 def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> EncodedFeatures:
-    """Encode all rows of a table.
+    """Return all rows of a table, encoded.
 
     Args:
         columns: The table, in order.
-        statistics: Of the federation, over the same columns.
+        statistics: Statistics of the federation, over the same columns.
     """
     features_of = {column.name: [*_encoded(column, statistics)] for column in columns}
-    encoded = [feature for made in features_of.values() for feature in made]
+    encoded = [feature for column_features in features_of.values() for feature in column_features]
     features = np.empty((len(columns[0].missing), len(encoded)), np.float32)
     for start in range(0, len(features), ROWS_AT_ONCE):  # between two blocks signals are heard
         for index, feature in enumerate(encoded):
@@ -234,7 +232,9 @@ def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> E
     deviations = [
         _deviation_of_shares(feature.cells) if feature.deviation is None else feature.deviation for feature in encoded
     ]
-    names = {column: tuple(feature.name for feature in made) for column, made in features_of.items()}
+    names = {
+        column: tuple(feature.name for feature in column_features) for column, column_features in features_of.items()
+    }
     return EncodedFeatures(features, names, np.array(deviations))
 
 
@@ -246,7 +246,7 @@ class _Feature:
 
 
 def _deviation_of_shares(cells: npt.NDArray[Any]) -> float:
-    """Return the standard deviation of zeros and ones: the root of p (1 - p)."""
+    """Return the standard deviation of zeros and ones: the square root of p (1 - p)."""
     share = float(np.mean(cells))
     return float(np.sqrt(share * (1.0 - share)))
 
@@ -258,63 +258,66 @@ def _encoded(column: Column, statistics: TableStatistics) -> Iterator[_Feature]:
 
 
 def _encoded_numbers(column: NumberColumn, statistics: TableStatistics) -> Iterator[_Feature]:
-    known = statistics.moments[column.name]
+    moments = statistics.moments[column.name]
     missing = column.missing
-    centred = np.where(missing, 0.0, column.numbers - known.mean)
-    scores = centred / known.deviation if known.deviation > 0 else np.zeros_like(centred)
+    centred = np.where(missing, 0.0, column.numbers - moments.mean)
+    scores = centred / moments.deviation if moments.deviation > 0 else np.zeros_like(centred)
     # A value behind the statistics scores at most the square root of their count; only a client too small to be heard
     # can hold one beyond this bound.
-    yield _Feature(column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), known.deviation)
+    yield _Feature(column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), moments.deviation)
     if statistics.has_missing(column.name):
         yield _Feature(f"{column.name} missing", missing)
 
 
 def _encoded_categories(column: CategoryColumn, statistics: TableStatistics) -> Iterator[_Feature]:
-    known = statistics.tallies[column.name]
+    tally = statistics.tallies[column.name]
     positions = {value: code for code, value in enumerate(column.categories)}
-    for category in known.counts:
+    for category in tally.counts:
         yield _Feature(f"{column.name}={category}", column.codes == positions.get(category, len(column.categories)))
     if statistics.num_other(column.name):
-        untold = np.array([value not in known.counts for value in column.categories], dtype=np.bool_)
+        is_unreported = np.array([value not in tally.counts for value in column.categories], dtype=np.bool_)
         is_other = np.zeros(len(column.codes), dtype=np.bool_)
-        is_other[column.codes >= 0] = untold[column.codes[column.codes >= 0]]
+        is_other[column.codes >= 0] = is_unreported[column.codes[column.codes >= 0]]
         yield _Feature(f"{column.name} other", is_other)
-    if known.num_missing:
+    if tally.num_missing:
         yield _Feature(f"{column.name} missing", column.missing)
 
 
 def encoding_document(columns: Sequence[Column], statistics: TableStatistics) -> dict[str, Any]:
-    """Return the encoding of a table as JSON-able values.
+    """Return the encoding of a table as JSON-serializable values.
 
     Args:
-        columns: The table's, in the order of its features.
-        statistics: Of the federation.
+        columns: Columns of the table, in the order of its features.
+        statistics: Statistics of the federation.
     """
-    known: dict[str, Moments | Tally] = {**statistics.moments, **statistics.tallies}
-    return {"num_rows": statistics.num_rows, "columns": {column.name: asdict(known[column.name]) for column in columns}}
+    statistics_by_column: dict[str, Moments | Tally] = {**statistics.moments, **statistics.tallies}
+    return {
+        "num_rows": statistics.num_rows,
+        "columns": {column.name: asdict(statistics_by_column[column.name]) for column in columns},
+    }
 
 
 def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:
     """Return a client's rows as features, float32, shape `(num_rows, num_features)`.
 
     Args:
-        name: Of the table, for messages.
-        table: Plain cells; columns that the encoding does not name are not looked at.
-        encoding: As `encoding_document` wrote it.
+        name: Name of the table, for messages.
+        table: Plain cells; columns that are not in the encoding are ignored.
+        encoding: As returned by `encoding_document`.
 
     Raises:
-        DataError: If a column is missing, or holds something else than was agreed on.
+        DataError: If a column is missing, or does not match the encoding.
     """
     if "words" in encoding:
         return _encoded_texts(name, table, encoding)
-    agreed: Mapping[str, Mapping[str, Any]] = encoding["columns"]
+    agreed_columns: Mapping[str, Mapping[str, Any]] = encoding["columns"]
     readings: Mapping[str, Mapping[str, str]] = encoding.get("agreed", {})
-    sources = dict.fromkeys(readings.get(column, {}).get("of", column) for column in agreed)
+    sources = dict.fromkeys(readings.get(column, {}).get("of", column) for column in agreed_columns)
     _check_columns(name, table, sources)
-    moments = {column: Moments(**told) for column, told in agreed.items() if "mean" in told}
-    tallies = {column: Tally(**told) for column, told in agreed.items() if column not in moments}
+    moments = {column: Moments(**values) for column, values in agreed_columns.items() if "mean" in values}
+    tallies = {column: Tally(**values) for column, values in agreed_columns.items() if column not in moments}
     columns, faults = [], []
-    for column in agreed:
+    for column in agreed_columns:
         try:
             columns.append(_column(table, column, column in tallies, readings.get(column, {})))
         except ValueError as error:
@@ -337,10 +340,10 @@ def _encoded_texts(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> F
 
 
 def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[str, str]) -> Column:
-    """Return one column as it was agreed on; a client may have no value in it.
+    """Return one column as specified by the encoding; a client may have no value in it.
 
     Raises:
-        ValueError: If it holds something else; the text follows the column's name.
+        ValueError: If it holds other values; the message is to follow the column's name.
     """
     if "part" in reading:
         parts = parts_of_time(reading["of"], table[reading["of"]], cast(DateOrder, reading["order"]))
@@ -354,7 +357,7 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
         return NumberColumn(column, written_numbers(cells, form_of_agreement(reading)))
     if reading:
         return lenient_numbers(column, cells)
-    found = typed_column(column, cells, is_category)
-    if not is_category and not isinstance(found, NumberColumn):
+    typed = typed_column(column, cells, is_category)
+    if not is_category and not isinstance(typed, NumberColumn):
         raise ValueError("must hold numbers, as was agreed on")
-    return found
+    return typed

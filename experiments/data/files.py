@@ -1,6 +1,6 @@
-"""Where a data set's files come from, where on this machine they are looked for, and in which layout they lie there.
+"""Sources, locations and layouts of data set files, and limits on their size.
 
-How much of a file is read: a small packed file can hold more than any machine has room for.
+Sizes are limited when unpacked, because a small compressed file can expand beyond any machine's memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NUM_NAMES_SHOWN = 2
 
 @dataclass(frozen=True)
 class Publication:
-    """Who published a data set.
+    """Publication of a data set.
 
     Attributes:
         citation: Authors, title, publisher, year.
-        address: Where the publisher offers it.
-        derivation: How the files that are read come from what is published; empty if they are the published ones.
+        address: URL of the publisher.
+        derivation: How to derive the files from the published ones; empty if they are the published ones.
     """
 
     citation: str
@@ -37,19 +37,19 @@ class Publication:
 
     @property
     def origin(self) -> str:
-        """Where to get the files, as a sentence's end."""
+        """Where to get the files, as the end of a sentence."""
         text = f"{self.citation} is published at {self.address}"
         return f"{text}; {self.derivation}" if self.derivation else text
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set's files are offered.
+    """One file layout in which a data set is distributed.
 
     Attributes:
-        name: What this way is called, for messages.
-        files: The files relative to the data folder; `*` in a name stands for any text, and for several files.
-        packed: Whether `.gz` may follow a file's name.
+        name: Name of the layout, for messages.
+        files: Files relative to the data folder; `*` in a name matches any text, and several files.
+        packed: Whether a file name may end in `.gz`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Layout:
     packed: bool = False
 
     def find(self, root: Path) -> list[list[Path]]:
-        """Return for each file the paths in a data folder, in alphabetical order; none if it is not there."""
+        """Return the paths of each file in a data folder, in alphabetical order; empty if it is missing."""
         return [self._find(root, file) for file in self.files]
 
     def _find(self, root: Path, file: str) -> list[Path]:
@@ -71,13 +71,13 @@ def data_root(dataset: str, folder: Path | None, wanted: str, publication: Publi
     """Return the data folder.
 
     Args:
-        dataset: The data set's name, for messages.
-        folder: The folder given; None for the one that the environment variable `FEDSCOUT_DATA` names.
-        wanted: The files needed, for messages.
-        publication: Named if no folder is known.
+        dataset: Name of the data set, for messages.
+        folder: The configured folder; None for the one in the environment variable `FEDSCOUT_DATA`.
+        wanted: Required files, for messages.
+        publication: Cited if no folder is configured.
 
     Raises:
-        DataError: If no folder is known.
+        DataError: If no folder is configured.
     """
     root = folder or os.environ.get(FOLDER_VARIABLE)
     if not root:
@@ -97,13 +97,13 @@ def locate(dataset: str, names: tuple[str, ...], publication: Publication, folde
     """Return the paths of a data set's files.
 
     Args:
-        dataset: The data set's name, for messages.
-        names: The files, relative to the data folder.
-        publication: Named when a file is missing.
-        folder: The data folder; None for the one that the environment variable `FEDSCOUT_DATA` names.
+        dataset: Name of the data set, for messages.
+        names: Files relative to the data folder.
+        publication: Cited if a file is missing.
+        folder: The data folder; None for the one in the environment variable `FEDSCOUT_DATA`.
 
     Raises:
-        DataError: If no folder is known, or a file is missing; all missing files are named.
+        DataError: If no folder is configured, or files are missing; lists all missing files.
     """
     root = data_root(dataset, folder, ", ".join(f"${FOLDER_VARIABLE}/{name}" for name in names), publication)
     paths = [root / name for name in names]
@@ -124,27 +124,27 @@ def locate(dataset: str, names: tuple[str, ...], publication: Publication, folde
 def locate_layout(
     dataset: str, layouts: Sequence[Layout], publication: Publication, folder: Path | None
 ) -> tuple[Layout, list[Path]]:
-    """Return the first layout all of whose files are there, and their paths.
+    """Return the first complete layout, and the paths of its files.
 
     Args:
-        dataset: The data set's name, for messages.
-        layouts: In order of preference.
-        publication: Named when files are missing.
-        folder: The data folder; None for the one that the environment variable `FEDSCOUT_DATA` names.
+        dataset: Name of the data set, for messages.
+        layouts: Layouts in order of preference.
+        publication: Cited if files are missing.
+        folder: The data folder; None for the one in the environment variable `FEDSCOUT_DATA`.
 
     Raises:
-        DataError: If no folder is known, or no layout is complete; where one is in part there, its missing files are
-            named.
+        DataError: If no folder is configured, or no layout is complete; lists the missing files of a partially present
+            one.
     """
     wanted = " or ".join(_summary(layout) for layout in layouts)
     root = data_root(dataset, folder, wanted, publication)
     partial = ""
     for layout in layouts:
-        found = layout.find(root)
-        if all(found):
-            return layout, [path for paths in found for path in paths]
-        if any(found) and not partial:
-            missing = [file for file, paths in zip(layout.files, found, strict=True) if not paths]
+        paths_by_file = layout.find(root)
+        if all(paths_by_file):
+            return layout, [path for paths in paths_by_file for path in paths]
+        if any(paths_by_file) and not partial:
+            missing = [file for file, paths in zip(layout.files, paths_by_file, strict=True) if not paths]
             partial = f"; of the {layout.name}, {', '.join(missing)} is what is missing"
     raise DataError(
         Fault(root, f"hold {wanted} for data set {dataset!r}", f"none of them completely{partial}", publication.origin)
@@ -167,16 +167,16 @@ MAX_QUERY_SECONDS = 15.0
 
 
 class TooLargeError(DataError):
-    """A file that holds more than is read of one."""
+    """A file that exceeds the read limits."""
 
 
 class EndlessQueryError(DataError):
-    """A query whose rows do not come in time, or that takes too much memory."""
+    """A query that exceeds its time or memory limit."""
 
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """The largest data file that is read.
+    """Maximum size of a data file.
 
     Attributes:
         max_bytes: Its size, unpacked (`federation.max_file_bytes`).
@@ -187,10 +187,10 @@ class ReadLimits:
     max_rows: int = MAX_FILE_ROWS
 
     def check_bytes(self, path: Path | str, num_bytes: int) -> None:
-        """Refuse a file of more bytes, or one of which so many have been unpacked already.
+        """Check the size of a file, or the number of bytes unpacked so far.
 
         Raises:
-            DataError: If it is too large; the text names the key that raises the limit.
+            DataError: If it is too large; the message names the key that raises the limit.
         """
         if num_bytes > self.max_bytes:
             raise TooLargeError(
@@ -198,19 +198,19 @@ class ReadLimits:
             )
 
     def check_rows(self, path: Path | str, num_rows: int) -> None:
-        """Refuse a table of more rows, or one of which so many have been read already.
+        """Check the number of rows of a table, or of rows read so far.
 
         Raises:
-            DataError: If it has too many; the text names the key that raises the limit.
+            DataError: If there are too many; the message names the key that raises the limit.
         """
         if num_rows > self.max_rows:
             raise TooLargeError(Fault(path, f"hold at most federation.max_file_rows={self.max_rows} rows", "more"))
 
     def check_file(self, path: Path) -> None:
-        """Refuse what is no regular file, as reading a pipe or a device may never end, and a file that is too large.
+        """Check that a path is a regular file, as reading a pipe or a device may never end, and not too large.
 
         Raises:
-            DataError: In both cases, or if nothing can be learnt of the file.
+            DataError: If it is neither, or its metadata can't be read.
         """
         try:
             if not path.is_file():

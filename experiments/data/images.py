@@ -1,34 +1,24 @@
-"""Image files and folders as arrays of pixels.
+"""Image files and folders as data sets of pixels.
 
-One picture file: is it grey or coloured, and its pixels at a wanted size. Read by Pillow.
+Pillow reads the files. An image is rotated according to its EXIF orientation, composited over black where it is
+transparent, and resized to a square without preserving its aspect ratio: each new pixel is the mean of the area that it
+covers (Pillow's box filter), so that shrinking loses nothing and enlarging repeats pixels. All images become squares of
+`federation.image_size` pixels: one channel if every image is stored in greyscale, else three.
 
-A picture is turned as its EXIF orientation says, laid over black where it is transparent, and resized to a square
-without regard to its proportions: each new pixel is the mean of the area that it covers (Pillow's box filter), so that
-shrinking loses nothing and enlarging repeats pixels.
-
-One's own pictures: a folder of them, by class, or by client and class.
-
-`images.py` tells the layouts. All pictures become squares of `federation.image_size` pixels with values in
-`[0, 1]`: one channel if every picture is stored in grey, else three. With folders of clients, or a column of clients in
-`labels.csv`, `federation.partition.kind=natural` gives each client its own.
-
-Which pictures a folder holds, what each shows and whose it is.
-
-The layout is recognised by how deep the pictures lie:
+The layout of an image folder is recognised by the depth of the images:
 
 - `folder/class/picture`: the folders are the classes;
 - `folder/client/class/picture`: the outer folders are natural clients, the inner ones the classes;
-- `folder/labels.csv` with columns `image` and `label`: pictures anywhere below the folder, named relative to it;
-- `folder/client/labels.csv`, or class folders, in each client's folder: natural clients, each in either way.
+- `folder/labels.csv` with columns `image` and `label`: images anywhere below the folder, named relative to it;
+- `folder/client/labels.csv`, or class folders, in each client's folder: natural clients, each in either layout.
 
-Passed over are hidden files, `Thumbs.db`, `desktop.ini` and what is named README or LICENSE. Any other file must be a
-picture: what is no picture where pictures are expected is a mistake worth hearing of.
+With client folders, or a client column in `labels.csv`, `federation.partition.kind=natural` assigns each client its own
+images. Hidden files, `Thumbs.db`, `desktop.ini` and files named README or LICENSE are ignored. Any other file must be
+an image; one that is not is reported as an error.
 
-From bytes of pixels to a data set of images.
-
-Pixels (0 to 255) are divided by 255, the usual scale of images, and not standardised one by one. A scenario's noise is
-given in units of one standard deviation of the whole image: the root of the mean variance of a pixel. Work goes by
-blocks of rows, so that beside the bytes there is one copy in float32 and no more.
+Pixels (0 to 255) are divided by 255, the usual scale of images, and not standardised individually. A scenario's noise
+is given in units of one standard deviation of the whole image: the root of the mean variance of a pixel. Rows are
+processed in blocks, so that memory holds the bytes and a single copy in float32.
 """
 
 from __future__ import annotations
@@ -72,17 +62,17 @@ def image_dataset(
     facts: Mapping[str, Any] | None = None,
     client_ids: TextArray | None = None,
 ) -> Dataset:
-    """Return the data set of some images; a class without an image is left out.
+    """Return the data set of images; classes without an image are dropped.
 
     Args:
-        name: The data set's name.
+        name: Name of the data set.
         pixels: Shape `(num_rows, channels, height, width)`; may be a view of any layout.
         labels: In `[0, len(class_names))`, shape `(num_rows,)`.
-        class_names: One name a class.
-        label: What is predicted.
+        class_names: One name per class.
+        label: Name of the label.
         source: Citation.
-        facts: Further facts for the record.
-        client_ids: The natural client of each image, or None.
+        facts: Additional facts to record.
+        client_ids: Natural client of each image, or None.
 
     Raises:
         DataError: If there are fewer than two classes.
@@ -112,16 +102,16 @@ def unit_pixels(pixels: PixelArray) -> FloatArray:
 
 
 def value_deviation(values: npt.NDArray[np.uint8] | FloatArray) -> float:
-    """Return the root of the mean over pixels of their variance over images.
+    """Return the square root of the mean, over pixels, of their variance over images.
 
     Args:
-        values: Shape `(num_rows, channels, height, width)`. For bytes the sums are exact.
+        values: Shape `(num_rows, channels, height, width)`. Sums of bytes are exact.
     """
-    wide = np.int64 if values.dtype == np.uint8 else np.float64
-    total = np.zeros(values.shape[1:], wide)
-    squares = np.zeros(values.shape[1:], wide)
+    sum_type = np.int64 if values.dtype == np.uint8 else np.float64
+    total = np.zeros(values.shape[1:], sum_type)
+    squares = np.zeros(values.shape[1:], sum_type)
     for start in range(0, len(values), BLOCK_ROWS):
-        block = values[start : start + BLOCK_ROWS].astype(wide)
+        block = values[start : start + BLOCK_ROWS].astype(sum_type)
         total += block.sum(axis=0)
         squares += np.square(block).sum(axis=0)
     variance = squares / len(values) - (total / len(values)) ** 2
@@ -136,28 +126,28 @@ LARGEST_16_BIT = 65_535
 
 
 def is_grey(path: Path) -> bool:
-    """Whether a picture's format stores one brightness a pixel; colours that happen to be grey do not count.
+    """Return whether an image format stores one brightness per pixel; colour images that look grey do not count.
 
     Args:
-        path: An existing file, of which the head alone is read.
+        path: An existing file, of which only the header is read.
 
     Raises:
-        DataError: If it is no picture, or one that can't be used.
+        DataError: If it is not an image, or an unsupported one.
     """
     with _opened(path) as picture:
         return picture.mode in GREY_MODES
 
 
 def read_pixels(path: Path, size: int, grey: bool) -> PixelArray:
-    """Return a picture's pixels, shape `(channels, size, size)`, with one channel if grey and three if not.
+    """Return the pixels of an image, shape `(channels, size, size)`, with one channel if grey, else three.
 
     Args:
         path: An existing file.
-        size: Width and height wanted.
-        grey: Whether to return brightness alone; only for a picture that is grey.
+        size: Width and height of the result.
+        grey: Whether to return brightness only; valid for greyscale images only.
 
     Raises:
-        DataError: If it is no picture, is damaged, or can't be used.
+        DataError: If it is not an image, damaged, or unsupported.
     """
     from PIL import Image
 
@@ -168,14 +158,14 @@ def read_pixels(path: Path, size: int, grey: bool) -> PixelArray:
 
 
 def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
-    """Return an opened picture upright and over black, in Pillow's mode L if it is stored in grey, else in RGB.
+    """Return an opened image upright and over black, in Pillow's mode L if stored in greyscale, else in RGB.
 
     Args:
-        source: Where it is from, for messages.
-        picture: Of any mode.
+        source: Source of the image, for messages.
+        picture: Image of any mode.
 
     Raises:
-        DataError: If it can't be used.
+        DataError: If it is unsupported.
     """
     from PIL import ImageOps
 
@@ -186,7 +176,7 @@ def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open a picture; whatever goes wrong with it, there or later, is told as a fault of this file."""
+    """Open an image; any error while opening or using it is reported as a fault of this file."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -231,7 +221,7 @@ def _require_usable(path: Path | str, picture: Image.Image) -> None:
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return 16-bit grey in 8 bits; Pillow's own conversion would cut off all above 255."""
+    """Return 16-bit grey in 8 bits; Pillow's own conversion would clip all values above 255."""
     from PIL import Image
 
     if not picture.mode.startswith("I;16"):
@@ -264,12 +254,12 @@ LABEL_COLUMN = "label"
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture file.
+    """One image file.
 
     Attributes:
-        path: Where it is.
-        label: Its class.
-        client: Its natural client, or None.
+        path: Path of the file.
+        label: Class name.
+        client: Natural client, or None.
     """
 
     path: Path
@@ -280,17 +270,17 @@ class Picture:
 def list_pictures(
     folder: Path, label: str | None = None, client_column: str | None = None, limits: ReadLimits = USUAL_LIMITS
 ) -> list[Picture]:
-    """Return a folder's pictures, in the order of their paths below it.
+    """Return a folder's images, ordered by their relative paths.
 
     Args:
         folder: An existing folder.
-        label: The column of labels in a `labels.csv`, None for `label`; with folders alone, None or `class`.
-        client_column: The column of natural clients in the `labels.csv` of the folder itself; with folders of clients,
-            None or `client`.
-        limits: How much of a `labels.csv` is read.
+        label: Label column of a `labels.csv`, None for `label`; for folders without one, None or `class`.
+        client_column: Client column in the `labels.csv` of the folder itself; for client folders, None or `client`.
+        limits: Maximum size of a `labels.csv`.
 
     Raises:
-        DataError: If the folder can't be read, has none of the layouts, mixes them, or has no such label or client.
+        DataError: If the folder can't be read, has no supported layout or a mix of them, or has no such label or
+            client.
     """
     if (folder / LABELS_FILE).is_file():
         return _read_labels(folder, label or LABEL_COLUMN, client_column, limits)
@@ -305,34 +295,34 @@ def list_pictures(
 
 
 def every_picture(folder: Path) -> list[Path]:
-    """Return the paths of all pictures in a folder and those below it, in order.
+    """Return the paths of all images in a folder and its subfolders, in order.
 
     Raises:
         DataError: If there is none.
     """
-    found = [path for _, path in _walk(folder, (), (folder.resolve(),))]
-    if not found:
+    paths = [path for _, path in _walk(folder, (), (folder.resolve(),))]
+    if not paths:
         raise DataError(Fault(folder, f"hold pictures ({', '.join(SUFFIXES)}), but there is none"))
-    return found
+    return paths
 
 
 def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> None:
     if given not in {None, allowed}:
-        must = f"left out or be {allowed!r}" if allowed else "left out"
+        expected = f"left out or be {allowed!r}" if allowed else "left out"
         raise DataError(
             Fault(
                 f"federation.{key}",
-                f"be {must}, as the folders of {folder} tell it and no {LABELS_FILE} does",
+                f"be {expected}, as the folders of {folder} tell it and no {LABELS_FILE} does",
                 repr(given),
             )
         )
 
 
 def _from_folders(folder: Path) -> list[Picture]:
-    found = _walk(folder, (), (folder.resolve(),))
-    if not found:
+    pictures = _walk(folder, (), (folder.resolve(),))
+    if not pictures:
         raise DataError(Fault(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but there is none"))
-    depths = {len(parts): path for parts, path in reversed(found)}
+    depths = {len(parts): path for parts, path in reversed(pictures)}
     if 0 in depths:
         raise DataError(
             Fault(
@@ -350,15 +340,15 @@ def _from_folders(folder: Path) -> list[Picture]:
                 f"lie equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}",
             )
         )
-    filled = {parts[0] for parts, _ in found}
-    empty = [path for path in _entries(folder) if path.name not in filled]
+    filled_folders = {parts[0] for parts, _ in pictures}
+    empty = [path for path in _entries(folder) if path.name not in filled_folders]
     if empty:
         raise DataError(Fault(f"every folder of {folder}", f"hold a picture, but {empty[0].name!r} holds none"))
-    return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in found]
+    return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in pictures]
 
 
 def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: ReadLimits) -> list[Picture]:
-    """Return the pictures of natural clients, of which some have a file of labels and the others class folders."""
+    """Return the images of natural clients, each with a label file or class folders."""
     pictures: list[Picture] = []
     for client in _entries(folder):
         if not client.is_dir():
@@ -368,33 +358,33 @@ def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: Read
         if client in with_labels:
             pictures += [replace(picture, client=client.name) for picture in _read_labels(client, label, None, limits)]
             continue
-        own = _from_folders(client)
-        if own[0].client is not None:
+        client_images = _from_folders(client)
+        if client_images[0].client is not None:
             raise DataError(
                 Fault(
                     client,
                     (
                         f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but "
-                        f"{own[0].path} lies one folder deeper"
+                        f"{client_images[0].path} lies one folder deeper"
                     ),
                 )
             )
-        pictures += [replace(picture, client=client.name) for picture in own]
+        pictures += [replace(picture, client=client.name) for picture in client_images]
     return pictures
 
 
 def _read_labels(folder: Path, label: str, client_column: str | None, limits: ReadLimits) -> list[Picture]:
-    """Return the pictures that a file of labels names relative to its folder, in the order of the names.
+    """Return the images listed in a label file, relative to its folder, ordered by path.
 
     Raises:
-        DataError: If the file is malformed, names a picture twice, one outside the folder or one that is missing, or
-            leaves a label or client open.
+        DataError: If the file is malformed, lists an image twice, outside the folder or missing, or lacks a label or
+            client.
     """
     path = folder / LABELS_FILE
     rows = read_csv(path, delimiter=",", limits=limits)
-    wanted = (IMAGE_COLUMN, label, *(() if client_column is None else (client_column,)))
-    require_columns(path, rows, wanted)
-    for column in wanted:
+    columns = (IMAGE_COLUMN, label, *(() if client_column is None else (client_column,)))
+    require_columns(path, rows, columns)
+    for column in columns:
         cells = rows[column].to_pylist()
         if None in cells:
             raise DataError(
@@ -403,7 +393,7 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
                 )
             )
     pictures: dict[str, Picture] = {}
-    for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in wanted), strict=True), 1):
+    for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), 1):
         if image in pictures:
             raise DataError(Fault(path, "name each picture once", f"{image!r} again in row {number}"))
         if Path(image).is_absolute() or ".." in Path(image).parts:
@@ -415,8 +405,8 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
 
 
 def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list[tuple[tuple[str, ...], Path]]:
-    """Return each picture below a folder with the names of the folders that lead to it."""
-    found = []
+    """Return each image below a folder with the names of its parent folders."""
+    pictures = []
     for path in _entries(folder):
         if path.is_dir():
             resolved = path.resolve()
@@ -424,11 +414,11 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
                 raise DataError(Fault(path, f"not lead back to {resolved}, a folder above it"))
             if len(parts) == MOST_FOLDERS:
                 raise DataError(Fault("pictures", f"lie as {LAYOUTS}, but {path} is a folder one level deeper"))
-            found += _walk(path, (*parts, path.name), (*above, resolved))
+            pictures += _walk(path, (*parts, path.name), (*above, resolved))
         elif path.suffix.lower() in SUFFIXES:
             if not path.is_file():  # a pipe would be waited for
                 raise DataError(Fault(path, "be a picture file, but it is a pipe, a device or a link to nothing"))
-            found.append((parts, path))
+            pictures.append((parts, path))
         else:
             raise DataError(
                 Fault(
@@ -438,7 +428,7 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
                     f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one",
                 )
             )
-    return found
+    return pictures
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -459,14 +449,14 @@ Value = TypeVar("Value")
 
 
 def load_image_folder(request: DatasetRequest) -> Dataset:
-    """Load the folder that `request.name` names.
+    """Load the folder given by `request.name`.
 
-    `federation.label` and `federation.client_column` name columns of a `labels.csv`. Where folders tell the class and
-    the client, they may be left out, or be `class` and `client`.
+    `federation.label` and `federation.client_column` are columns of a `labels.csv`. If folders define the class and the
+    client, they may be omitted, or be `class` and `client`.
 
     Raises:
-        DataError: If the folder is missing, has no known layout, or holds a file that is no sound picture; of these,
-            several are named.
+        DataError: If the folder is missing, has no supported layout, or holds unusable files, of which several are
+            listed.
     """
     folder = Path(request.name).expanduser()
     if not folder.is_dir():
@@ -478,27 +468,27 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
 def pictures_dataset(
     name: str, pictures: list[Picture], source: str, request: DatasetRequest, classes: Sequence[str] | None = None
 ) -> Dataset:
-    """Read pictures into a data set.
+    """Read images into a data set.
 
     Args:
-        name: The data set's name.
-        pictures: At least one; either each has a natural client, or none has.
+        name: Name of the data set.
+        pictures: At least one; either all have a natural client, or none.
         source: Citation.
-        request: Gives the size, and how the label is called.
-        classes: All that there may be, in order; None for those that occur.
+        request: Provides the image size and the name of the label.
+        classes: All possible classes, in order; None for those that occur.
 
     Raises:
-        DataError: If a file is no sound picture, or there are fewer than two classes.
+        DataError: If a file is not a valid image, or there are fewer than two classes.
     """
-    grey = all(_each(pictures, lambda picture: is_grey(picture.path)))
+    grey = all(_read_each(pictures, lambda picture: is_grey(picture.path)))
     pixels = _pixels(pictures, request.image_size, grey)
     class_names = classes or _in_order({picture.label for picture in pictures})
-    number = {label: index for index, label in enumerate(class_names)}
+    label_index = {label: index for index, label in enumerate(class_names)}
     clients = [picture.client for picture in pictures if picture.client is not None]
     return image_dataset(
         name,
         pixels,
-        np.array([number[picture.label] for picture in pictures], dtype=np.int64),
+        np.array([label_index[picture.label] for picture in pictures], dtype=np.int64),
         class_names,
         label=request.label or CLASS_FOLDER,
         source=source,
@@ -508,30 +498,30 @@ def pictures_dataset(
 
 
 def client_pictures(folder: Path, request: DatasetRequest, grey: bool) -> tuple[FloatArray, list[str]]:
-    """Return the pictures of one client as rows, shape `(num_rows, channels, size, size)`, and the class of each.
+    """Return one client's images as rows, shape `(num_rows, channels, size, size)`, and the class of each.
 
     Args:
-        folder: As `federation.dataset` names one, but without folders of clients; of one class too.
-        request: Gives the size, and how the label is called.
-        grey: Whether rows are of one channel.
+        folder: An image folder without client folders; a single class is allowed.
+        request: Provides the image size and the name of the label.
+        grey: Whether rows have one channel.
 
     Raises:
-        DataError: If the folder has no known layout, or a file is no sound picture.
+        DataError: If the folder has no supported layout, or a file is not a valid image.
     """
     pictures = list_pictures(folder, request.label, None, request.limits)
     return unit_pixels(_pixels(pictures, request.image_size, grey)), [picture.label for picture in pictures]
 
 
 def pictures_alone(folder: Path, request: DatasetRequest, grey: bool) -> tuple[FloatArray, list[str]]:
-    """Return all pictures in a folder as rows, whatever their classes, and their paths below it.
+    """Return all images in a folder as rows, regardless of class, and their relative paths.
 
     Args:
-        folder: Of pictures, in folders or not.
-        request: Gives the size.
-        grey: Whether rows are of one channel.
+        folder: Images, in subfolders or not.
+        request: Provides the image size.
+        grey: Whether rows have one channel.
 
     Raises:
-        DataError: If there is none, or a file is no sound picture.
+        DataError: If there is none, or a file is not a valid image.
     """
     paths = every_picture(folder)
     pixels = _pixels([Picture(path, "") for path in paths], request.image_size, grey)
@@ -539,24 +529,27 @@ def pictures_alone(folder: Path, request: DatasetRequest, grey: bool) -> tuple[F
 
 
 def _pixels(pictures: list[Picture], size: int, grey: bool) -> PixelArray:
-    return np.stack(_each(pictures, lambda picture: read_pixels(picture.path, size, grey)), dtype=np.uint8)
+    return np.stack(_read_each(pictures, lambda picture: read_pixels(picture.path, size, grey)), dtype=np.uint8)
 
 
-def _each(pictures: list[Picture], read: Callable[[Picture], Value]) -> list[Value]:
-    """Read something of every picture; how many can't be read, the first's reason and some names make one line."""
+def _read_each(pictures: list[Picture], read: Callable[[Picture], Value]) -> list[Value]:
+    """Apply a reader to every image; failures are summarised by count, first reason and some names."""
     values: list[Value] = []
     faults: list[str] = []
-    broken: list[str] = []
+    failed: list[str] = []
     for picture in pictures:
         try:
             values.append(read(picture))
         except DataError as error:
             faults += error.faults
-            broken.append(picture.path.name)
-    if len(broken) > 1:
-        others = listed(broken[1:], most=NUM_NAMES_SHOWN)
+            failed.append(picture.path.name)
+    if len(failed) > 1:
+        other_names = listed(failed[1:], most=NUM_NAMES_SHOWN)
         raise DataError(
-            Fault(f"{len(broken)} of {len(pictures)} pictures", problem=f"can't be used: {faults[0]}; nor can {others}")
+            Fault(
+                f"{len(failed)} of {len(pictures)} pictures",
+                problem=f"can't be used: {faults[0]}; nor can {other_names}",
+            )
         )
     if faults:
         raise DataError(faults)
@@ -564,6 +557,6 @@ def _each(pictures: list[Picture], read: Callable[[Picture], Value]) -> list[Val
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Return classes in numeric order if all are whole numbers, else in alphabetical order."""
+    """Return classes in numeric order if all are non-negative integers, else in alphabetical order."""
     ordered = sorted(names)
     return sorted(ordered, key=int) if all(name.isdecimal() for name in ordered) else ordered

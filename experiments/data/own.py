@@ -1,13 +1,11 @@
-"""Data sets of the user's own: arrays, tables, folders, and where they lie.
+"""Loading of the user's own data, by path or address: a table, arrays, or images in a folder.
 
-Pictures in a file of arrays (`table_formats.py`), channels first or last: bytes, or numbers from 0 to 1.
+The data may be a path relative to the working directory or the data folder, several files with one client each, or the
+address of a file or database. Files on the web or in an object store are downloaded through fsspec
+(https://filesystem-spec.readthedocs.io) once per process, up to `federation.max_file_bytes` bytes, and deleted when it
+ends.
 
-One's own data by path or address: a table, arrays, or pictures in a folder.
-
-Where one's own data lie: a path here or in the data folder, files of clients, an address of a file or database.
-
-What lies on the web or in a store of objects is downloaded through fsspec (https://filesystem-spec.readthedocs.io) once
-by a process, and goes with it. No more than `federation.max_file_bytes` bytes come.
+Images in array files (`table_formats.py`) have their channels first or last, and are bytes or numbers from 0 to 1.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ CHANNELS = (1, 3)
 
 
 def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
-    """Return the data set of a file of pictures; None if its rows are rows of numbers.
+    """Return the data set of an array file of images; None if its rows are numbers.
 
     Raises:
         DataError: As `read_array_table`.
@@ -65,9 +63,9 @@ def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
     if arrays[ROWS].ndim == 2:
         return None
     faults = [
-        Fault(f"federation.{key} of {path}", f"be {allowed!r} or left out", repr(given))
-        for key, given, allowed in (("label", request.label, LABEL), ("client_column", request.client_column, CLIENT))
-        if given not in {None, allowed} or (given == CLIENT and CLIENT not in arrays)
+        Fault(f"federation.{key} of {path}", f"be {allowed!r} or left out", repr(value))
+        for key, value, allowed in (("label", request.label, LABEL), ("client_column", request.client_column, CLIENT))
+        if value not in {None, allowed} or (value == CLIENT and CLIENT not in arrays)
     ]
     if faults:
         raise DataError(faults)
@@ -104,7 +102,7 @@ def _picture_numbers(path: Path, given: Any, labels: Any, names: tuple[str, ...]
 
 
 def _channels_first(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return pictures as `(num_rows, channels, height, width)`."""
+    """Return images as `(num_rows, channels, height, width)`."""
     if rows.ndim == 3:
         return rows[:, None]
     is_last = rows.shape[3] in CHANNELS and rows.shape[1] not in CHANNELS
@@ -128,23 +126,23 @@ BLOCK_BYTES = 2**20
 
 
 def own_place(request: DatasetRequest) -> Path | str | list[Path]:
-    """Return where the data of `federation.dataset` are: a file or folder, the files of clients, or a database.
+    """Return the location of the user's data: a file or folder, the files of clients, or a database address.
 
     Args:
-        request: `name` is the path, or address. A relative path starts at the working directory; a process that was
-            started elsewhere on behalf of a command finds that command's in the environment variable `FEDSCOUT_START`.
-            A relative path that leads nowhere from there is looked for in the data folder.
+        request: `name` is the path or address. A relative path starts at the working directory; a process started
+            elsewhere on behalf of a command finds the command's in the environment variable `FEDSCOUT_START`. If a
+            relative path does not exist there, it is resolved against the data folder.
 
     Raises:
         ConfigurationError: If a package for an address is missing.
-        DataError: If nothing lies there, or it can't be fetched.
+        DataError: If nothing exists there, or it can't be fetched.
     """
     name = request.name
     for start in FILES_OF_DATABASES:
         if name.startswith(start):
             return _existing(request, name.removeprefix(start))
     if ADDRESS.match(name):
-        _refuse_password(name)
+        _reject_password(name)
         scheme = name.partition(":")[0]
         return _fetched(name, STORES[scheme], request.limits) if scheme in STORES else name
     if request.has_file_a_client:
@@ -152,8 +150,8 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
     return _existing(request, name)
 
 
-def _refuse_password(address: str) -> None:
-    """Refuse an address of a file that holds a password; that of a database is looked at where it is read.
+def _reject_password(address: str) -> None:
+    """Reject a file address that contains a password; database addresses are checked when they are read.
 
     Raises:
         ConfigurationError: If it does.
@@ -171,54 +169,54 @@ def _refuse_password(address: str) -> None:
 
 
 def _places(request: DatasetRequest, name: str) -> list[Path]:
-    given = Path(name).expanduser()
+    path = Path(name).expanduser()
     folder = request.folder or os.environ.get(FOLDER_VARIABLE)
-    places = [Path(os.environ.get(START_VARIABLE, "")) / given]
-    return places + ([Path(folder).expanduser() / given] if folder and not given.is_absolute() else [])
+    places = [Path(os.environ.get(START_VARIABLE, "")) / path]
+    return places + ([Path(folder).expanduser() / path] if folder and not path.is_absolute() else [])
 
 
 def _existing(request: DatasetRequest, name: str) -> Path:
-    places = _places(request, name)
-    for place in places:
+    candidates = _places(request, name)
+    for path in candidates:
         with suppress(OSError):  # a name that no file system takes
-            if place.exists():
-                return place
+            if path.exists():
+                return path
     raise DataError(
         Fault(
             "federation.dataset",
             "be the name of a data set, or the path of an existing file or folder",
             repr(name),
-            f"looked for {' and '.join(map(str, places))}{_meant(places[0])}",
+            f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
         )
     )
 
 
-def _meant(place: Path) -> str:
-    """Return which file beside it a misspelt name may have meant, as it ends a sentence; nothing if none is like it."""
+def _suggestion(place: Path) -> str:
+    """Return a suggestion of a similarly named file, to end a sentence; empty if there is none."""
     with suppress(OSError):
-        if near := get_close_matches(place.name, os.listdir(place.parent), n=1):
-            return f"; did you mean {place.with_name(near[0])}?"
+        if matches := get_close_matches(place.name, os.listdir(place.parent), n=1):
+            return f"; did you mean {place.with_name(matches[0])}?"
     return ""
 
 
 def _files(request: DatasetRequest) -> list[Path]:
-    places = _places(request, request.name)
-    for place in places:
-        if found := sorted(Path(path) for path in glob(str(place)) if Path(path).is_file()):
-            return found
+    candidates = _places(request, request.name)
+    for pattern in candidates:
+        if paths := sorted(Path(path) for path in glob(str(pattern)) if Path(path).is_file()):
+            return paths
     raise DataError(
         Fault(
             "federation.dataset",
             "match a file a client",
             repr(request.name),
-            f"looked for {' and '.join(map(str, places))}",
+            f"looked for {' and '.join(map(str, candidates))}",
         )
     )
 
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of downloads, which goes when the process ends."""
+    """Return the folder of downloads, which is deleted when the process ends."""
     return tempfile.TemporaryDirectory(prefix="fedscout-")
 
 
@@ -252,59 +250,62 @@ CLIENT_OF_FILE = "client"
 
 
 def load_own_data(request: DatasetRequest) -> Dataset:
-    """Load what lies at the path or address that the user gave as `federation.dataset`.
+    """Load the data at the path or address in `federation.dataset`.
 
     Raises:
-        ConfigurationError: If a library or a key for it is missing.
-        DataError: If nothing lies there, the format is not read, or the contents are at fault.
+        ConfigurationError: If a required library or key is missing.
+        DataError: If nothing exists there, the format is unsupported, or the contents are invalid.
     """
     place = own_place(request)
     if isinstance(place, Path) and place.is_dir():
-        _refuse_choices_of_tables(request)
+        _reject_table_settings(request)
         return load_image_folder(request.model_copy(update={"dataset": str(place)}))
     label = request.label
     if isinstance(place, Path) and is_array_file(place):
         if (pictures := load_arrays(place, request)) is not None:
-            _refuse_choices_of_tables(request)
+            _reject_table_settings(request)
             return pictures
         label = label or LABEL
     files: list[tuple[str, int]] = []
     if isinstance(place, list):
-        read, request, files = _files_of_clients(place, request)
+        read_rows, request, files = _files_of_clients(place, request)
     else:
-        read = read_table(place, request)
+        read_rows = read_table(place, request)
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
     with rows_of_files(files):
-        dataset = dataset_from_own_table(name, read.rows, request, label, source)
-    left = {"num_rows_not_sampled": read.num_left} if read.num_left else {}
-    return replace(dataset, facts={**dataset.facts, **left})
+        dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
+    sampling_facts = {"num_rows_not_sampled": read_rows.num_left} if read_rows.num_left else {}
+    return replace(dataset, facts={**dataset.facts, **sampling_facts})
 
 
 def client_names(paths: Sequence[Path]) -> list[str]:
-    """Return the name of each file's client: the file's without its ending, or else the part of the path that differs.
+    """Return the client name of each file: its name without suffix, or else the part of the path that differs.
 
     Args:
-        paths: All different.
+        paths: Distinct paths.
     """
     stems = [_stem(path.name) for path in paths]
     if len(set(stems)) == len(stems):
         return stems
-    places = [(*path.parts[:-1], stem) for path, stem in zip(paths, stems, strict=True)]
-    if len(set(places)) < len(places):  # endings differ alone
-        places = [path.parts for path in paths]
-    start = _num_equal(places)
-    end = _num_equal([place[start:][::-1] for place in places])
-    return ["/".join(place[start : len(place) - end]) or stem for place, stem in zip(places, stems, strict=True)]
+    parts = [(*path.parts[:-1], stem) for path, stem in zip(paths, stems, strict=True)]
+    if len(set(parts)) < len(parts):  # endings differ alone
+        parts = [path.parts for path in paths]
+    start = _num_common_parts(parts)
+    end = _num_common_parts([path_parts[start:][::-1] for path_parts in parts])
+    return [
+        "/".join(path_parts[start : len(path_parts) - end]) or stem
+        for path_parts, stem in zip(parts, stems, strict=True)
+    ]
 
 
-def _num_equal(places: Sequence[tuple[str, ...]]) -> int:
-    """Return how many parts of paths are equal from the beginning."""
+def _num_common_parts(places: Sequence[tuple[str, ...]]) -> int:
+    """Return the number of leading parts that all paths share."""
     return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
 
 
 def _stem(name: str) -> str:
-    """Return the name of a file without the ending that tells its format."""
+    """Return a file name without its format suffix."""
     endings = [ending for ending in SUFFIXES if name.lower().endswith(ending)]
     return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
@@ -312,12 +313,12 @@ def _stem(name: str) -> str:
 def _files_of_clients(
     paths: list[Path], request: DatasetRequest
 ) -> tuple[ReadTable, DatasetRequest, list[tuple[str, int]]]:
-    """Return the rows of all files, and which column names their client: the given one, or one of the files' names.
+    """Return the rows of all files, the request with their client column, and the name and row count of each file.
 
-    The third are the files and how many rows each has.
+    The client column is the requested one, or a new one with the names of the files.
 
     Raises:
-        DataError: If files of different columns are among them, or there is too much.
+        DataError: If the files have different columns, or are too large.
     """
     import pyarrow as pa
 
@@ -346,11 +347,11 @@ def _files_of_clients(
         ]
     _check_columns(paths, tables)
     files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
-    return ReadTable(_joined(tables)), request.model_copy(update={"client_column": column}), files
+    return ReadTable(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
 
 
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return tables below each other; a column of types that have none in common becomes text, as in a CSV file."""
+def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the concatenation of tables; a column without a common type becomes text, as in a CSV file."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -379,7 +380,7 @@ def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
             raise DataError(Fault(path, f"have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}"))
 
 
-def _refuse_choices_of_tables(request: DatasetRequest) -> None:
+def _reject_table_settings(request: DatasetRequest) -> None:
     faults = [
         Fault(f"federation.{key}", "be left out where federation.dataset is a folder of pictures", repr(value))
         for key, value in (

@@ -1,54 +1,52 @@
-"""Columns of the user's table: identifiers, leaks of the label, and the key that overrules each decision.
+"""Kinds, identifiers and suspected label leaks among the columns of the user's table.
 
-What becomes of the columns of one's own table: which kind each is, what is left out, and the key that overrules it.
+Kinds are inferred from the whole table, as a federation agrees on them before any computation. The rules, in this
+order:
 
-Kinds are read from the whole table, as a federation agrees on them before anything is computed. By rule, in this order:
+- a column is dropped as empty if less than 1 % of its cells, or fewer than `federation.min_release`, are filled,
+  and as constant if every row has the same value;
+- dates and times of day are split into parts (`columns.py`), of which those that vary are used;
+- a column that names rows, or what rows belong to, is an identifier, and so is a copy of one or of the clients'
+  names; a running number is used if no other column can be;
+- numbers with a prefix, suffix or digit grouping are parsed if all cells have one format (`columns.py`);
+- other numbers are numeric, other words categorical.
 
-- a column in which less than a hundredth of the cells, or fewer than `federation.min_release`, hold something is left
-  out as empty; one that holds the same in every row as constant;
-- dates and times of day become their parts (`columns.py`), of which those stay that vary;
-- what names rows, or what rows belong to, is an identifier (`own_columns.py`; a running number is used where nothing
-  else can be), and so is a copy of one, or of the clients' names;
-- numbers as people write them are read where all cells are of one form (`columns.py`);
-- other numbers are numbers, other words categories.
+Categories that hardly repeat are an identifier or, from three words per cell, a text; how often they repeat is known
+once clients have reported their counts (`tables.py`). Any other column, such as one with a word among numbers, is
+rejected with the row. The report on each column includes the key that overrides the decision.
 
-Categories that hardly repeat are an identifier or, from three words a cell, a text; how often they repeat is known once
-clients have told their counts (`tables.py`). What is neither, as a word among numbers, is refused with its row.
+Identifiers lead to memorization: the value itself may carry little information, but the entity that it names does. A
+column is an identifier
 
-Whether one column alone tells the label nearly exactly, as a copy of it does, or what was written down after it.
+- by its name (`patient_id`, `key`) if nearly all values differ, or, for `id` and the like, if there are 20 rows
+  or fewer per value; a column called `subject` or `patient` regardless of the number of rows;
+- if it holds distinct whole numbers without a gap, over all rows or within each client (a running hour), except
+  columns named as years, months, days, hours or ages within clients;
+- if nearly all of its values differ and are whole numbers of eight digits or more, all of the same length;
+- if it is a copy of another identifier, of the groups, or of the clients' names, up to the names of the values.
 
-A row is told by the other rows of its cell in the column: by the most frequent class among those with the same value,
-or, where most values differ, among its neighbours when rows are sorted by the column, five at a time. With R of n rows
-told rightly and m rows of the most frequent class, the measure is
+Label leaks are columns that predict the label almost exactly on their own, such as a copy of the label or a value
+recorded after the outcome. Each row is predicted from the other rows with the same value in the column, by their most
+frequent class, or, if most values differ, from its neighbours when rows are sorted by the column, in blocks of five.
+With R of n rows predicted correctly and m rows of the most frequent class, the measure is
 
     λ = (R - m) / (n - m),
 
-the share of the mistakes of a constant guess that the column saves (L. Goodman and W. Kruskal, "Measures of association
-for cross classifications", Journal of the American Statistical Association 49(268), 1954, section 5). Deviation: a row
-does not vote on itself, so that a column of names that all differ tells nothing. Suspected is λ >= 0.95 where at least
-20 of the rows looked at are of another class than the most frequent one.
+the share of the errors of a constant prediction that the column removes (L. Goodman and W. Kruskal, "Measures of
+association for cross classifications", Journal of the American Statistical Association 49(268), 1954, section 5).
+Deviation: a row does not vote for itself, so a column of unique names predicts nothing. A column is suspected if λ >=
+0.95 and at least 20 of the sampled rows are not of the most frequent class.
 
-False alarms: of a column that is independent of the label, R is at most about binomial with n draws and chance m/n, and
-the chance of λ >= 0.95 is below one in ten million a column. A column that is not independent may well be an honest and
-very good feature: a suspicion is told and nothing is left out for it.
+False positives: for a column independent of the label, R is at most approximately binomial with n draws and probability
+m/n, and λ >= 0.95 has a probability below 1e-7 per column. A dependent column may be a legitimate, very good feature: a
+suspicion is reported, but the column is not dropped for it.
 
-Of categories, and of whether a number is missing, each class against the others is looked at as well: the reason for a
-complaint, given only with complaints, tells that class alone. So are the rows alone in which a column holds something
-else than a missing value or a code for one (`columns.py`), and whether it holds something only where the label is
-of one class: suspected if all of at least 20 such rows are, of which the chance, were it independent of the label, is
-below one in ten million. Numbers whose weighted sum is the label, to a thousandth of its deviation, are suspected
-together.
-
-Columns that name rows, or what rows belong to, rather than tell something of them.
-
-Learning from an identifier is learning by heart: alone it may tell little, but with whom it names much. A column is one
-
-- by its name (`patient_id`, `key`) where nearly all values differ, or, of `id` and the like, where a value has 20 rows
-  or fewer; a column called `subject` or `patient` whatever the number of rows;
-- if it holds whole numbers that all differ without a gap, over all rows or within each client (a running hour); but for
-  years, months, days, hours and ages within clients, which are called so;
-- if nearly all of its values differ and are whole numbers of eight digits or more, as many each;
-- if it is a copy of another identifier, of the groups, or of the clients' names, whatever the values are called.
+For categories, and for the missing-value indicator of numbers, each class is also tested against the others: the reason
+for a complaint, given only with complaints, predicts that class alone. The rows in which a column holds a value that is
+neither missing nor a code for missing (`columns.py`) are also tested on their own, and a column is suspected if it
+holds a value only where the label is of one class: at least 20 such rows, with a probability below 1e-7 if it were
+independent of the label. Numeric columns whose weighted sum equals the label, to a thousandth of its standard
+deviation, are suspected together.
 """
 
 from __future__ import annotations
@@ -115,46 +113,48 @@ EXACT = 1e-3
 
 
 def sample_of_rows(num_rows: int) -> IntArray:
-    """Return the rows that are looked at: all, or a random sample of them."""
+    """Return the rows to inspect for leaks: all, or a random sample of `LOOKED_AT`."""
     return np.sort(stream(0, "label-leaks").permutation(num_rows)[:LOOKED_AT])
 
 
 def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], rows: IntArray) -> str:
-    """Return what a column tells of the label that it should not; nothing if it is not suspected.
+    """Return a description of the label leak suspected in a column; empty if there is none.
 
     Args:
-        column: Of a table.
+        column: Column of a table.
         labels: In `[0, len(class_names))`, shape `(num_rows,)`.
-        class_names: In order.
-        rows: Those that are looked at.
+        class_names: Class names in label order.
+        rows: Rows to inspect.
     """
-    looked = labels[rows]
-    for codes, alone in _codes(column, rows):
-        if share_told(codes, looked) >= SUSPECTED:
+    sampled_labels = labels[rows]
+    for codes, one_vs_rest in _codes(column, rows):
+        if share_told(codes, sampled_labels) >= SUSPECTED:
             return "tells the label nearly exactly"
-        for label in np.argsort(-np.bincount(looked), kind="stable")[:MOST_CLASSES_ALONE] if alone else ():
-            if share_told(codes, (looked == label).astype(np.int64)) >= SUSPECTED:
+        for label in (
+            np.argsort(-np.bincount(sampled_labels), kind="stable")[:MOST_CLASSES_ALONE] if one_vs_rest else ()
+        ):
+            if share_told(codes, (sampled_labels == label).astype(np.int64)) >= SUSPECTED:
                 return f"tells class {class_names[label]} from the others nearly exactly"
-    holds = ~_holds_nothing(column)[rows]
-    if holds.all() or np.count_nonzero(holds) < FEWEST_OTHERS:
+    is_filled = ~_is_missing_or_code(column)[rows]
+    if is_filled.all() or np.count_nonzero(is_filled) < FEWEST_OTHERS:
         return ""
-    codes, _ = next(_codes(column, rows[holds]))
-    if share_told(codes, looked[holds]) >= SUSPECTED:
+    codes, _ = next(_codes(column, rows[is_filled]))
+    if share_told(codes, sampled_labels[is_filled]) >= SUSPECTED:
         return "tells the label nearly exactly where it holds something"
-    if len(np.unique(looked[holds])) == 1:
-        label = looked[holds][0]
-        if np.mean(looked == label) ** np.count_nonzero(holds) < CHANCE:
+    if len(np.unique(sampled_labels[is_filled])) == 1:
+        label = sampled_labels[is_filled][0]
+        if np.mean(sampled_labels == label) ** np.count_nonzero(is_filled) < CHANCE:
             return f"holds something only where the label is {class_names[label]}"
     return ""
 
 
 def parts_of_sum(columns: Sequence[NumberColumn], values: npt.NDArray[np.float64], rows: IntArray) -> list[str]:
-    """Return the names of two columns or more whose weighted sum is the label; nothing if there are none.
+    """Return the names of two or more columns whose weighted sum is the label; empty if there are none.
 
     Args:
-        columns: Of numbers.
-        values: The label as a number, shape `(num_rows,)`.
-        rows: Those that are looked at.
+        columns: Numeric columns.
+        values: Label as a number, shape `(num_rows,)`.
+        rows: Rows to inspect.
     """
     complete = [column for column in columns if not column.missing[rows].any() and np.ptp(column.numbers[rows]) > 0]
     if len(complete) < 2 or len(rows) < FEWEST_OTHERS + 2 * len(complete):
@@ -169,8 +169,8 @@ def parts_of_sum(columns: Sequence[NumberColumn], values: npt.NDArray[np.float64
     return parts if len(parts) > 1 else []
 
 
-def _holds_nothing(column: Column) -> npt.NDArray[np.bool_]:
-    """Return where a cell is missing or holds a code for that, shape `(num_rows,)`."""
+def _is_missing_or_code(column: Column) -> npt.NDArray[np.bool_]:
+    """Return the mask of cells that are missing or hold a suspected code for missing, shape `(num_rows,)`."""
     codes = missing_codes(column)
     if isinstance(column, NumberColumn):
         return column.missing | np.isin(column.numbers, [float(code) for code in codes])
@@ -178,15 +178,15 @@ def _holds_nothing(column: Column) -> npt.NDArray[np.bool_]:
 
 
 def share_told(codes: IntArray, labels: IntArray) -> float:
-    """Return λ, at most 1; minus infinity where too few rows are of another class than the most frequent one.
+    """Return λ, at most 1; minus infinity if too few rows are not of the most frequent class.
 
     Args:
-        codes: The cell of each row in the column, >= 0, shape `(num_rows,)`.
+        codes: Value code of each row in the column, >= 0, shape `(num_rows,)`.
         labels: >= 0, same shape.
     """
     counts = np.bincount(labels)
-    usual = int(counts.argmax())
-    num_others = len(labels) - int(counts[usual])
+    majority = int(counts.argmax())
+    num_others = len(labels) - int(counts[majority])
     if num_others < FEWEST_OTHERS:
         return -np.inf
     pairs, sizes = np.unique(codes.astype(np.int64) * len(counts) + labels, return_counts=True)
@@ -196,14 +196,14 @@ def share_told(codes: IntArray, labels: IntArray) -> float:
     is_last = np.append(cells[1:] != cells[:-1], True)
     is_first = np.append(True, cells[1:] != cells[:-1])
     runner_up = np.where(is_first, 0, np.append(0, sizes[:-1]))
-    is_told = is_last & (sizes - 1 > runner_up)
-    is_single = is_last & is_first & (sizes == 1) & (classes == usual)
-    told = int(sizes[is_told].sum()) + int(np.count_nonzero(is_single))
-    return (told - int(counts[usual])) / num_others
+    is_predicted = is_last & (sizes - 1 > runner_up)
+    is_single = is_last & is_first & (sizes == 1) & (classes == majority)
+    num_predicted = int(sizes[is_predicted].sum()) + int(np.count_nonzero(is_single))
+    return (num_predicted - int(counts[majority])) / num_others
 
 
 def _codes(column: Column, rows: IntArray) -> Iterator[tuple[IntArray, bool]]:
-    """Yield for each row its cell, and whether each class alone may be told by it."""
+    """Yield value codes of the rows, and whether each class is to be tested against the others as well."""
     if isinstance(column, CategoryColumn):
         yield column.codes[rows] + 1, True
         return
@@ -215,7 +215,7 @@ def _codes(column: Column, rows: IntArray) -> Iterator[tuple[IntArray, bool]]:
 
 
 def _neighbourhoods(numbers: npt.NDArray[np.float64]) -> IntArray:
-    """Return equal cells for equal numbers; where most differ, for five that follow each other as well."""
+    """Return one code per distinct number; if most numbers differ, per block of five rows in sorted order as well."""
     _, codes, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     if len(counts) * NEIGHBOURS <= len(numbers):
         return codes.astype(np.int64)
@@ -237,18 +237,18 @@ WORDS_OF_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def identifier_reason(name: str, column: Column, is_whole: bool, clients: IntArray | None) -> str:
-    """Return why a column is an identifier; nothing if it is none.
+    """Return why a column is an identifier; empty if it is not.
 
     Args:
-        name: What the file calls it.
+        name: Column name in the file.
         column: Its cells.
-        is_whole: Whether numbers are written as whole ones.
-        clients: The client of each row, >= 0, or None.
+        is_whole: Whether its numbers are written as integers.
+        clients: Client of each row, >= 0, or None.
     """
     is_present = ~column.missing
     is_number = not isinstance(column, CategoryColumn)
-    cells = column.codes if isinstance(column, CategoryColumn) else column.numbers
-    values = cells[is_present].astype(np.float64)
+    codes_or_numbers = column.codes if isinstance(column, CategoryColumn) else column.numbers
+    values = codes_or_numbers[is_present].astype(np.float64)
     num_rows, num_different = len(values), len(np.unique(values))
     if num_different < FEWEST_DIFFERENT or (is_number and not (values == np.rint(values)).all()):
         return ""
@@ -262,44 +262,50 @@ def identifier_reason(name: str, column: Column, is_whole: bool, clients: IntArr
         is_named |= len(str(int(values.min()))) == len(str(int(values.max())))
     if is_named:
         return f"{num_different:,} different {'numbers' if is_number else 'names'} in {num_rows:,} rows"
-    if is_number and is_whole and clients is not None and not words & TIMES and _runs(values, clients[is_present]):
+    if (
+        is_number
+        and is_whole
+        and clients is not None
+        and not words & TIMES
+        and _are_running_by_client(values, clients[is_present])
+    ):
         return f"{RUNNING} of each client"
     return ""
 
 
 def are_copies(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
-    """Whether two columns are the same but for what values are called: each value of one goes with one of the other.
+    """Return whether two columns are equal up to a one-to-one renaming of their values.
 
-    Where most values occur once, each column goes with each other; these must hold the same.
+    If most values occur once, any two columns match one-to-one; their values must then be equal.
 
     Args:
-        first: Cells, null where one is missing.
-        second: Of the other column.
+        first: Cells, null where missing.
+        second: Cells of the other column.
     """
-    if not _go_together(distinct_cells(first[:ROWS_TRIED])[0], distinct_cells(second[:ROWS_TRIED])[0]):
+    if not _match_one_to_one(distinct_cells(first[:ROWS_TRIED])[0], distinct_cells(second[:ROWS_TRIED])[0]):
         return False
     (codes, texts), (others, other_texts) = distinct_cells(first), distinct_cells(second)
     if 2 * len(texts) <= len(codes):
-        return _go_together(codes, others)
+        return _match_one_to_one(codes, others)
     numbers, other_numbers = as_numbers(first), as_numbers(second)
     if not np.isnan(numbers).all():
         return np.array_equal(numbers, other_numbers, equal_nan=True)
     return bool((np.array([*texts, ""])[codes] == np.array([*other_texts, ""])[others]).all())
 
 
-def _go_together(first: IntArray, second: IntArray) -> bool:
+def _match_one_to_one(first: IntArray, second: IntArray) -> bool:
     base = int(second.max()) + 2
     num_pairs = len(np.unique((first.astype(np.int64) + 1) * base + second + 1))
     return len(np.unique(first)) == num_pairs == len(np.unique(second))
 
 
 def _is_running(numbers: npt.NDArray[np.float64]) -> bool:
-    """Whether whole numbers all differ and leave no gap."""
+    """Return whether whole numbers are distinct and without gaps."""
     return bool(numbers.max() - numbers.min() == len(numbers) - 1 and len(np.unique(numbers)) == len(numbers))
 
 
-def _runs(numbers: npt.NDArray[np.float64], clients: IntArray) -> bool:
-    """Whether the numbers of each client with rows enough differ and leave few gaps, and most rows are of such."""
+def _are_running_by_client(numbers: npt.NDArray[np.float64], clients: IntArray) -> bool:
+    """Return whether most rows belong to large clients, in which the numbers are distinct and have few gaps."""
     is_large = np.bincount(clients)[clients] >= FEWEST_DIFFERENT
     if 2 * np.count_nonzero(is_large) < len(clients):
         return False
@@ -317,13 +323,13 @@ WORDS_OF_TEXT = 3
 
 @dataclass(frozen=True)
 class OwnColumn:
-    """A column, and what it gives.
+    """A column of the user's table, how it is used, and the model columns derived from it.
 
     Attributes:
-        fate: What became of it.
-        columns: What models are to see of it; nothing if it is left out.
-        looked_at: What a suspicion rests on, of one that is left out.
-        agreement: What a client must know to read its own cells in the same way; by column seen.
+        fate: Record of how it is used.
+        columns: Columns derived from it for the model; empty if it is left out.
+        looked_at: For a column that is left out, the columns that are tested for label leaks.
+        agreement: By derived column, the settings a client needs to parse its own cells identically.
     """
 
     fate: ColumnFate
@@ -332,11 +338,11 @@ class OwnColumn:
     agreement: Mapping[str, Mapping[str, str]] | None = None
 
     def left_out(self, kind: str, reason: str, key: str) -> OwnColumn:
-        """Return it as one that no model sees."""
+        """Return this column excluded from the model."""
         return OwnColumn(replace(self.fate, kind=kind, became=f"left out: {reason}", key=key), looked_at=self.columns)
 
     def used(self) -> OwnColumn:
-        """Return a running number as a number, which it is where there is nothing else."""
+        """Return a running number as a numeric column, for tables without any other feature."""
         if not self.fate.became.endswith(RUNNING):
             return self
         fate = replace(self.fate, kind="number", became=RUNNING, key=column_key(self.fate.name, "category"))
@@ -345,15 +351,17 @@ class OwnColumn:
     def checked(
         self, labels: IntArray, class_names: tuple[str, ...], rows: IntArray, summands: Sequence[str]
     ) -> OwnColumn:
-        """Return it with what is suspected of it."""
+        """Return this column with suspected label leaks and missing-value codes on record."""
         looked_at = (*self.columns, *self.looked_at)
-        told = [suspicion(column, labels, class_names, rows) for column in looked_at]
+        suspicions = [suspicion(column, labels, class_names, rows) for column in looked_at]
         if self.fate.name in summands:
-            told.append(f"is part of a sum that is the label: {' + '.join(summands)}")
+            suspicions.append(f"is part of a sum that is the label: {' + '.join(summands)}")
         codes = missing_codes(looked_at[0]) if len(looked_at) == 1 else {}
-        held = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
-        fate = replace(self.fate, suspicion=next(filter(None, told), ""), missing_codes=tuple(codes))
-        return replace(self, fate=replace(fate, became=f"{fate.became}; {held}: missing?" if held else fate.became))
+        code_counts = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
+        fate = replace(self.fate, suspicion=next(filter(None, suspicions), ""), missing_codes=tuple(codes))
+        return replace(
+            self, fate=replace(fate, became=f"{fate.became}; {code_counts}: missing?" if code_counts else fate.became)
+        )
 
 
 def own_columns(
@@ -364,51 +372,51 @@ def own_columns(
     request: DatasetRequest,
     clients: IntArray | None = None,
 ) -> list[OwnColumn]:
-    """Return what the columns of a table are.
+    """Return how each column of a table is used.
 
     Args:
-        name: The data set's name, for messages.
+        name: Name of the data set, for messages.
         table: Plain cells.
-        columns: Those that have no other role, and those that name rows.
-        roles: Says which these are.
-        request: Says which kinds are overruled.
-        clients: The natural client of each row, >= 0, or None.
+        columns: Columns without another role, and columns that name rows.
+        roles: Roles of the columns; `never_features` are those that name rows.
+        request: Kinds set by the user.
+        clients: Natural client of each row, >= 0, or None.
 
     Raises:
-        DataError: With all columns that are of no kind, or not of the kind that was asked for.
+        DataError: Lists all columns of no kind, or not of the requested kind.
     """
-    found: list[OwnColumn] = []
+    results: list[OwnColumn] = []
     faults = {}
     for column in columns:
         try:
             if column in roles.never_features:
-                found.append(_naming_rows(column, table[column]))
+                results.append(_row_name_column(column, table[column]))
             else:
                 is_category = CATEGORY_FIELD.items() <= (table.schema.field(column).metadata or {}).items()
-                wanted = request.columns.get(column)
-                own = _own_column(column, table[column], wanted, request.min_release, clients, is_category)
-                found.append(own)
+                kind = request.columns.get(column)
+                result = _own_column(column, table[column], kind, request.min_release, clients, is_category)
+                results.append(result)
         except ValueError as error:
-            ways = " or ".join(_ways(column, table[column], request))
-            takes = f"{ways} takes it as that" if ways else None
-            faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=takes)
+            arguments = " or ".join(_usable_arguments(column, table[column], request))
+            hint = f"{arguments} takes it as that" if arguments else None
+            faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=hint)
     if faults:
         shown_faults = first_faults([*faults.values()])
-        words = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
-        if words:
-            key = list_argument("missing_values", *request.missing_values, *words)
+        words_to_drop = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
+        if words_to_drop:
+            key = list_argument("missing_values", *request.missing_values, *words_to_drop)
             shown_faults[-1] += f"; {key} takes words as missing"
         left_out = [*request.drop_columns, *faults]
         shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out what is at fault"
         raise DataError(shown_faults)
-    found = _without_copies(found, table, roles, request)
-    if not any(own.columns for own in found):
-        found = [own.used() for own in found]
-    return found
+    results = _without_copies(results, table, roles, request)
+    if not any(result.columns for result in results):
+        results = [result.used() for result in results]
+    return results
 
 
-def _ways(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
-    """Yield the arguments by which a refused column can be used."""
+def _usable_arguments(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
+    """Yield the arguments that make a rejected column usable."""
     if name in request.columns:
         return
     with suppress(ValueError):
@@ -421,11 +429,13 @@ def _ways(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterato
 
 
 def _words_among_numbers(cells: pa.ChunkedArray) -> list[str]:
-    """Return the few words that keep a column from being one of numbers, in whatever form these are written."""
+    """Return the non-numeric words of a mostly numeric column, in any number format; empty if there are many."""
     codes, texts = distinct_cells(present_cells(cells))
     numbers = numbers_of_texts(texts)
-    if np.isnan(numbers).all() and (found := written_form(texts, np.bincount(codes[codes >= 0], minlength=len(texts)))):
-        numbers = found[0].numbers(texts)
+    if np.isnan(numbers).all() and (
+        form_and_others := written_form(texts, np.bincount(codes[codes >= 0], minlength=len(texts)))
+    ):
+        numbers = form_and_others[0].numbers(texts)
     words = [text for text, number in zip(texts, numbers.tolist(), strict=True) if np.isnan(number)]
     are_few = len(words) < len(texts) and len(words) <= NUM_FAULTS_SHOWN
     return words if are_few and all(len(word) <= MAX_DISCRETE_LENGTH for word in words) else []
@@ -435,19 +445,19 @@ def _without_copies(
     columns: list[OwnColumn], table: pa.Table, roles: ColumnRoles, request: DatasetRequest
 ) -> list[OwnColumn]:
     """Leave out copies of identifiers, of the groups, and of the clients' names."""
-    named = [own.fate.name for own in columns if own.fate.kind == "identifier"]
-    named += [roles.group] if roles.group is not None else []
-    known = {name: present_cells(table[name]) for name in named}
+    identifiers = [column.fate.name for column in columns if column.fate.kind == "identifier"]
+    identifiers += [roles.group] if roles.group is not None else []
+    identifier_cells = {name: present_cells(table[name]) for name in identifiers}
     client = None if roles.client is None else table[roles.client]
     return [
-        own
-        if own.fate.kind not in {"number", "category"} or own.fate.name in request.columns
-        else _unless_copy(own, present_cells(table[own.fate.name]), known, client)
-        for own in columns
+        column
+        if column.fate.kind not in {"number", "category"} or column.fate.name in request.columns
+        else _left_out_if_copy(column, present_cells(table[column.fate.name]), identifier_cells, client)
+        for column in columns
     ]
 
 
-def _unless_copy(
+def _left_out_if_copy(
     own: OwnColumn, cells: pa.ChunkedArray, known: Mapping[str, pa.ChunkedArray], client: pa.ChunkedArray | None
 ) -> OwnColumn:
     """Return a column, left out if it is a copy of an identifier or of the clients' names."""
@@ -463,9 +473,9 @@ def _unless_copy(
 
 
 def suspected(columns: Sequence[OwnColumn], predicted: Predicted) -> list[OwnColumn]:
-    """Return columns with what is suspected of each: leaks of the label, and codes for missing values."""
+    """Return columns with their suspected label leaks and missing-value codes on record."""
     rows = sample_of_rows(len(predicted.labels))
-    numbers = [column for own in columns for column in own.columns if isinstance(column, NumberColumn)]
+    numbers = [column for own_column in columns for column in own_column.columns if isinstance(column, NumberColumn)]
     values = predicted.targets
     if values is None and are_numbers(predicted.class_names):
         values = np.array([float(name) for name in predicted.class_names])[predicted.labels]
@@ -474,7 +484,7 @@ def suspected(columns: Sequence[OwnColumn], predicted: Predicted) -> list[OwnCol
 
 
 def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
-    """Return a column of categories that hardly repeat as what it is: a text or an identifier."""
+    """Return a column whose categories hardly repeat as a text or an identifier, left out."""
     (cells,) = column.columns
     assert isinstance(cells, CategoryColumn)
     num_words = float(np.mean([len(category.split()) for category in cells.categories]))
@@ -485,8 +495,8 @@ def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
     return column.left_out("text", reason, text_argument("text_column", cells.name))
 
 
-def _naming_rows(name: str, cells: pa.ChunkedArray) -> OwnColumn:
-    """Return a column that is called what names rows."""
+def _row_name_column(name: str, cells: pa.ChunkedArray) -> OwnColumn:
+    """Return a column whose name marks it as naming rows."""
     numbers = as_numbers(present_cells(cells))
     looked_at = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
     num_different = len(distinct_cells(cells)[1])
@@ -505,7 +515,7 @@ def _own_column(
     clients: IntArray | None,
     is_category: bool,
 ) -> OwnColumn:
-    """Return one column; a ValueError says what must hold and does not."""
+    """Return how one column is used; a ValueError describes why it is unusable."""
     cells = present_cells(given)
     num_present = len(cells) - cells.null_count
     if wanted == "drop":
@@ -523,10 +533,10 @@ def _own_column(
 def _numbers_or_names(
     name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None, clients: IntArray | None, is_category: bool
 ) -> OwnColumn:
-    """Return a column that holds no dates, of cells that are null where they are missing."""
+    """Return how a column without dates is used; missing cells are null."""
     num_present = len(cells) - cells.null_count
     numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
-    if wanted != "category" and not numbers_alone and (written := _written(name, cells, wanted)) is not None:
+    if wanted != "category" and not numbers_alone and (written := _formatted_numbers(name, cells, wanted)) is not None:
         return written
     if wanted == "number":
         numbers = lenient_numbers(name, cells)
@@ -545,14 +555,14 @@ def _numbers_or_names(
         kind = "number" if isinstance(column, NumberColumn) else "category"
         key = text_argument("group_column", name) if repeats else column_key(name, kind)
         return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", key), looked_at=(column,))
-    found = _own_category(column) if isinstance(column, CategoryColumn) else _number(column)
-    if wanted is not None and not found.columns:
+    result = _own_category(column) if isinstance(column, CategoryColumn) else _number(column)
+    if wanted is not None and not result.columns:
         return OwnColumn(ColumnFate(name, wanted, "constant", column_key(name, "drop")), (column,))
-    return found
+    return result
 
 
 def _too_long_for_numbers(column: Column, cells: pa.ChunkedArray) -> str:
-    """Return why whole numbers of more digits than a number has are an identifier; nothing if they are none."""
+    """Return why integers beyond float64 precision are an identifier; empty if they are not."""
     if not isinstance(column, NumberColumn) or not np.nanmax(np.abs(column.numbers)) > LARGEST_WHOLE:
         return ""
     num_different, num_rows = len(distinct_cells(cells)[1]), len(cells) - cells.null_count
@@ -561,7 +571,7 @@ def _too_long_for_numbers(column: Column, cells: pa.ChunkedArray) -> str:
 
 
 def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None) -> str:
-    """Return why cells of which some look like numbers, as hexadecimal ones do, are an identifier; nothing if not."""
+    """Return why cells of which some parse as numbers, as hexadecimal ones do, are an identifier; empty if not."""
     codes, values = distinct_cells(cells)
     num_words = np.count_nonzero(np.isnan(numbers_of_texts(values)))
     if num_words == len(values):
@@ -573,21 +583,21 @@ def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None)
     return identifier_reason(name, column, False, clients)
 
 
-def _written(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> OwnColumn | None:
-    """Return a column of numbers as people write them; None if it is none, a ValueError if only most cells are."""
+def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> OwnColumn | None:
+    """Return a column of formatted numbers; None if it is none. A ValueError is raised if most, not all, cells are."""
     if not is_text(cells.type):
         return None
     codes, texts = distinct_cells(cells)
     counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    found = written_form(texts, counts)
-    if found is None:
+    form_and_others = written_form(texts, counts)
+    if form_and_others is None:
         return None
-    form, num_others = found
+    form, num_others = form_and_others
     if num_others:
         if wanted is not None or len(texts) <= FEW_CATEGORIES:
             return None
-        wrong = np.append(np.isnan(form.numbers(texts)), False)[codes]
-        row = int(np.argmax(wrong))
+        is_mismatched = np.append(np.isnan(form.numbers(texts)), False)[codes]
+        row = int(np.argmax(is_mismatched))
         raise ValueError(
             f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in {row_name(row)} and "
             f"others in {num_others - 1} more of {counts.sum()} cells"
@@ -606,8 +616,8 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | Non
         if fault := date_fault(cells):
             raise ValueError(fault)
         if is_wanted:
-            written = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
-            raise ValueError(f"must hold dates such as {written}, all written alike, got others")
+            examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
+            raise ValueError(f"must hold dates such as {examples}, all written alike, got others")
         return None
     parts = parts_of_time(name, cells, order)
     names = varying(parts)
@@ -628,7 +638,7 @@ def _own_category(column: CategoryColumn) -> OwnColumn:
 
 
 def _is_written_whole(cells: pa.ChunkedArray) -> bool:
-    """Whether the first number of a column is written without a point, as identifiers are."""
+    """Return whether the first number of a column is written without a point, as identifiers are."""
     first = next((cell for cell in cells.slice(0, FIRST_CELLS).to_pylist() if cell is not None), "")
     return isinstance(first, int) or (isinstance(first, str) and "." not in first)
 

@@ -1,10 +1,10 @@
-"""One's own table: what its columns are, and whether it is read as numbers and categories, or as texts.
+"""Conversion of the user's table to a data set, as numbers and categories or as texts.
 
-A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature. What other columns are is
-found out (`own_columns.py`). With `federation.text_column`, or where a text is all that there is but for dates, a row
-is the text alone, as numbered words; other columns are not looked at.
+A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature. The kinds of other columns
+are inferred (`own_columns.py`). With `federation.text_column`, or if the only usable column besides dates is a text, a
+row is the text alone, as numbered words; other columns are ignored.
 
-Rows that lack a label, a client or a group: nobody can learn from them, so they are left out, with a note.
+Rows without a label, a client or a group cannot be used for training; they are dropped, with a warning.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """What stays of a table.
+    """The usable rows of a table.
 
     Attributes:
-        rows: Those with a label, a client and a group.
-        kept: Their places in the whole table; None where all stay.
-        facts: How many were left out, and of which clients.
+        rows: Rows with a label, a client and a group.
+        kept: Their positions in the whole table; None if no row was dropped.
+        facts: Number of dropped rows, and their clients.
     """
 
     rows: pa.Table
@@ -78,27 +78,27 @@ class LabelledRows:
 
 
 def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRows:
-    """Return the rows that have what their roles ask for.
+    """Return the rows with a value in the label, client and group columns.
 
     Args:
-        name: The data set's name, for messages.
+        name: Name of the data set, for messages.
         table: Plain cells.
-        roles: Which columns are label, client and group.
+        roles: Label, client and group columns.
 
     Raises:
-        DataError: If no row has.
+        DataError: If there is none.
     """
     columns = {"label": roles.label, "client": roles.client, "group": roles.group}
-    lacking = {
-        role: _lacks(table[column], MISSING if role == "label" and roles.quantity else NO_NAMES)
+    is_lacking = {
+        role: _is_missing(table[column], MISSING if role == "label" and roles.quantity else NO_NAMES)
         for role, column in columns.items()
         if column is not None
     }
-    without = np.logical_or.reduce([*lacking.values()])
-    if not without.any():
+    is_removed = np.logical_or.reduce([*is_lacking.values()])
+    if not is_removed.any():
         return LabelledRows(table)
-    counts = {role: int(rows.sum()) for role, rows in lacking.items() if rows.any()}
-    if without.all():
+    counts = {role: int(rows.sum()) for role, rows in is_lacking.items() if rows.any()}
+    if is_removed.all():
         raise DataError(
             Fault(
                 f"data set {name!r}",
@@ -108,45 +108,45 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
                 ),
             )
         )
-    kept, gone = np.flatnonzero(~without), np.flatnonzero(without)
-    facts: dict[str, Any] = {"num_rows_unlabelled": len(gone)}
-    whose = ""
+    kept, removed = np.flatnonzero(~is_removed), np.flatnonzero(is_removed)
+    facts: dict[str, Any] = {"num_rows_unlabelled": len(removed)}
+    affected = ""
     if roles.client is not None:
         clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
-        named = ~lacking["client"]
-        facts["rows_unlabelled_by_client"] = Counter(clients[gone[named[gone]]].tolist())
-        facts["clients_without_labelled_rows"] = sorted({*clients[gone[named[gone]]]} - {*clients[kept]})
-        whose = _of("clients", facts["rows_unlabelled_by_client"])
+        has_client = ~is_lacking["client"]
+        facts["rows_unlabelled_by_client"] = Counter(clients[removed[has_client[removed]]].tolist())
+        facts["clients_without_labelled_rows"] = sorted({*clients[removed[has_client[removed]]]} - {*clients[kept]})
+        affected = _counts_text("clients", facts["rows_unlabelled_by_client"])
         if empty := facts["clients_without_labelled_rows"]:
-            whose += f"; no row is left of {listed(empty, MOST_NAMED)}"
+            affected += f"; no row is left of {listed(empty, MOST_NAMED)}"
     reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
     logger.warning(
         "%s: %s of %s rows are left out: %s%s%s; federation.unlabelled_rows=fail refuses them",
         name,
-        f"{len(gone):,}",
+        f"{len(removed):,}",
         f"{len(table):,}",
         reasons,
-        whose,
-        _of("files", Counter(file_of_rows(gone))),
+        affected,
+        _counts_text("files", Counter(file_of_rows(removed))),
     )
     return LabelledRows(table.take(kept), kept, facts)
 
 
-def _of(what: str, counts: Counter[str]) -> str:
-    most: Sequence[tuple[str, int]] = counts.most_common(MOST_NAMED)
-    more = f" and {len(counts) - len(most)} more" if len(counts) > len(most) else ""
-    return f", of {what} {', '.join(f'{name} ({count:,})' for name, count in most)}{more}" if most else ""
+def _counts_text(what: str, counts: Counter[str]) -> str:
+    largest: Sequence[tuple[str, int]] = counts.most_common(MOST_NAMED)
+    remainder = f" and {len(counts) - len(largest)} more" if len(counts) > len(largest) else ""
+    return f", of {what} {', '.join(f'{name} ({count:,})' for name, count in largest)}{remainder}" if largest else ""
 
 
-def _lacks(cells: pa.ChunkedArray, words: Sequence[str] | set[str]) -> npt.NDArray[np.bool_]:
-    """Return where a cell holds nothing, or a word for it, shape `(num_rows,)`."""
+def _is_missing(cells: pa.ChunkedArray, words: Sequence[str] | set[str]) -> npt.NDArray[np.bool_]:
+    """Return the mask of cells that are null or hold a word for a missing value, shape `(num_rows,)`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = cells.is_null()
+    is_missing = cells.is_null()
     if is_text(cells.type):
-        found = pc.or_kleene(found, pc.is_in(pc.utf8_lower(cells), pa.array(sorted(words), cells.type)))
-    return np.asarray(found.to_numpy(), dtype=np.bool_)
+        is_missing = pc.or_kleene(is_missing, pc.is_in(pc.utf8_lower(cells), pa.array(sorted(words), cells.type)))
+    return np.asarray(is_missing.to_numpy(), dtype=np.bool_)
 
 
 ROW_NAMES = ("id", "index", "row", "row_id", "uuid", "unnamed: 0")
@@ -155,17 +155,17 @@ ROW_NAMES = ("id", "index", "row", "row_id", "uuid", "unnamed: 0")
 def dataset_from_own_table(
     name: str, table: pa.Table, request: DatasetRequest, label: str | None, source: str
 ) -> Dataset:
-    """Turn a table of unknown columns into a data set.
+    """Return a table with unknown column kinds as a data set.
 
     Args:
-        name: The data set's name.
-        table: Plain cells (`table_files.py`), one row a sample.
-        request: The user's choices.
-        label: The column to predict.
-        source: Where the table is from.
+        name: Name of the data set.
+        table: Plain cells (`table_files.py`), one row per sample.
+        request: User settings.
+        label: Column to predict.
+        source: Source of the table.
 
     Raises:
-        DataError: With what is wrong with the table, or does not fit it.
+        DataError: Lists faults of the table, or settings that do not apply to it.
     """
     if label is None:
         raise DataError(
@@ -176,13 +176,15 @@ def dataset_from_own_table(
                 f"its columns are: {listed(table.column_names)}",
             )
         )
-    used = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
-    used |= request.columns.keys()
-    naming = tuple(column for column in table.column_names if column.lower() in ROW_NAMES and column not in used)
+    columns_in_use = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
+    columns_in_use |= request.columns.keys()
+    row_name_columns = tuple(
+        column for column in table.column_names if column.lower() in ROW_NAMES and column not in columns_in_use
+    )
     roles = ColumnRoles(
         label,
         request.client_column,
-        never_features=naming,
+        never_features=row_name_columns,
         dropped=request.drop_columns,
         group=request.group_column,
         quantity=request.predicts_quantity,
@@ -194,7 +196,7 @@ def dataset_from_own_table(
     labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else LabelledRows(table)
     with rows_kept(labelled.kept):
         if request.text_column is not None:
-            _refuse_quantity(request)
+            _reject_regression(request)
             dataset = _texts(name, labelled.rows, request, roles, source)
         else:
             dataset = _mixed(name, labelled.rows, request, roles, source)
@@ -202,51 +204,57 @@ def dataset_from_own_table(
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
-    """Read numbers, categories and dates; if there are none, but for dates, and a text, that."""
+    """Read numbers, categories and dates; if there are only dates and a text, read the text."""
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     clients = None if client_ids is None else distinct_texts(client_ids)[1]
     columns = [*roles.never_features, *roles.features(name, table)]
-    found = own_columns(name, table, columns, roles, request, clients)
-    seen = [column for own in found for column in own.columns]
-    if seen:
-        told = told_statistics(name, seen, client_ids, request.min_release)
-        found = _with_figures(name, found, told.statistics, request)
-        seen = [column for own in found for column in own.columns]
-    found = suspected(found, predicted)
-    fates = all_fates(table, roles, [own.fate for own in found], predicted.class_names)
+    results = own_columns(name, table, columns, roles, request, clients)
+    feature_columns = [column for result in results for column in result.columns]
+    if feature_columns:
+        answers = told_statistics(name, feature_columns, client_ids, request.min_release)
+        results = _without_unusable(name, results, answers.statistics, request)
+        feature_columns = [column for result in results for column in result.columns]
+    results = suspected(results, predicted)
+    fates = all_fates(table, roles, [result.fate for result in results], predicted.class_names)
     texts = [fate for fate in fates if fate.kind == "text"]
-    if texts and not roles.quantity and _are_dates_unasked([own.fate for own in found if own.columns], request):
+    if (
+        texts
+        and not roles.quantity
+        and _are_only_inferred_dates([result.fate for result in results if result.columns], request)
+    ):
         return _texts(name, table, request.model_copy(update={"text_column": texts[0].name}), roles, source, fates)
-    if not seen:
+    if not feature_columns:
         refuse_table(name, fates)
-    unused = [own.fate.name for own in found if not own.columns]
+    unused = [result.fate.name for result in results if not result.columns]
     left_out = dict.fromkeys([*roles.never_features, *roles.dropped, *unused])
     facts = {"columns_left_out": tuple(left_out)}
-    dataset = dataset_of_columns(name, table, roles, seen, predicted, client_ids, told, source, facts)
+    dataset = dataset_of_columns(name, table, roles, feature_columns, predicted, client_ids, answers, source, facts)
     features = dataset.facts["features_of_columns"]
-    widths = {own.fate.name: sum(features[column.name] for column in own.columns) for own in found}
-    fates = [replace(fate, num_features=widths.get(fate.name, 0)) for fate in fates]
-    agreed = {column: said for own in found for column, said in (own.agreement or {}).items()}
-    encoding = {**(dataset.encoding or {}), **({"agreed": agreed} if agreed else {})}
+    num_features_by_column = {
+        result.fate.name: sum(features[column.name] for column in result.columns) for result in results
+    }
+    fates = [replace(fate, num_features=num_features_by_column.get(fate.name, 0)) for fate in fates]
+    agreements = {column: reading for result in results for column, reading in (result.agreement or {}).items()}
+    encoding = {**(dataset.encoding or {}), **({"agreed": agreements} if agreements else {})}
     return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents(fates)})
 
 
-def _are_dates_unasked(fates: Sequence[ColumnFate], request: DatasetRequest) -> bool:
-    """Whether all columns are dates that nobody asked for, beside which a text is what a row is about."""
+def _are_only_inferred_dates(fates: Sequence[ColumnFate], request: DatasetRequest) -> bool:
+    """Return whether all columns are dates not requested by the user, so that a text is preferred to them."""
     return all(fate.kind == "date" and fate.name not in request.columns for fate in fates)
 
 
-def _with_figures(
+def _without_unusable(
     name: str, columns: list[OwnColumn], statistics: TableStatistics, request: DatasetRequest
 ) -> list[OwnColumn]:
-    """Leave out the columns of which the federation knows too little; those that the user calls usable are refused.
+    """Leave out columns with too little information from clients; those whose kind the user sets are rejected.
 
     Raises:
-        DataError: With all of these.
+        DataError: Lists all rejected columns.
     """
-    known = [column for own in columns for column in own.columns]
-    faults = figure_faults(known, statistics, request.min_release)
+    used_columns = [column for own_column in columns for column in own_column.columns]
+    faults = figure_faults(used_columns, statistics, request.min_release)
     refused = [column for column in faults if column in request.columns]
     if refused:
         raise DataError(
@@ -259,15 +267,15 @@ def _with_figures(
                 for column in refused
             ]
         )
-    return [_with_known(own, faults, statistics) for own in columns]
+    return [_left_out_if_unusable(own_column, faults, statistics) for own_column in columns]
 
 
-def _with_known(own: OwnColumn, faults: Mapping[str, str], statistics: TableStatistics) -> OwnColumn:
-    """Return a column without what the federation knows too little of."""
-    wrong = [column for column in own.columns if column.name in faults]
-    if not wrong:
+def _left_out_if_unusable(own: OwnColumn, faults: Mapping[str, str], statistics: TableStatistics) -> OwnColumn:
+    """Return a column, left out if clients report too little information about it."""
+    faulty = [column for column in own.columns if column.name in faults]
+    if not faulty:
         return own
-    column = wrong[0]
+    column = faulty[0]
     if isinstance(column, CategoryColumn):
         tally = statistics.tallies[column.name]
         if names_rows(column, statistics):
@@ -280,12 +288,12 @@ def _with_known(own: OwnColumn, faults: Mapping[str, str], statistics: TableStat
 
 
 def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: DatasetRequest) -> None:
-    """Check what `federation.columns` names.
+    """Check the columns in `federation.columns`.
 
     Raises:
-        DataError: With each that is no column, or has a role already.
+        DataError: Lists each that does not exist or already has a role.
     """
-    used = {
+    column_by_key = {
         "federation.label": roles.label,
         "federation.client_column": roles.client,
         "federation.group_column": roles.group,
@@ -302,7 +310,9 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
         if column not in table.column_names
     ]
     faults += [
-        Fault("federation.columns", f"not name {key}", repr(one)) for key, one in used.items() if one in request.columns
+        Fault("federation.columns", f"not name {key}", repr(role_column))
+        for key, role_column in column_by_key.items()
+        if role_column in request.columns
     ]
     faults += [
         Fault("federation.columns", "not name what federation.drop_columns leaves out", repr(column))
@@ -313,7 +323,7 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
         raise DataError(faults)
 
 
-def _refuse_quantity(request: DatasetRequest) -> None:
+def _reject_regression(request: DatasetRequest) -> None:
     if request.predicts_quantity:
         raise DataError(
             Fault(
@@ -330,7 +340,7 @@ def _texts(
     source: str,
     fates: Sequence[ColumnFate] = (),
 ) -> Dataset:
-    """Read one column as texts; the others beside label and client are not looked at."""
+    """Read one column as texts; all columns except label, client and group are ignored."""
     column = request.text_column
     if column not in table.column_names:
         raise DataError(
@@ -354,12 +364,12 @@ def _texts(
     if rows.facts["num_texts_without_words"] == len(labels):
         raise DataError(Fault(f"column {column!r} of data set {name!r}", "hold texts, but no cell has a word"))
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
-    read = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
+    text_fate = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
     left_out = f"left out: {column} is what a row is"
     dates = [replace(fate, became=left_out, key=column_key(fate.name, "date")) for fate in fates if fate.kind == "date"]
-    known = {fate.name: fate for fate in (*fates, *dates, read)}
+    fate_by_column = {fate.name: fate for fate in (*fates, *dates, text_fate)}
     others = [ColumnFate(name, "", "not looked at") for name in unused]
-    shown_fates = all_fates(table, roles, [*others, *known.values()])
+    shown_fates = all_fates(table, roles, [*others, *fate_by_column.values()])
     dataset = text_dataset(
         name,
         rows,

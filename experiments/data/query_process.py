@@ -1,11 +1,11 @@
-"""The program that reads a database file, in a process of its own that is ended when it takes too long.
+"""Program that reads a database file in a separate process, which is terminated on timeout.
 
-Neither SQLite nor DuckDB bounds what a query takes: DuckDB's `repeat('a', 1e9)` is outside of its memory limit and
-can't be interrupted. So memory is limited by the operating system (on Linux), time by the process that starts this one.
+Neither SQLite nor DuckDB limits the resources of a query: DuckDB's `repeat('a', 1e9)` is not covered by its memory
+limit and can't be interrupted. So memory is limited by the operating system (on Linux), time by the parent process.
 
 Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`, `max_rows`, `max_bytes`); standard
-output gets the rows as a stream of Arrow's IPC format, all cells as text; a fault is a JSON string on standard error,
-with an exit code of `FAULTS`.
+output receives the rows as a stream in Arrow's IPC format, all cells as text; a fault is a JSON string on standard
+error, with an exit code of `FAULTS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DUCKDB_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 
 def main() -> int:
-    """Read the database that standard input names."""
+    """Read the database described on standard input; return the exit code."""
     request = json.load(sys.stdin)
     if sys.platform == "linux":  # elsewhere the limit has no effect
         import psutil  # type: ignore[import-untyped]  # Ray brings it along
@@ -49,7 +49,7 @@ def main() -> int:
     try:
         with _duckdb(path) if is_duckdb else _sqlite(path) as cursor:
             query = request["query"] or f'SELECT * FROM "{_only_table(path, cursor, is_duckdb)}"'  # noqa: S608
-            _write(request, _executed(cursor, query))
+            _write(request, _run_query(cursor, query))
     except UserError as error:
         print(json.dumps(str(error)), file=sys.stderr)
         return 4 if isinstance(error, TooLargeError) else 3
@@ -75,7 +75,7 @@ def _duckdb(path: str) -> Iterator[Any]:
         yield connection
 
 
-def _executed(cursor: Any, query: str) -> Any:
+def _run_query(cursor: Any, query: str) -> Any:
     if isinstance(cursor, sqlite3.Cursor):
         return cursor.execute(query)
     (statement,) = cursor.extract_statements(query)
@@ -83,8 +83,8 @@ def _executed(cursor: Any, query: str) -> Any:
 
 
 def _only_table(path: str, cursor: Any, is_duckdb: bool) -> str:
-    found = cursor.execute(DUCKDB_TABLES if is_duckdb else SQLITE_TABLES).fetchall()
-    names = sorted(str(row[0]) for row in found)
+    table_rows = cursor.execute(DUCKDB_TABLES if is_duckdb else SQLITE_TABLES).fetchall()
+    names = sorted(str(row[0]) for row in table_rows)
     if len(names) != 1:
         raise DataError(
             Fault("federation.query", f"be a SELECT, as {path} has not one table, but: {listed(names) or 'none'}")

@@ -1,36 +1,27 @@
-"""Samples of a data set, and rows that only the server holds.
+"""Samples of a data set, and rows held by the server only.
 
-Fewer rows than a data set has: without its smallest natural clients, or a random sample.
+Samples: a data set without its smallest natural clients, or a random sample of rows. Classes without a remaining row
+are dropped and the others renumbered; the number of dropped ones is on record. Statistics computed by the loader
+(standardisation, vocabulary) are those of all rows.
 
-Classes without a row among those that stay are left out and the others numbered anew; how many, is on record.
-Statistics that the loader took (standardisation, vocabulary) are those of all rows.
+Server rows held out of the clients' data set are taken before partitioning, so that no client can hold one of them.
+Classes have their shares of all rows: in a random order, the i-th of a class's n rows has rank (i − 1/2)/n, and the
+rows of lowest rank are the server's (Webster's method of apportionment). The last row of each class stays with the
+clients, so both sides have the same classes. For one seed, a smaller sample is a subset of a larger one. Rows of one
+group (`federation.group_column`) stay together, as in a client's split: distilling on a patient's first visit would
+leak information about the second. Groups are visited in a random order in which every stretch has its share of each
+class, a group's class being its most frequent one, and taken as long as each brings the number of rows closer to the
+requested one and leaves the clients a row of each class. If no group is small enough, the smallest admissible one is
+taken. A row that occurs twice in the data set may be on both sides; `num_duplicate_rows` counts those.
 
-Rows for the server from another data set than the clients', such as a public one of the same columns.
-
-It is read as the clients' data are, with their label, columns left out and limits. Its rows must look like theirs: of
-the same kind and shape, and of a table the same columns in the same order. Labels are matched by the names of classes;
-one that the clients' data lack is refused where the server keeps labels, one that the server's lack does no harm.
-
-Each side is on the scale that its own rows give it: a table is standardised by its own means and deviations, pixels
-have the scale of images. So nothing of the clients' rows reaches the server, but a shift or another spread of the
-server's columns as a whole is taken out; and few rows make a rough scale.
-
-Token numbers come from each data set's own words, so tokens are refused. That no client holds one of these rows is not
-looked up.
-
-Rows for the server, taken out of a data set before it is dealt, so that no client can hold one of them.
-
-Classes have their shares of all rows: in a random order, the i-th of a class's n rows stands at (i − 1/2)/n, and the
-rows that stand first are the server's (Webster's method of apportionment). The last row of each class stays
-with the clients, so classes are the same on both sides of the cut. Of one seed, fewer rows are part of more.
-
-Rows that belong together (`federation.group_column`) go whole groups at a time, as they do when a client splits its
-rows: who distils on a patient's first visit knows half of the second. Groups are visited in a random order in which
-every stretch holds its share of each class, a group's class being its most frequent one, and taken as long as each
-brings the number of rows nearer to the wanted one and leaves the clients a row of each class. If no group is small
-enough for that, the smallest that may be taken is.
-
-A row that the data set holds twice may be on both sides; `num_duplicate_rows` counts those.
+Server rows from another data set, such as a public one with the same columns, are read like the clients' data, with
+their label, dropped columns and limits. They must be of the same kind and shape and, for tables, have the same columns
+in the same order. Labels are matched by class name; a class that the clients' data lack is rejected if the server keeps
+labels, and a class that the server's data lack is accepted. Each side is scaled by its own rows: a table is
+standardised by its own means and deviations, pixels have the scale of images. So no information about the clients' rows
+reaches the server, but an overall shift or another spread of the server's columns is removed; and few rows yield an
+imprecise scale. Token numbers depend on each data set's own vocabulary, so tokens are rejected. There is no check that
+clients do not hold these rows.
 """
 
 from __future__ import annotations
@@ -54,14 +45,14 @@ from fedscout.experiments.data.dataset import (
 
 
 def without_small_clients(dataset: Dataset, min_client_rows: int) -> Dataset:
-    """Return a data set without the natural clients that have too few rows; itself if there are none.
+    """Return a data set without the natural clients that have too few rows; unchanged if there are none.
 
     Args:
         dataset: All rows.
-        min_client_rows: Fewest rows of a client that stays.
+        min_client_rows: Minimum number of rows of a client to keep.
 
     Raises:
-        DataError: If more than one row is asked for and no natural clients are known, or none has so many.
+        DataError: If it exceeds one and there are no natural clients, or no client has enough rows.
     """
     if min_client_rows <= 1:
         return dataset
@@ -99,14 +90,14 @@ def without_small_clients(dataset: Dataset, min_client_rows: int) -> Dataset:
 
 
 def sample_rows(dataset: Dataset, max_rows: int | None, generator: np.random.Generator) -> Dataset:
-    """Return a data set of at most `max_rows` rows; itself if it has no more, or None is given.
+    """Return a data set of at most `max_rows` rows; unchanged if it has no more, or `max_rows` is None.
 
-    Rows are drawn uniformly, without regard to labels or natural clients, and stay in order. Of one seed, a smaller
-    sample is part of a larger one.
+    Rows are drawn uniformly, regardless of labels and natural clients, and stay in order. For one seed, a smaller
+    sample is a subset of a larger one.
 
     Args:
         dataset: All rows.
-        max_rows: Most rows wanted, >= 2.
+        max_rows: Maximum number of rows, >= 2.
         generator: Draws them.
 
     Raises:
@@ -119,12 +110,12 @@ def sample_rows(dataset: Dataset, max_rows: int | None, generator: np.random.Gen
 
 
 def taken(dataset: Dataset, rows: IntArray, **facts: int) -> Dataset:
-    """Return a data set of some rows, with those facts added.
+    """Return a data set of selected rows, with additional facts.
 
     Args:
         dataset: All rows.
-        rows: Those that stay, in their order.
-        facts: For the record.
+        rows: Rows to keep, in order.
+        facts: Facts to record.
 
     Raises:
         DataError: If they are of fewer than two classes.
@@ -156,11 +147,11 @@ ROWS_KEY = "federation.server_rows"
 def without_server_rows(
     dataset: Dataset, asked: float | None, labelled: bool, generator: np.random.Generator
 ) -> tuple[Dataset, ServerData | None]:
-    """Return the clients' part of a data set and the server's; all and None if nothing is asked for.
+    """Return the clients' part of a data set and the server's; all and None if `asked` is None.
 
     Args:
         dataset: All rows.
-        asked: A number of rows, >= 1, or a share of all, in (0, 1), which is rounded to a row at least; as nearly as
+        asked: A number of rows, >= 1, or a share of all, in (0, 1), rounded to at least one row; met as closely as
             whole groups allow.
         labelled: Whether the server keeps their labels.
         generator: Draws them.
@@ -171,14 +162,14 @@ def without_server_rows(
     if asked is None:
         return dataset, None
     num_rows = max(1, round(asked * dataset.num_rows)) if asked < 1 else int(asked)
-    most = dataset.num_rows - dataset.num_classes
-    if num_rows > most:
+    max_server_rows = dataset.num_rows - dataset.num_classes
+    if num_rows > max_server_rows:
         raise DataError(
             Fault(
                 ROWS_KEY,
                 (
                     f"leave the clients a row of each class of data set {dataset.name!r}, so it must be "
-                    f"at most {most} of {dataset.num_rows} rows"
+                    f"at most {max_server_rows} of {dataset.num_rows} rows"
                 ),
                 num_rows,
             )
@@ -196,28 +187,28 @@ def without_server_rows(
 
 
 def stratified(labels: IntArray, num_rows: int, generator: np.random.Generator) -> IntArray:
-    """Return drawn rows, of each class in proportion, the last of each class after all others; shape `(num_rows,)`."""
+    """Return rows drawn in proportion to the classes, each class's last row after all others, shape `(num_rows,)`."""
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)
     sizes = np.repeat(counts, counts)
-    places = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    turns = np.where(places + 1 < sizes, (places + 0.5) / sizes, np.inf)
-    return order[np.argsort(turns, kind="stable")[:num_rows]]
+    ranks = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sort_keys = np.where(ranks + 1 < sizes, (ranks + 0.5) / sizes, np.inf)
+    return order[np.argsort(sort_keys, kind="stable")[:num_rows]]
 
 
 def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np.random.Generator) -> IntArray:
-    """Return the rows of drawn groups, about as many as wanted; of no class all.
+    """Return the rows of drawn groups, about as many as requested, never all rows of a class.
 
     Raises:
-        DataError: If every group holds the last rows of a class.
+        DataError: If every group holds all rows of some class.
     """
     _, members = np.unique(groups, return_inverse=True)
-    held = np.zeros((members.max() + 1, dataset.num_classes), np.int64)
-    np.add.at(held, (members, dataset.labels), 1)
-    sizes, left = held.sum(axis=1), held.sum(axis=0)
-    spare = np.flatnonzero((held < left).all(axis=1))
-    if not len(spare):
+    counts_by_group = np.zeros((members.max() + 1, dataset.num_classes), np.int64)
+    np.add.at(counts_by_group, (members, dataset.labels), 1)
+    sizes, client_counts = counts_by_group.sum(axis=1), counts_by_group.sum(axis=0)
+    admissible = np.flatnonzero((counts_by_group < client_counts).all(axis=1))
+    if not len(admissible):
         raise DataError(
             Fault(
                 ROWS_KEY,
@@ -228,12 +219,12 @@ def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np
             )
         )
     drawn: list[int] = []
-    for group in spread_over_classes(held.argmax(axis=1), generator):
-        lacking = wanted - sizes[drawn].sum()
-        if abs(lacking - sizes[group]) < abs(lacking) and (held[group] < left).all():
+    for group in spread_over_classes(counts_by_group.argmax(axis=1), generator):
+        num_missing = wanted - sizes[drawn].sum()
+        if abs(num_missing - sizes[group]) < abs(num_missing) and (counts_by_group[group] < client_counts).all():
             drawn.append(group)
-            left = left - held[group]
-    return np.flatnonzero(np.isin(members, drawn or [spare[np.argmin(sizes[spare])]]))
+            client_counts = client_counts - counts_by_group[group]
+    return np.flatnonzero(np.isin(members, drawn or [admissible[np.argmin(sizes[admissible])]]))
 
 
 DATASET_KEY = "federation.server_dataset"
@@ -254,9 +245,9 @@ def load_server_dataset(request: DatasetRequest, name: str, load: DatasetLoader)
     """Return the server's data set.
 
     Args:
-        request: Of the clients' data set.
-        name: Of the server's, as the user gave it.
-        load: Reads what a request names.
+        request: Request for the clients' data set.
+        name: Name of the server's data set, as configured.
+        load: Loads a request.
 
     Raises:
         DataError: If it can't be read.
@@ -270,20 +261,20 @@ def load_server_dataset(request: DatasetRequest, name: str, load: DatasetLoader)
 def rows_of_another(
     clients: Dataset, other: Dataset, asked: float | None, labelled: bool, generator: np.random.Generator
 ) -> ServerData:
-    """Return rows of another data set for the server of some clients.
+    """Return server rows drawn from another data set than the clients'.
 
     Args:
-        clients: Their data set, with all rows that any of them holds.
-        other: The server's.
-        asked: A number of its rows, a share in (0, 1) of them, or None for all; drawn of each class in proportion.
+        clients: Data set of the clients, with all rows that any of them holds.
+        other: Data set of the server.
+        asked: A number of its rows, a share in (0, 1) of them, or None for all; drawn in proportion to the classes.
         labelled: Whether the server keeps labels.
         generator: Draws them.
 
     Raises:
-        DataError: If a row of it is unlike those of the clients, or it has not so many.
+        DataError: If its rows are incompatible with those of the clients, or there are too few.
     """
     _check_rows(clients, other)
-    labels = _as_theirs(clients, other) if labelled else None
+    labels = _labels_by_client_class(clients, other) if labelled else None
     num_rows = other.num_rows if asked is None else max(1, round(asked * other.num_rows)) if asked < 1 else int(asked)
     if num_rows > other.num_rows:
         raise DataError(
@@ -302,23 +293,23 @@ def _check_rows(clients: Dataset, other: Dataset) -> None:
         raise DataError(
             Fault(DATASET_KEY, "be left out for tokens, whose numbers mean other words there", repr(other.name))
         )
-    wanted, given = _row_text(clients), _row_text(other)
-    if wanted != given:
+    expected, received = _row_text(clients), _row_text(other)
+    if expected != received:
         raise DataError(
             Fault(
                 DATASET_KEY,
-                f"hold rows like those of data set {clients.name!r}, of which one is {wanted}",
-                f"{given} of {other.name!r}",
+                f"hold rows like those of data set {clients.name!r}, of which one is {expected}",
+                f"{received} of {other.name!r}",
             )
         )
     if clients.feature_names != other.feature_names:
         pairs = zip(clients.feature_names, other.feature_names, strict=True)
-        theirs, its = next(pair for pair in pairs if pair[0] != pair[1])
+        client_column, server_column = next(pair for pair in pairs if pair[0] != pair[1])
         raise DataError(
             Fault(
                 DATASET_KEY,
                 f"hold the columns of data set {clients.name!r} in the same order",
-                f"{its!r} of {other.name!r} where {theirs!r} stands",
+                f"{server_column!r} of {other.name!r} where {client_column!r} stands",
             )
         )
 
@@ -328,16 +319,16 @@ def _row_text(dataset: Dataset) -> str:
     return f"{dataset.kind} of {shape} numbers"
 
 
-def _as_theirs(clients: Dataset, other: Dataset) -> IntArray:
-    """Return the labels of the server's rows, numbered as the clients' are."""
+def _labels_by_client_class(clients: Dataset, other: Dataset) -> IntArray:
+    """Return the labels of the server's rows, numbered by the clients' classes."""
     numbers = {name: number for number, name in enumerate(clients.class_names)}
     if unknown := [name for name in other.class_names if name not in numbers]:
-        more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
+        remainder = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
         raise DataError(
             Fault(
                 DATASET_KEY,
                 (f"hold no other classes than data set {clients.name!r} where federation.server_labels=true"),
-                f"{', '.join(unknown[:NAMES_SHOWN])}{more} of {other.name!r}",
+                f"{', '.join(unknown[:NAMES_SHOWN])}{remainder} of {other.name!r}",
             )
         )
     return np.array([numbers[name] for name in other.class_names], np.int64)[other.labels]

@@ -1,13 +1,13 @@
-"""Tables of plain cells from text files, JSON lines, Parquet, Arrow files and DataFrames.
+"""Readers of text files, JSON lines, Parquet, Arrow files and DataFrames into tables of plain cells.
 
-A plain cell is a text without white space at its ends, a float64, a whole number or a timestamp. A cell without content
-is null, whatever the format calls it: nothing between two delimiters, spaces, a null, NaN. Types are not inferred from
-text here, as a parser that infers them turns a wrong delimiter, a decimal comma or a repeated header into columns that
-look plausible; `columns.py` decides what a cell means.
+A plain cell is a text without surrounding white space, a float64, an integer or a timestamp. An empty cell is null in
+every format: nothing between two delimiters, spaces, a null, NaN. Types are not inferred from text here, as a parser
+that infers them turns a wrong delimiter, a decimal comma or a repeated header into plausible columns; `columns.py`
+decides what a cell means.
 
-The encoding of a file that is not UTF-8 is found by charset-normalizer
-(https://charset-normalizer.readthedocs.io); of encodings that fit equally well, cp1252 is taken. JSON lines
-(https://jsonlines.org) hold one object a line; numbers keep the digits that are written.
+Text files are parsed by Python's `csv`. The encoding of a file that is not UTF-8 is detected by charset-normalizer
+(https://charset-normalizer.readthedocs.io); among encodings that fit equally well, cp1252 is preferred. JSON lines
+(https://jsonlines.org) hold one object per line; numbers keep the digits as written.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
     """Return the text of a file.
 
     Args:
-        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked.
-        encoding: None means UTF-8, or else the encoding that fits best, with a warning.
-        limits: The largest size, unpacked.
+        path: An existing file; `.gz` files, and `.zip` files with one member, are unpacked.
+        encoding: None means UTF-8 or, with a warning, the best-fitting encoding.
+        limits: Maximum size, unpacked.
 
     Raises:
         DataError: If the file can't be read, is too large, binary, of another encoding, or an archive of several files.
@@ -175,14 +175,15 @@ def _likely_encoding(path: Path, content: bytearray) -> str:
 
 
 def sniff_delimiter(path: Path, text: str) -> str:
-    """Return the delimiter of a text file: the one that gives its first lines the same number of fields, above one.
+    """Return the delimiter that splits the first lines of a text into the same number of fields, above one.
 
-    Of several such, the one with the most fields; white space only where no other does so. Where none fits all lines,
-    the one that splits the first line most, so that reading the file names the line that does not fit.
+    If several do, the one with the most fields is taken; white space only if no other does. If none fits all lines, the
+    one that splits the first line into the most fields is taken, so that reading the file reports the line that does
+    not fit.
 
     Raises:
-        DataError: If the text is empty, has an endless first line, names one column only, or two delimiters fit equally
-            well.
+        DataError: If the text is empty, its first line has no end, its header names one column only, or two delimiters
+            fit equally well.
     """
     lines = _first_lines(path, text)
     if not lines:
@@ -190,8 +191,14 @@ def sniff_delimiter(path: Path, text: str) -> str:
     widths = {delimiter: widths for delimiter in DELIMITERS if (widths := _widths(lines, delimiter))}
     if not widths:
         raise DataError(_long_cell_fault(path, OPEN_QUOTE))
-    fitting = {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1 and len(set(found)) == 1}
-    candidates = fitting or {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1}
+    fitting = {
+        delimiter: line_widths[0]
+        for delimiter, line_widths in widths.items()
+        if line_widths[0] > 1 and len(set(line_widths)) == 1
+    }
+    candidates = fitting or {
+        delimiter: line_widths[0] for delimiter, line_widths in widths.items() if line_widths[0] > 1
+    }
     if not candidates:
         blanks = _widths(lines, WHITE_SPACE)
         if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
@@ -204,15 +211,15 @@ def sniff_delimiter(path: Path, text: str) -> str:
                 hint="federation.separator names another character",
             )
         )
-    most = max(candidates.values())
-    best = [delimiter for delimiter, width in candidates.items() if width == most]
+    max_width = max(candidates.values())
+    best = [delimiter for delimiter, width in candidates.items() if width == max_width]
     if len(best) > 1:
         names = [DELIMITERS[delimiter] for delimiter in best]
-        ways = " or ".join(f"federation.separator={name}" for name in names)
+        arguments = " or ".join(f"federation.separator={name}" for name in names)
         raise DataError(
             Fault(
                 f"the columns of {path}",
-                f"be separated in one way, but a {' or a '.join(names)} fits equally well: {ways}",
+                f"be separated in one way, but a {' or a '.join(names)} fits equally well: {arguments}",
             )
         )
     return best[0]
@@ -230,7 +237,7 @@ def _first_lines(path: Path, text: str) -> list[str]:
 
 
 def _widths(lines: list[str], delimiter: str) -> list[int]:
-    """Return the number of fields of each line; nothing where one is too long for a field."""
+    """Return the number of fields of each line; empty if a line is too long for a field."""
     try:
         return [len(row) for row in _fields(lines, delimiter) if row]
     except csv.Error:
@@ -238,7 +245,7 @@ def _widths(lines: list[str], delimiter: str) -> list[int]:
 
 
 def _fields(lines: Iterable[str], delimiter: str) -> Any:
-    """Return a reader of the fields of each row; outside quotes a run of white space counts as one `WHITE_SPACE`."""
+    """Return a reader of the fields of each row; a run of white space outside quotes is one `WHITE_SPACE`."""
     if delimiter == WHITE_SPACE:
         single = (BLANKS.sub(lambda found: found[1] or WHITE_SPACE, line.strip()) + "\n" for line in lines)
         return csv.reader(single, delimiter=WHITE_SPACE)
@@ -255,22 +262,22 @@ def read_csv(
     has_header: bool | None = True,
     num_rows: int | None = None,
 ) -> pa.Table:
-    """Read a text file whose first line names the columns, or one without such a line.
+    """Read a text file with or without a header line.
 
     Args:
-        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked.
-        delimiter: One character, `WHITE_SPACE` for any number of blanks; None to find it out from the first lines.
-        columns: The columns of a file that does not name them; None where the first line does.
+        path: An existing file; `.gz` files, and `.zip` files with one member, are unpacked.
+        delimiter: One character, or `WHITE_SPACE` for any number of blanks; None to detect it from the first lines.
+        columns: Column names of a file without a header; None if the first line is the header.
         nameless_index: Whether the first column may lack a name; it is then called `index`.
-        limits: The largest file.
-        encoding: Of the file; None to find it out.
-        has_header: Whether the first line names the columns; without one they are `column1`, `column2`, …. None means
-            that it does, but refuses one that holds numbers.
-        num_rows: The first rows alone; None for all.
+        limits: Maximum file size.
+        encoding: Encoding of the file; None to detect it.
+        has_header: Whether the first line names the columns; without a header they are `column1`, `column2`, …. None
+            means that it does, but a header that holds numbers is rejected.
+        num_rows: Number of rows to read from the start; None for all.
 
     Raises:
-        DataError: If the file can't be read, is no text, is too large, has another delimiter, ragged rows, nameless
-            or repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
+        DataError: If the file can't be read, is not text, is too large, has another delimiter, ragged rows, nameless or
+            repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
     text = read_text(path, encoding, limits)
     delimiter = delimiter or sniff_delimiter(path, text)
@@ -371,15 +378,21 @@ def _long_cell_fault(path: Path | str, hint: str) -> str:
 
 def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool) -> list[str]:
     if len(header) == 1:
-        found = [name for character, name in DELIMITERS.items() if character != delimiter and character in header[0]]
-        seen = f"its header holds a {found[0]} instead" if found else "its header names one column only"
-        return [Fault(f"the columns of {path}", f"be separated by {delimiter!r}, but {seen}")]
-    if not is_said and (held := _held_by_data(header)):
+        other_delimiters = [
+            name for character, name in DELIMITERS.items() if character != delimiter and character in header[0]
+        ]
+        observation = (
+            f"its header holds a {other_delimiters[0]} instead"
+            if other_delimiters
+            else "its header names one column only"
+        )
+        return [Fault(f"the columns of {path}", f"be separated by {delimiter!r}, but {observation}")]
+    if not is_said and (data_field := _data_field_in_header(header)):
         return [
             Fault(
                 f"the first line of {path}",
                 (
-                    f"name the columns, but it holds {held[:60]!r}: federation.header=false names them "
+                    f"name the columns, but it holds {data_field[:60]!r}: federation.header=false names them "
                     "column1, column2 and so on, federation.header=true takes the line for names"
                 ),
             )
@@ -391,21 +404,21 @@ def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool)
     ]
 
 
-def _held_by_data(header: list[str]) -> str:
-    """Return a number or date that a first line of data holds; nothing of one that may name columns.
+def _data_field_in_header(header: list[str]) -> str:
+    """Return a number or date in the first line that marks it as data; empty if the line may be a header.
 
-    Names may be numbers that rise, as years and positions do.
+    Column names may be increasing numbers, such as years and positions.
     """
     if dates := [name for name in header if DATE.fullmatch(name)]:
         return dates[0]
     numbers = numbers_of_texts(header)
-    found = numbers[~np.isnan(numbers)]
-    is_data = (np.diff(found) <= 0).any() if len(found) > 1 else (found != np.rint(found)).any()
+    present = numbers[~np.isnan(numbers)]
+    is_data = (np.diff(present) <= 0).any() if len(present) > 1 else (present != np.rint(present)).any()
     return header[int(np.argmax(~np.isnan(numbers)))] if is_data else ""
 
 
 def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
-    """Yield what is wrong with the number and the names of columns."""
+    """Yield faults in the number and the names of columns."""
     if len(names) > MAX_COLUMNS:
         raise DataError(Fault(path, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}"))
     for number, name in enumerate(names, start=1):
@@ -431,17 +444,17 @@ def read_json_lines(
     encoding: str | None = "utf-8",
     num_rows: int | None = None,
 ) -> pa.Table:
-    """Read a file of objects; a key that one lacks is a missing cell.
+    """Read a file of JSON objects, one per line; a key that an object lacks is a missing cell.
 
     Args:
-        path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked.
-        dropped: Keys whose values may be anything; they come back empty.
-        limits: The largest file.
-        encoding: Of the file; None to find it out.
-        num_rows: The first rows alone; None for all.
+        path: An existing file; `.gz` files, and `.zip` files with one member, are unpacked.
+        dropped: Keys whose values may be of any type; their columns are returned empty.
+        limits: Maximum file size.
+        encoding: Encoding of the file; None to detect it.
+        num_rows: Number of rows to read from the start; None for all.
 
     Raises:
-        DataError: If a line is no object, or holds an object or a list, or the file is too large or no text.
+        DataError: If a line is not an object, or holds an object or a list, or the file is too large or not text.
     """
     text = read_text(path, encoding, limits)
     names: dict[str, None] = {}
@@ -476,8 +489,8 @@ def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
             value = None
         if not isinstance(value, dict):
             hint = "; a list of objects is no file of lines" if line.lstrip().startswith("[") else ""
-            given = f"{shown(line.strip()[:60])} in line {number}{hint}"
-            raise DataError(Fault(f"every line of {path}", "be a JSON object", given))
+            excerpt = f"{shown(line.strip()[:60])} in line {number}{hint}"
+            raise DataError(Fault(f"every line of {path}", "be a JSON object", excerpt))
         yield value
 
 
@@ -485,14 +498,14 @@ def table_of_rows(source: str, names: Sequence[str], rows: Iterable[Sequence[Any
     """Return rows of Python values as a table; each cell becomes text, as in a CSV file.
 
     Args:
-        source: Where they are from, for messages.
-        names: Of the columns.
-        rows: Each with a value a column: None, text, a number, a truth value, or a date or time.
-        limits: The largest table; bytes are those of the texts.
+        source: Source of the rows, for messages.
+        names: Column names.
+        rows: Rows with one value per column: None, text, a number, a truth value, or a date or time.
+        limits: Maximum table size; bytes are those of the texts.
 
     Raises:
-        DataError: If a column has no name or the name of another, a cell holds anything else, or there is too much, or
-            nothing.
+        DataError: If column names are missing or repeated, a cell is of another type, or the table is too large or
+            empty.
     """
     if not all(names):
         raise DataError(f"every column of {source} must have a name, but one has none")
@@ -505,7 +518,7 @@ def blocks_of_rows(
     """Yield rows of Python values as blocks of texts.
 
     Raises:
-        DataError: If a cell holds something else than a plain value, or there is too much.
+        DataError: If a cell is not a plain value, or the rows are too large.
     """
     import pyarrow as pa
 
@@ -560,13 +573,13 @@ def read_parquet(
 
     Args:
         path: An existing file.
-        dropped: Columns that may be of any type; they come back empty.
-        limits: The largest file; bytes are those of the unpacked columns.
-        num_rows: About the first rows alone; None for all.
+        dropped: Columns that may be of any type; they are returned empty.
+        limits: Maximum file size; bytes are those of the unpacked columns.
+        num_rows: Approximate number of rows to read from the start; None for all.
 
     Returns:
-        Numbers as they are, truth values as the texts `true` and `false`, all else as text. The index that pandas
-        saves is left out.
+        Numbers unchanged, truth values as the texts `true` and `false`, all else as text. The index saved by pandas is
+        left out.
 
     Raises:
         DataError: If the file can't be read, is too large, has columns of other types, repeated column names, a text of
@@ -599,7 +612,7 @@ def read_parquet(
 
 
 def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
-    """Read a file of Arrow's IPC format (Feather), whose columns are as those of `read_parquet`.
+    """Read an Arrow IPC file (Feather) with the same column types as `read_parquet`.
 
     Raises:
         DataError: As `read_parquet`.
@@ -627,14 +640,14 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
 
 
 def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
-    """Return a DataFrame as if it were read from a Parquet file: an index with a name is a column.
+    """Return a DataFrame as if it were read from a Parquet file: a named index becomes a column.
 
     Args:
-        frame: Of numbers, texts, truth values or dates and times.
-        dropped: Columns that may hold anything; they come back empty.
+        frame: Numbers, texts, truth values or dates and times.
+        dropped: Columns that may be of any type; they are returned empty.
 
     Raises:
-        DataError: If it has columns of other types, repeated column names, too long a text, or no rows.
+        DataError: If it has columns of other types, repeated column names, a text that is too long, or no rows.
     """
     import pyarrow as pa
 
@@ -649,16 +662,16 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
 
 
 def plain_table(source: Path | str, table: pa.Table, *, limits: ReadLimits = NO_LIMITS, hint: str = "") -> pa.Table:
-    """Return a table's columns as plain cells; a saved index without a name is left out.
+    """Return a table with plain cells; a saved index without a name is left out.
 
     Args:
-        source: Where it is from, for messages.
-        table: Of numbers, texts, truth values or dates and times.
-        limits: The largest table.
-        hint: Follows the message about a long cell.
+        source: Source of the table, for messages.
+        table: Numbers, texts, truth values or dates and times.
+        limits: Maximum table size.
+        hint: Appended to the message about a cell that is too long.
 
     Raises:
-        DataError: If it has columns of other types, repeated names, too long a text, too many rows, or none.
+        DataError: If it has columns of other types, repeated names, a text that is too long, too many rows, or none.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -684,7 +697,7 @@ def plain_table(source: Path | str, table: pa.Table, *, limits: ReadLimits = NO_
 
 
 def with_empty(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """Return a table with further columns that hold nothing."""
+    """Return a table with additional columns of nulls."""
     import pyarrow as pa
 
     for name in names:
@@ -696,7 +709,7 @@ def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None
     """Check that a file has certain columns.
 
     Raises:
-        DataError: If any is missing; all of them and the columns found are named.
+        DataError: If any is missing; lists all missing ones and the columns of the file.
     """
     missing = [name for name in wanted if name not in rows.column_names]
     if missing:
@@ -706,7 +719,7 @@ def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None
 
 
 def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return cells as text without spaces at its ends, float64, whole numbers or moments, null where one is missing."""
+    """Return cells as trimmed text, float64, integers or timestamps, null where missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -725,19 +738,19 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _categorical(schema: pa.Schema) -> set[str]:
-    """Return the columns of categories whose values may be numbers: pandas' `Categorical`, or Arrow's dictionaries."""
+    """Return the categorical columns whose values may be numbers: pandas `Categorical`, or Arrow dictionaries."""
     import pyarrow as pa
 
     dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
     categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
-        said = schema.pandas_metadata["columns"]
-        categories |= {column["name"] for column in said if column["pandas_type"] == "categorical"}
+        pandas_columns = schema.pandas_metadata["columns"]
+        categories |= {column["name"] for column in pandas_columns if column["pandas_type"] == "categorical"}
     return categories
 
 
 def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
-    """Yield the columns that hold something else than plain cells."""
+    """Yield a fault for each column whose type is not plain."""
     import pyarrow as pa
 
     types = pa.types

@@ -1,16 +1,16 @@
-"""Reading a table of the user's: the format by the name's ending or the database's address; Excel, arrays, databases.
+"""Readers of the user's tables, selected by file suffix or database address: Excel, NumPy arrays, databases.
 
 Excel: the first sheet, whose first row names the columns. Formulas are not computed: their stored values are read.
-Every merged cell holds what the sheet shows.
+Every merged cell holds the value that the sheet displays.
 
-NumPy (`.npz`): arrays by fixed names, `x` and `y`, and `client` if each row names its client; or the parts `x_train`,
-`y_train`, `x_test` and `y_test`, as in Keras' `mnist.npz`, which are joined. Rows of numbers are a table of the columns
-`x0`, `x1`, …, `y` and `client`; rows of two or three axes are pictures (`own.py`). Pickled objects are never loaded.
+NumPy (`.npz`): arrays named `x` and `y`, and `client` if each row has a client; or the parts `x_train`, `y_train`,
+`x_test` and `y_test`, as in Keras' `mnist.npz`, which are concatenated. Rows of numbers are a table of the columns
+`x0`, `x1`, …, `y` and `client`; rows of two or three axes are images (`own.py`). Pickled objects are never loaded.
 
-Databases: the rows of one SELECT (`federation.query`). SQLite and DuckDB files are opened read-only in a process of
-their own (`query_process.py`), as neither bounds what a query takes. Others are reached by SQLAlchemy; the statement
-runs in a transaction that is rolled back, read-only on PostgreSQL. The address is logged, so a password is never part
-of it: `FEDSCOUT_DATABASE_PASSWORD` holds it, or what the database's own driver reads, such as `PGPASSWORD`.
+Databases: the rows of one SELECT (`federation.query`). SQLite and DuckDB files are opened read-only in a separate
+process (`query_process.py`), as neither limits the resources of a query. Others are accessed by SQLAlchemy; the
+statement runs in a transaction that is rolled back, read-only on PostgreSQL. The address is logged, so it must not
+contain a password: `FEDSCOUT_DATABASE_PASSWORD` holds it, or a variable of the database driver, such as `PGPASSWORD`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     """Read arrays as a table of plain cells.
 
     Raises:
-        DataError: If the file can't be read, holds other arrays, objects, pictures, or too much.
+        DataError: If the file can't be read, holds other arrays, objects or images, or is too large.
     """
     import pyarrow as pa
 
@@ -82,10 +82,10 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
 
 
 def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
-    """Return the arrays by name, parts joined.
+    """Return the arrays by name, with parts concatenated.
 
     Raises:
-        DataError: If the file can't be read, holds other arrays, objects, or too much.
+        DataError: If the file can't be read, holds other arrays or objects, or is too large.
     """
     limits.check_file(path)
     try:
@@ -112,8 +112,8 @@ def _parts(path: Path, names: Collection[str]) -> dict[str, list[str]]:
         return {name: [name] for name in (ROWS, LABEL, CLIENT) if name in names}
     parts = [part for part in PARTS if ROWS + part in names and LABEL + part in names]
     if not parts:
-        wanted = f"{ROWS!r} and {LABEL!r}, or {ROWS}_train, {LABEL}_train, {ROWS}_test and {LABEL}_test"
-        raise DataError(Fault(path, f"hold the arrays {wanted}", listed(names) or "none"))
+        expected = f"{ROWS!r} and {LABEL!r}, or {ROWS}_train, {LABEL}_train, {ROWS}_test and {LABEL}_test"
+        raise DataError(Fault(path, f"hold the arrays {expected}", listed(names) or "none"))
     return {name: [name + part for part in parts] for name in (ROWS, LABEL)}
 
 
@@ -127,16 +127,17 @@ def _array_fault(path: Path, name: str, array: npt.NDArray[Any]) -> str | None:
 
 
 def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
-    """Read a workbook's first sheet; of a formula, the value that was saved with it.
+    """Read a workbook's first sheet, with the stored values of formulas.
 
     Args:
         path: An existing file.
-        dropped: Columns that come back empty.
-        limits: The largest file; bytes are those of its unpacked parts.
+        dropped: Columns that are returned empty.
+        limits: Maximum file size; bytes are those of its unpacked parts.
 
     Raises:
         ConfigurationError: If openpyxl is not installed.
-        DataError: If the file is no workbook, too large, its first sheet is no table, or a formula has no value.
+        DataError: If the file is not a workbook, is too large, its first sheet is not a table, or a formula has no
+            value.
     """
     openpyxl = extra_module("openpyxl", "tables", f"reading {path}")
     limits.check_file(path)
@@ -144,12 +145,12 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         with zipfile.ZipFile(path) as archive:
             limits.check_bytes(path, sum(member.file_size for member in archive.infolist()))
         sheet = openpyxl.load_workbook(path, data_only=True).worksheets[0]
-        shown_cells = _shown_cells(sheet)
+        shown_cells = _displayed_cells(sheet)
         num_columns = max((column for row, column in shown_cells if row == 1), default=0)
         names = [str(shown_cells.get((1, column), "")).strip() for column in range(1, num_columns + 1)]
         columns = [None if name in dropped else column for column, name in enumerate(names, start=1)]
-        for place, cell in openpyxl.load_workbook(path).worksheets[0]._cells.items():
-            if cell.data_type == "f" and place not in shown_cells and cell.column in columns:
+        for position, cell in openpyxl.load_workbook(path).worksheets[0]._cells.items():
+            if cell.data_type == "f" and position not in shown_cells and cell.column in columns:
                 raise DataError(_formula_fault(path, names[cell.column - 1], cell))
         lines = sorted({row for row, column in shown_cells if row > 1 and column in columns})
         rows = ([shown_cells.get((row, column or 0)) for column in columns] for row in lines)  # none in column 0
@@ -160,17 +161,17 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         raise DataError(Fault(path, problem=f"can't be read as an Excel workbook: {first_line(error)}")) from None
 
 
-def _shown_cells(sheet: Any) -> dict[tuple[int, int], Any]:
-    """Return what a sheet shows, by row and column; empty cells are left out.
+def _displayed_cells(sheet: Any) -> dict[tuple[int, int], Any]:
+    """Return the displayed values of a sheet, by row and column; empty cells are omitted.
 
-    Excel stores every number as a float, so a whole one is written without its point.
+    Excel stores every number as a float, so integral values are converted to int.
     """
-    values = {place: cell.value for place, cell in sheet._cells.items()}  # `iter_rows` would create empty cells
+    values = {position: cell.value for position, cell in sheet._cells.items()}  # `iter_rows` would create empty cells
     for area in sheet.merged_cells.ranges:
         values |= dict.fromkeys(area.cells, sheet.cell(area.min_row, area.min_col).value)
     return {
-        place: int(value) if isinstance(value, float) and value.is_integer() else value
-        for place, value in values.items()
+        position: int(value) if isinstance(value, float) and value.is_integer() else value
+        for position, value in values.items()
         if value is not None
     }
 
@@ -203,15 +204,15 @@ def read_database(
     """Read the rows of one statement.
 
     Args:
-        place: A file of SQLite or DuckDB, or the address of a database, as SQLAlchemy writes it.
+        place: SQLite or DuckDB file, or the address of a database in SQLAlchemy's syntax.
         query: One SELECT; None reads the only table of a file.
-        dropped: Columns that come back empty.
-        limits: The largest table; bytes are counted as text.
-        seconds: How long the rows may take in all.
+        dropped: Columns that are returned empty.
+        limits: Maximum table size; bytes are counted as text.
+        seconds: Time limit for reading all rows.
 
     Raises:
         ConfigurationError: If the statement is not one SELECT, the address holds a password, or a library is missing.
-        DataError: If the database can't be read, takes too long, or holds too much.
+        DataError: If the database can't be read, takes too long, or returns too much.
     """
     if query is not None:
         query = _one_select(query)
@@ -220,16 +221,16 @@ def read_database(
         return _rows_of_file(place, query, dropped, limits, seconds)
     if query is None:
         raise ConfigurationError(Fault("federation.query", "be a SELECT where rows are those of a database", "nothing"))
-    with _result(place, query, seconds) as (names, rows):
+    with _query_result(place, query, seconds) as (names, rows):
         cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
         return table_of_rows(place, names, cells, limits)
 
 
 def _one_select(query: str) -> str:
-    """Return a statement without the semicolon at its end.
+    """Return a statement without its trailing semicolon.
 
     Raises:
-        ConfigurationError: If it is none that only reads, or there may be several.
+        ConfigurationError: If it may write, or consist of several statements.
     """
     text = query.strip().removesuffix(";").rstrip()
     if not READS.match(text) or WRITES.search(text):
@@ -274,21 +275,21 @@ def _rows_of_file(
 
 
 @contextmanager
-def _result(place: str, query: str, seconds: float) -> Iterator[tuple[list[str], Iterator[Any]]]:
+def _query_result(place: str, query: str, seconds: float) -> Iterator[tuple[list[str], Iterator[Any]]]:
     import sqlalchemy
     from sqlalchemy import exc
 
     url = _address(place)
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
-        with engine.connect() as plain:
+        with engine.connect() as base_connection:
             is_postgresql = url.get_backend_name() == "postgresql"
             options = {"postgresql_readonly": True} if is_postgresql else {}
-            connection = plain.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
+            connection = base_connection.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
             if is_postgresql:
                 connection.exec_driver_sql(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}")
-            found = connection.exec_driver_sql(query)
-            yield [*map(str, found.keys())], iter(found)
+            result = connection.exec_driver_sql(query)
+            yield [*map(str, result.keys())], iter(result)
             connection.rollback()
     except exc.SQLAlchemyError as error:
         raise DataError(
@@ -305,10 +306,10 @@ def _result(place: str, query: str, seconds: float) -> Iterator[tuple[list[str],
 
 
 def _address(place: str) -> URL:
-    """Return the address of a database.
+    """Return the address of a database, with the password from the environment.
 
     Raises:
-        ConfigurationError: If it holds a password or is none.
+        ConfigurationError: If it holds a password or is not an address.
     """
     import sqlalchemy
 
@@ -347,8 +348,8 @@ class ReadTable:
     """A table of plain cells.
 
     Attributes:
-        rows: Of it.
-        num_left: Rows that were read but did not come into the sample.
+        rows: The table.
+        num_left: Number of rows that were read but not sampled.
     """
 
     rows: pa.Table
@@ -356,40 +357,40 @@ class ReadTable:
 
 
 def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
-    """Read a table of one's own.
+    """Read a table of the user.
 
     Args:
         place: A file, or the address of a database.
-        request: Says which columns nobody looks at, and how much is read.
+        request: Dropped columns and size limits.
 
     Raises:
-        ConfigurationError: If a library for it is missing, or `federation.query` does not fit.
-        DataError: If it can't be read, is too large, or is of a format that is not read.
+        ConfigurationError: If a library for it is missing, or `federation.query` does not apply.
+        DataError: If it can't be read, is too large, or has an unsupported format.
     """
     try:
         return ReadTable(_read(place, request, request.limits))
     except TooLargeError as error:
         if request.max_rows is None or is_array_file(place):
             raise
-        whole = _read(place, request, NO_LIMITS)
-        draws = stream(request.row_seed, "rows-read").random(len(whole))
-        rows = whole.take(np.sort(np.argsort(draws, kind="stable")[: request.max_rows]))
+        table = _read(place, request, NO_LIMITS)
+        draws = stream(request.row_seed, "rows-read").random(len(table))
+        rows = table.take(np.sort(np.argsort(draws, kind="stable")[: request.max_rows]))
         reason = str(error).partition(" must ")[2]
-        logger.warning("%s must %s: a random sample of %s of its %s rows is read", place, reason, len(rows), len(whole))
-        return ReadTable(rows, len(whole) - len(rows))
+        logger.warning("%s must %s: a random sample of %s of its %s rows is read", place, reason, len(rows), len(table))
+        return ReadTable(rows, len(table) - len(rows))
 
 
 def table_head(place: Path | str, request: DatasetRequest, num_rows: int) -> pa.Table:
     """Return the first rows of a table.
 
     Raises:
-        UserError: As `read_table`, of what is seen of it.
+        UserError: As `read_table`, for the part that is read.
     """
     return _read(place, request, request.limits, num_rows).slice(0, num_rows)
 
 
 def is_array_file(place: Path | str) -> bool:
-    """Whether a file holds arrays, which may be those of pictures."""
+    """Return whether a file holds NumPy arrays, which may be images."""
     return isinstance(place, Path) and place.name.lower().endswith(ARRAY_SUFFIX)
 
 
@@ -400,7 +401,7 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, num_ro
         return read_database(place, request.query, dropped, limits, request.max_query_seconds)
     if request.query is not None:
         raise ConfigurationError(Fault("federation.query", "be left out but for databases", repr(request.query)))
-    _refuse_style(request.text_style, name)
+    _reject_text_settings(request.text_style, name)
     if name.endswith(TEXT_SUFFIXES):
         style = request.text_style
         return read_csv(
@@ -425,18 +426,18 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, num_ro
     raise _unknown_format(place)
 
 
-def _refuse_style(style: TextStyle, name: str) -> None:
-    """Refuse what is said of a text file where there is none.
+def _reject_text_settings(style: TextStyle, name: str) -> None:
+    """Reject text file settings for other files.
 
     Raises:
-        ConfigurationError: With each of these keys.
+        ConfigurationError: Lists each of these keys.
     """
     columns = {"separator": style.separator, "header": style.has_header}
-    given = {"encoding": style.encoding, **columns}
-    unread = given if not name.endswith((*TEXT_SUFFIXES, *JSON_SUFFIXES)) else columns
+    settings = {"encoding": style.encoding, **columns}
+    unused = settings if not name.endswith((*TEXT_SUFFIXES, *JSON_SUFFIXES)) else columns
     faults = [
         Fault(f"federation.{key}", "be left out but for text files", f"{value!r} for {name}")
-        for key, value in unread.items()
+        for key, value in unused.items()
         if value is not None and not name.endswith(TEXT_SUFFIXES)
     ]
     if faults:
@@ -446,6 +447,6 @@ def _refuse_style(style: TextStyle, name: str) -> None:
 def _unknown_format(path: Path) -> DataError:
     kinds = (*PARQUET_SUFFIXES[:1], *TEXT_SUFFIXES[:4], *JSON_SUFFIXES[:1], *ARROW_SUFFIXES[:1], *EXCEL_SUFFIXES[:1])
     is_unsafe = path.name.lower().endswith(UNSAFE_SUFFIXES)
-    why = f"{path.suffix} can carry code or objects, so it is never opened" if is_unsafe else None
+    reason = f"{path.suffix} can carry code or objects, so it is never opened" if is_unsafe else None
     endings = ", ".join((*kinds, *SQLITE_SUFFIXES[:1], ARRAY_SUFFIX))
-    return DataError(Fault("the file of a table", f"end in {endings} or similar", path, why))
+    return DataError(Fault("the file of a table", f"end in {endings} or similar", path, reason))

@@ -1,21 +1,17 @@
-"""From columns to a data set: complete numbers, mixed columns, and a quantity to predict.
+"""Conversion of table columns to data sets, for complete numeric tables, mixed tables and regression targets.
 
-From a table of complete numbers to a data set of standardised features.
+`dataset_from_table`: columns of complete numbers get zero mean and unit variance, computed once over all rows when the
+data set is loaded, before partitioning. Real clients would need one exchange of sums and sums of squares, which yields
+the same numbers. It puts the noise of scenarios, stated in units of the standardised feature, on one scale for every
+column.
 
-Columns get zero mean and unit variance, computed once over all rows when the data set is loaded, hence before they are
-dealt to clients: real clients would need one exchange of sums and sums of squares for it, which gives the same numbers.
-It puts the scenarios' noise, stated in units of the standardised feature, on one scale for every column.
+`dataset_from_mixed_table`: columns are numbers or categories, with missing values. `columns.py` determines column types
+and rejects unusable columns; the statistics come from clients (`encoding.py`), which are the natural clients, or a
+single client with the whole table if there are none.
 
-From a table of numbers, categories and gaps to a data set.
-
-Which column is what, and what is refused, is in `columns.py`; the statistics come from clients
-(`encoding.py`), which are the natural clients, or one that holds the whole table where none are known.
-
-A column of quantities as what is predicted: the numbers, and tenths of them where classes are asked for.
-
-Models learn the numbers. Where rows need classes, as for stratified splits, partitions by label and the detection of
-label skew, the tenths of the target over all rows are classes, cut at its deciles; equal values stay together, so there
-may be fewer. Real clients would need one exchange of counts for the deciles.
+`quantity_target`: models learn the numbers of a regression target. Where rows need classes, as for stratified splits,
+partitions by label and the detection of label skew, the classes are the deciles of the target over all rows; equal
+values stay together, so there may be fewer than ten. Real clients would need one exchange of counts for the deciles.
 """
 
 from __future__ import annotations
@@ -64,20 +60,20 @@ if TYPE_CHECKING:
 def dataset_from_table(
     name: str, table: pa.Table, roles: ColumnRoles, source: str, facts: Mapping[str, Any]
 ) -> Dataset:
-    """Turn a table into a data set with standardised features.
+    """Return a table as a data set with standardised features.
 
-    Classes are the distinct labels, whole numbers in numeric order, names in alphabetical order.
+    Classes are the distinct labels: numbers in numeric order, then names in alphabetical order.
 
     Args:
-        name: The data set's name.
-        table: Plain cells (`table_files.py`), one row a sample.
-        roles: What each column is for.
+        name: Name of the data set.
+        table: Plain cells (`table_files.py`), one row per sample.
+        roles: Roles of its columns.
         source: Citation.
-        facts: Further facts for the record.
+        facts: Additional facts to record.
 
     Raises:
-        DataError: With all faults found: a column that does not exist, an empty or a non-numeric cell, a label that
-            is no class, fewer than two classes.
+        DataError: Lists all faults: a column that does not exist, an empty or non-numeric cell, a label that is not a
+            class, fewer than two classes.
     """
     check_roles(name, table, roles)
     columns = roles.features(name, table)
@@ -98,18 +94,18 @@ def dataset_of_numbers(
     facts: Mapping[str, Any] | None = None,
     client_ids: TextArray | None = None,
 ) -> Dataset:
-    """Return the data set of some columns, standardised.
+    """Return the data set of numeric columns, standardised.
 
     Args:
-        name: The data set's name.
+        name: Name of the data set.
         values: Finite, shape `(num_rows, num_columns)`.
         labels: In `[0, len(class_names))`, shape `(num_rows,)`.
-        class_names: One name a class.
-        columns: One name a column.
-        label: What is predicted.
+        class_names: One name per class.
+        columns: One name per column.
+        label: Name of the label.
         source: Citation.
-        facts: Further facts for the record.
-        client_ids: The natural client of each row, or None.
+        facts: Additional facts to record.
+        client_ids: Natural client of each row, or None.
     """
     return Dataset(
         name=name,
@@ -131,7 +127,7 @@ def dataset_of_numbers(
 def standardise(values: npt.NDArray[np.float64]) -> FloatArray:
     """Return `(values - mean) / standard deviation` by column; a constant column becomes zero.
 
-    The variance is the population's (divided by the number of rows). Columns are first divided by their largest
+    The variance is the population variance (divided by the number of rows). Columns are first divided by their largest
     magnitude, so that no square overflows.
 
     Args:
@@ -153,16 +149,16 @@ def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.f
     faults: list[str] = []
     for index, column in enumerate(columns):
         values[:, index] = as_numbers(table[column])
-        wrong = np.flatnonzero(~np.isfinite(values[:, index])).tolist()
-        if wrong:
-            cell = table[column][wrong[0]]
-            given = str(cell) if cell.is_valid else "nothing"
-            others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        invalid_rows = np.flatnonzero(~np.isfinite(values[:, index])).tolist()
+        if invalid_rows:
+            cell = table[column][invalid_rows[0]]
+            value = str(cell) if cell.is_valid else "nothing"
+            remainder = f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""
             faults.append(
                 Fault(
                     f"column {column!r} of data set {name!r}",
                     "hold finite numbers",
-                    f"{shown(given)} in {row_name(wrong[0])}{others}",
+                    f"{shown(value)} in {row_name(invalid_rows[0])}{remainder}",
                 )
             )
     if faults:
@@ -175,12 +171,12 @@ NUM_TENTHS = 10
 
 @dataclass(frozen=True)
 class QuantityTarget:
-    """What is predicted.
+    """A regression target.
 
     Attributes:
         numbers: Finite, float64, shape `(num_rows,)`.
-        labels: The tenth of each, int64 in `[0, len(class_names))`, every one present, shape `(num_rows,)`.
-        class_names: One a tenth, such as `77 to 94`.
+        labels: Decile of each row, int64 in `[0, len(class_names))`, every one present, shape `(num_rows,)`.
+        class_names: One per decile, such as `77 to 94`.
     """
 
     numbers: npt.NDArray[np.float64]
@@ -189,24 +185,24 @@ class QuantityTarget:
 
 
 def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> QuantityTarget:
-    """Return a column of numbers as what is predicted.
+    """Return a numeric column as a regression target.
 
     Args:
-        name: The data set's name, for messages.
-        column: The column's name.
+        name: Name of the data set, for messages.
+        column: Name of the column.
         values: Its numbers, NaN where a cell holds none.
 
     Raises:
         DataError: If one is not finite, or all are equal.
     """
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
+    invalid_rows = np.flatnonzero(~np.isfinite(values))
+    if len(invalid_rows):
         raise DataError(
             Fault(
                 f"column {column!r} of data set {name!r}",
                 "hold a finite number in every row to be predicted as a quantity",
-                f"something else in {row_name(wrong[0])}"
-                + (f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""),
+                f"something else in {row_name(invalid_rows[0])}"
+                + (f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""),
                 "federation.task=classification predicts classes",
             )
         )
@@ -222,8 +218,8 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
 
 def _names(deciles: npt.NDArray[np.float64], present: IntArray) -> tuple[str, ...]:
     bounds = [*(f"{decile:.6g}" for decile in deciles)]
-    every = [f"below {bounds[0]}", *(f"{low} to {high}" for low, high in pairwise(bounds))]
-    return tuple([*every, f"from {bounds[-1]}"][tenth] for tenth in present)
+    names = [f"below {bounds[0]}", *(f"{low} to {high}" for low, high in pairwise(bounds))]
+    return tuple([*names, f"from {bounds[-1]}"][tenth] for tenth in present)
 
 
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
@@ -235,46 +231,46 @@ ROWS_AT_ONCE = 10_000
 def dataset_from_mixed_table(
     name: str, table: pa.Table, roles: ColumnRoles, min_release: int, source: str, facts: Mapping[str, Any]
 ) -> Dataset:
-    """Turn a table into a data set.
+    """Return a table of numbers and categories as a data set.
 
     Args:
-        name: The data set's name.
-        table: Plain cells (`table_files.py`), one row a sample.
-        roles: What each column is for.
-        min_release: Fewest values behind a figure that leaves a client.
+        name: Name of the data set.
+        table: Plain cells (`table_files.py`), one row per sample.
+        roles: Roles of its columns.
+        min_release: Minimum number of values behind a statistic that leaves a client.
         source: Citation, or path.
-        facts: Further facts for the record.
+        facts: Additional facts to record.
 
     Raises:
-        DataError: With all faults found in the columns, the label or the clients.
+        DataError: Lists all faults of the columns, the label or the clients.
     """
     check_roles(name, table, roles)
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
-    told = told_statistics(name, columns, client_ids, min_release)
+    answers = told_statistics(name, columns, client_ids, min_release)
     faults = [
         Fault(
             f"column {column!r} of data set {name!r}",
             f"hold {fault}",
             hint=f"{column_key(column, 'drop')} leaves it out",
         )
-        for column, fault in figure_faults(columns, told.statistics, min_release).items()
+        for column, fault in figure_faults(columns, answers.statistics, min_release).items()
     ]
     if faults:
         raise DataError(faults)
     facts = {"columns_left_out": (*roles.never_features, *roles.dropped), **facts}
-    return dataset_of_columns(name, table, roles, columns, predicted, client_ids, told, source, facts)
+    return dataset_of_columns(name, table, roles, columns, predicted, client_ids, answers, source, facts)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a table's label gives: classes, and the quantity if it is one.
+    """Classes of a table's label and, for regression, the target.
 
     Attributes:
         labels: In `[0, len(class_names))`, shape `(num_rows,)`.
-        class_names: In order.
-        targets: The quantity, shape `(num_rows,)`, or None.
+        class_names: Class names in label order.
+        targets: Regression target, shape `(num_rows,)`, or None.
     """
 
     labels: IntArray
@@ -284,11 +280,11 @@ class Predicted:
 
 @dataclass(frozen=True)
 class ColumnAnswers:
-    """What clients tell of columns.
+    """Column statistics reported by the clients.
 
     Attributes:
-        statistics: Of the federation.
-        num_silent: Clients that are too small to tell anything.
+        statistics: Merged statistics of the federation.
+        num_silent: Number of clients too small to report.
     """
 
     statistics: TableStatistics
@@ -296,10 +292,10 @@ class ColumnAnswers:
 
 
 def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
-    """Return what is predicted.
+    """Return the classes or the regression target of a table's label.
 
     Raises:
-        DataError: If the label is neither classes nor a quantity, as is asked for.
+        DataError: If the label is not of the kind that the task needs.
     """
     if roles.quantity:
         target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
@@ -318,18 +314,18 @@ def dataset_of_columns(
     source: str,
     facts: Mapping[str, Any],
 ) -> Dataset:
-    """Return the data set of columns that can all be used.
+    """Return the data set of usable columns.
 
     Args:
-        name: The data set's name.
+        name: Name of the data set.
         table: Plain cells.
-        roles: What its columns are for.
-        columns: Those that become features, at least one.
-        predicted: What its label gives.
-        client_ids: The natural client of each row, or None.
-        told: What clients tell of the columns.
+        roles: Roles of its columns.
+        columns: Columns that become features, at least one.
+        predicted: Classes or regression target of its label.
+        client_ids: Natural client of each row, or None.
+        told: Column statistics reported by the clients.
         source: Citation, or path.
-        facts: Further facts for the record.
+        facts: Additional facts to record.
     """
     encoded = encode_features(columns, told.statistics)
     return Dataset(
@@ -359,14 +355,14 @@ def dataset_of_columns(
 def told_statistics(
     name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int
 ) -> ColumnAnswers:
-    """Ask every client.
+    """Return the column statistics reported by all clients, merged.
 
     Raises:
-        DataError: If all are too small to tell anything.
+        DataError: If all clients are too small to report.
     """
     answers = [client_statistics(columns, rows, min_release) for rows in _rows_of_clients(columns, client_ids)]
-    heard = [answer for answer in answers if answer is not None]
-    if not heard:
+    reported = [answer for answer in answers if answer is not None]
+    if not reported:
         raise DataError(
             Fault(
                 f"data set {name!r}",
@@ -376,7 +372,7 @@ def told_statistics(
                 ),
             )
         )
-    return ColumnAnswers(merge_statistics(heard), len(answers) - len(heard))
+    return ColumnAnswers(merge_statistics(reported), len(answers) - len(reported))
 
 
 def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> Iterator[IntArray]:
@@ -391,7 +387,7 @@ def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) ->
 
 
 def figure_faults(columns: Sequence[Column], statistics: TableStatistics, min_release: int) -> dict[str, str]:
-    """Return by column what must hold, of which the federation knows too little or which rather name rows."""
+    """Return faults by column, if clients report too little about it or its values rarely repeat."""
     faults = {
         column.name: _number_fault(column, statistics, min_release)
         if isinstance(column, NumberColumn)
@@ -408,36 +404,36 @@ def _number_fault(column: NumberColumn, statistics: TableStatistics, min_release
 
 
 def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_release: int) -> str:
-    known = statistics.tallies[column.name]
-    num_present = max(1, statistics.num_rows - known.num_missing)
-    untold = next((category for category in column.categories if category not in known.counts), "")[:40]
+    tally = statistics.tallies[column.name]
+    num_present = max(1, statistics.num_rows - tally.num_missing)
+    sample = next((category for category in column.categories if category not in tally.counts), "")[:40]
     if names_rows(column, statistics):
         return (
-            f"categories that repeat, but its clients hold {known.num_distinct} different values in {num_present} "
-            f"rows, such as {untold!r}, as identifiers and texts do ({text_argument('text_column', column.name)} reads "
+            f"categories that repeat, but its clients hold {tally.num_distinct} different values in {num_present} "
+            f"rows, such as {sample!r}, as identifiers and texts do ({text_argument('text_column', column.name)} reads "
             "texts)"
         )
-    if not known.counts:
+    if not tally.counts:
         return (
             f"a category that occurs in at least federation.min_release={min_release} rows of some client, as rarer "
-            f"ones are not told, but {untold!r} and all others are rarer"
+            f"ones are not told, but {sample!r} and all others are rarer"
         )
-    if len(known.counts) > MAX_CATEGORIES:
-        return f"at most {MAX_CATEGORIES} categories, got {len(known.counts)}"
+    if len(tally.counts) > MAX_CATEGORIES:
+        return f"at most {MAX_CATEGORIES} categories, got {len(tally.counts)}"
     return ""
 
 
 def names_rows(column: CategoryColumn, statistics: TableStatistics) -> bool:
-    """Whether categories hardly repeat, as identifiers and texts do."""
-    known, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
-    num_present = max(1, statistics.num_rows - known.num_missing)
+    """Return whether categories hardly repeat, as in identifiers and texts."""
+    tally, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
+    num_present = max(1, statistics.num_rows - tally.num_missing)
     if MOST_ROWS_EACH * len(column.categories) < np.count_nonzero(column.codes >= 0):
         return False  # over all clients they do repeat, though each may be too small to see it
-    return known.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present
+    return tally.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present
 
 
 def _comparable(columns: Sequence[Column]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield blocks of all cells as numbers, equal where the cells are, shape `(rows_of_block, num_columns)`."""
+    """Yield blocks of all cells as numbers, equal for equal cells, shape `(rows_of_block, num_columns)`."""
     for start in range(0, len(columns[0].missing), ROWS_AT_ONCE):
         block = slice(start, start + ROWS_AT_ONCE)
         yield np.column_stack(

@@ -1,28 +1,21 @@
-"""Texts as tokens: words with a vocabulary, and next-character prediction.
+"""Texts as rows of token numbers: words with a vocabulary, and next-character prediction.
 
-Next-character prediction: rows are windows of text, the class is the character that follows.
+Vocabulary. Each client reports for every token only the number of its own rows that hold it; the counts are summed over
+clients; tokens in fewer than `min_release` rows altogether are dropped; of the others the most frequent are kept.
+Numbers are assigned by descending count, then by token, so that the order of clients and rows does not matter. 0 is
+padding, 1 is any token outside the vocabulary. The sums are computed here over all rows when a data set is loaded,
+which gives the same numbers, as they do not depend on the partition. In a real federation only the sum should be
+visible (by secure aggregation), as a single client's count of a rare word can reveal its text.
 
-S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018, whose windows hold 80 characters.
-Characters are numbered by `texts.py` from the counts of windows that hold them. A window whose next character is
-not in the vocabulary has no class and is left out; inside a window such a character is unknown.
+Words. The text normalisation is that of A. Go, R. Bhayani and L. Huang, "Twitter sentiment classification using distant
+supervision", Stanford, 2009: a user name after @ becomes one token, a URL another, and a letter repeated more than
+twice is reduced to two. In addition, entities such as `&amp;` are resolved, letters are lower-cased, a number is one
+token, `!` and `?` are words, and other signs are separators.
 
-Which tokens a federation knows, found without looking at anybody's texts.
-
-Each client counts for every token how many of its own rows hold it (that is all it gives); the counts are summed over
-clients; tokens that fewer than `min_release` rows hold altogether are dropped; of the others the most frequent stay.
-Numbers are given by descending count, and by the token where counts are equal, so that neither the order of clients nor
-that of rows matters. 0 is padding, 1 stands for every token that is not in the vocabulary.
-
-The sums are computed here over all rows when a data set is loaded, which gives the same numbers, as sums do not depend
-on who holds what. In a real federation the sum alone should be seen (by secure aggregation), as a single client's count
-of a rare word can tell its text.
-
-Words of short informal texts, and texts as rows of word numbers.
-
-The reductions are those of A. Go, R. Bhayani and L. Huang, "Twitter sentiment classification using distant
-supervision", Stanford, 2009: a name after @ becomes one token, an address another, and a letter that is repeated more
-than twice is written twice. Beyond the paper: entities such as `&amp;` are resolved, capitals become small, a number is
-one token, `!` and `?` are words, other signs separate.
+Next-character prediction. Rows are windows of text, the class is the next character. S. Caldas et al., "LEAF: a
+benchmark for federated settings", arXiv:1812.01097, 2018, whose windows hold 80 characters. Characters are numbered
+from the counts of windows that hold them. A window whose next character is not in the vocabulary has no class and is
+dropped; inside a window such a character is unknown.
 """
 
 from __future__ import annotations
@@ -59,10 +52,10 @@ def token_numbers(tokens: Sequence[str], row_counts: IntArray, min_release: int,
     """Return each token's number: 2 and up in the vocabulary, 1 outside, shape `(num_tokens,)`.
 
     Args:
-        tokens: All different.
-        row_counts: In how many rows of all clients each occurs, shape `(num_tokens,)`.
-        min_release: Fewest rows of a token that stays.
-        vocabulary_size: Most numbers in use, padding and unknown included.
+        tokens: Distinct tokens.
+        row_counts: Number of rows, over all clients, that hold each token, shape `(num_tokens,)`.
+        min_release: Minimum number of rows of a token in the vocabulary.
+        vocabulary_size: Maximum number of token numbers, including padding and unknown.
     """
     order = sorted(range(len(tokens)), key=lambda index: (-int(row_counts[index]), tokens[index]))
     kept = [index for index in order if row_counts[index] >= min_release][: vocabulary_size - NUM_SPECIAL]
@@ -88,12 +81,12 @@ def code_points(text: str) -> CodeArray:
 
 
 def windows(text: str, length: int, stride: int) -> CodeArray:
-    """Return each window of a text with the character behind it, shape `(num_windows, length + 1)`, as a view.
+    """Return each window of a text with its next character, shape `(num_windows, length + 1)`, as a view.
 
     Args:
         text: One client's text.
-        length: Characters a window.
-        stride: Characters from the start of one window to that of the next.
+        length: Characters per window.
+        stride: Characters between the starts of consecutive windows.
     """
     codes = code_points(text)
     if len(codes) <= length:
@@ -102,30 +95,30 @@ def windows(text: str, length: int, stride: int) -> CodeArray:
 
 
 def rows_with_character(client_windows: CodeArray) -> IntArray:
-    """Return in how many of a client's windows each code point occurs, shape `(NUM_CODE_POINTS,)`."""
+    """Return the number of a client's windows that hold each code point, shape `(NUM_CODE_POINTS,)`."""
     counts = np.zeros(NUM_CODE_POINTS, np.int64)
     for start in range(0, len(client_windows), BLOCK_ROWS):
         block = np.sort(client_windows[start : start + BLOCK_ROWS], axis=1)
-        first = np.ones(block.shape, bool)
-        first[:, 1:] = block[:, 1:] != block[:, :-1]
-        found, times = np.unique(block[first], return_counts=True)
-        counts[found] += times
+        is_first = np.ones(block.shape, bool)
+        is_first[:, 1:] = block[:, 1:] != block[:, :-1]
+        characters, occurrences = np.unique(block[is_first], return_counts=True)
+        counts[characters] += occurrences
     return counts
 
 
 def next_character_dataset(
     request: DatasetRequest, clients: Mapping[str, CodeArray], source: str, facts: Mapping[str, Any] | None = None
 ) -> Dataset:
-    """Return the data set of some clients' windows, client after client.
+    """Return the data set of the clients' windows, client by client.
 
     Args:
-        request: The user's choices.
-        clients: Each client's windows and the character behind each, of one shape `(num_windows, length + 1)`.
+        request: User settings.
+        clients: Windows of each client with their next characters, of equal shape `(num_windows, length + 1)`.
         source: Citation.
-        facts: Further facts for the record.
+        facts: Additional facts to record.
 
     Raises:
-        DataError: If no windows are left, or all are followed by the same character.
+        DataError: If no windows remain, or all have the same next character.
     """
     numbers, characters = _numbered_characters(clients, request)
     sizes = np.array([np.count_nonzero(numbers[part[:, -1]] != UNKNOWN) for part in clients.values()], np.int64)
@@ -137,9 +130,9 @@ def next_character_dataset(
                 "none",
             )
         )
-    features, following = _filled(list(clients.values()), numbers, int(sizes.sum()))
-    order, class_names = _classes(characters)
-    labels, names = present_classes(request.name, order[following], class_names)
+    features, following = _rows_with_class(list(clients.values()), numbers, int(sizes.sum()))
+    class_of_number, class_names = _classes(characters)
+    labels, names = present_classes(request.name, class_of_number[following], class_names)
     return Dataset(
         name=request.name,
         features=features,
@@ -164,15 +157,15 @@ def _numbered_characters(clients: Mapping[str, CodeArray], request: DatasetReque
     counts = np.zeros(NUM_CODE_POINTS, np.int64)
     for part in clients.values():
         counts += rows_with_character(part)
-    found = np.flatnonzero(counts)
-    names = [chr(code) for code in found]
+    codes = np.flatnonzero(counts)
+    names = [chr(code) for code in codes]
     numbers = np.full(NUM_CODE_POINTS, UNKNOWN, np.int64)
-    numbers[found] = token_numbers(names, counts[found], request.min_release, request.text.vocabulary_size)
+    numbers[codes] = token_numbers(names, counts[codes], request.min_release, request.text.vocabulary_size)
     return numbers, {int(numbers[ord(name)]): name for name in names if numbers[ord(name)] != UNKNOWN}
 
 
-def _filled(parts: list[CodeArray], numbers: IntArray, num_rows: int) -> tuple[FloatArray, IntArray]:
-    """Return the windows that have a class, and the numbers of the characters behind them."""
+def _rows_with_class(parts: list[CodeArray], numbers: IntArray, num_rows: int) -> tuple[FloatArray, IntArray]:
+    """Return the windows that have a class, and the numbers of their next characters."""
     features = np.empty((num_rows, parts[0].shape[1] - 1), np.float32)
     following = np.empty(num_rows, np.int64)
     end = 0
@@ -187,11 +180,11 @@ def _filled(parts: list[CodeArray], numbers: IntArray, num_rows: int) -> tuple[F
 
 
 def _classes(characters: Mapping[int, str]) -> tuple[IntArray, list[str]]:
-    """Return the class of each number, characters in the order of their code points, and the classes' names."""
+    """Return the class of each token number, ordered by the characters' code points, and the class names."""
     ordered = sorted(characters, key=lambda number: characters[number])
-    order = np.zeros(max(ordered) + 1, np.int64)
-    order[ordered] = np.arange(len(ordered))
-    return order, [_shown(characters[number]) for number in ordered]
+    class_of_number = np.zeros(max(ordered) + 1, np.int64)
+    class_of_number[ordered] = np.arange(len(ordered))
+    return class_of_number, [_shown(characters[number]) for number in ordered]
 
 
 def _shown(character: str) -> str:
@@ -223,14 +216,14 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CountedTexts:
-    """Texts as positions in a list of words, and in how many texts each word occurs: what a client counts.
+    """Texts as indices into a list of words, with the number of texts per word: what a client counts.
 
     Attributes:
-        words: In the order in which they first occurred.
-        row_counts: Texts that hold each word, shape `(num_words,)`.
-        positions: Words of all texts, each text cut to the length asked for, one after another.
-        lengths: Words kept of each text, shape `(num_texts,)`.
-        num_cut: Texts that were longer.
+        words: Words in order of first occurrence.
+        row_counts: Number of texts that hold each word, shape `(num_words,)`.
+        positions: Word indices of all texts, each truncated to the requested length, concatenated.
+        lengths: Number of words kept of each text, shape `(num_texts,)`.
+        num_cut: Number of truncated texts.
     """
 
     words: list[str]
@@ -241,26 +234,26 @@ class CountedTexts:
 
 
 def count_words(texts: Iterable[str], length: int) -> CountedTexts:
-    """Read texts one at a time.
+    """Return the words and counts of texts, read one at a time.
 
     Args:
-        texts: May be a generator; none is kept.
-        length: Most words kept of a text; all of them are counted.
+        texts: Any iterable, such as a generator; texts are not stored.
+        length: Maximum number of words kept of a text; all of them are counted.
     """
-    known: dict[str, int] = {}
+    word_indices: dict[str, int] = {}
     counts = array("q")
     positions, lengths = array("i"), array("i")
     num_cut = 0
     for text in texts:
-        found = [known.setdefault(word, len(known)) for word in split_words(text)]
-        counts.extend([0] * (len(known) - len(counts)))
-        for word in set(found):
+        indices = [word_indices.setdefault(word, len(word_indices)) for word in split_words(text)]
+        counts.extend([0] * (len(word_indices) - len(counts)))
+        for word in set(indices):
             counts[word] += 1
-        num_cut += len(found) > length
-        positions.extend(found[:length])
-        lengths.append(min(len(found), length))
+        num_cut += len(indices) > length
+        positions.extend(indices[:length])
+        lengths.append(min(len(indices), length))
     return CountedTexts(
-        words=list(known),
+        words=list(word_indices),
         row_counts=np.array(counts, np.int64),
         positions=np.array(positions, np.int64),
         lengths=np.array(lengths, np.int64),
@@ -270,13 +263,13 @@ def count_words(texts: Iterable[str], length: int) -> CountedTexts:
 
 @dataclass(frozen=True)
 class TextRows:
-    """Texts as rows.
+    """Texts as rows of token numbers.
 
     Attributes:
-        features: Word numbers, 0 behind a text's last word, shape `(num_texts, length)`.
-        vocabulary_size: One more than the largest number in use; 0 where texts are kept.
-        facts: For the record.
-        words: Of the vocabulary, in the order of their numbers.
+        features: Word numbers, padded with 0, shape `(num_texts, length)`.
+        vocabulary_size: One more than the largest number in use; 0 if the texts are kept.
+        facts: Facts to record.
+        words: Words of the vocabulary, in the order of their numbers.
     """
 
     features: FloatArray
@@ -286,28 +279,28 @@ class TextRows:
 
 
 class KeptTexts(TextSettings):
-    """In place of the settings: texts are wanted as they are, to be embedded by a trained network.
+    """Settings that keep the texts themselves, to be embedded by a pretrained network.
 
     Attributes:
-        kept: Gets them, in the order of the rows.
+        kept: Collects the texts, in row order.
     """
 
     kept: list[str] = Field(default_factory=list)
 
     def rows(self, texts: Iterable[str]) -> TextRows:
-        """Keep texts; return rows of nothing in their place."""
+        """Store texts; return empty placeholder rows."""
         self.kept.extend(texts)
         num_empty = sum(not text.strip() for text in self.kept)
         return TextRows(np.zeros((len(self.kept), 1), np.float32), 0, {"num_texts_without_words": num_empty})
 
 
 def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
-    """Turn texts into rows of word numbers. A text without a word becomes one unknown word.
+    """Return texts as rows of word numbers. A text without a word becomes one unknown word.
 
     Args:
-        texts: May be a generator.
-        request: Says how many words a row has, longer texts being cut and shorter ones padded, how many numbers there
-            are, and in how few texts a word of the vocabulary may occur.
+        texts: Any iterable, such as a generator.
+        request: Number of words per row, to which texts are truncated or padded, size of the vocabulary, and minimum
+            number of texts that hold a word of the vocabulary.
     """
     if isinstance(request.text, KeptTexts):
         return request.text.rows(texts)
@@ -315,7 +308,7 @@ def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
     counted = count_words(texts, length)
     numbers = token_numbers(counted.words, counted.row_counts, request.min_release, request.text.vocabulary_size)
     num_known = int(np.count_nonzero(numbers != UNKNOWN))
-    in_order = np.argsort(numbers, kind="stable")[len(numbers) - num_known :]
+    vocabulary_indices = np.argsort(numbers, kind="stable")[len(numbers) - num_known :]
     return TextRows(
         features=_numbered(counted, numbers, length),
         vocabulary_size=NUM_SPECIAL + num_known,
@@ -325,21 +318,21 @@ def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
             "num_texts_cut": counted.num_cut,
             "num_texts_without_words": int(np.count_nonzero(counted.lengths == 0)),
         },
-        words=tuple(counted.words[place] for place in in_order.tolist()),
+        words=tuple(counted.words[index] for index in vocabulary_indices.tolist()),
     )
 
 
 def known_text_rows(texts: Iterable[str], words: Sequence[str], length: int) -> FloatArray:
-    """Turn texts into rows by a vocabulary that is known, shape `(num_texts, length)`.
+    """Return texts as rows of word numbers of an existing vocabulary, shape `(num_texts, length)`.
 
     Args:
-        texts: May be a generator.
-        words: Of the vocabulary, in the order of their numbers.
-        length: Words of a row.
+        texts: Any iterable, such as a generator.
+        words: Words of the vocabulary, in the order of their numbers.
+        length: Number of words per row.
     """
     counted = count_words(texts, length)
-    known = {word: number for number, word in enumerate(words, start=NUM_SPECIAL)}
-    return _numbered(counted, np.array([known.get(word, UNKNOWN) for word in counted.words], np.int64), length)
+    word_numbers = {word: number for number, word in enumerate(words, start=NUM_SPECIAL)}
+    return _numbered(counted, np.array([word_numbers.get(word, UNKNOWN) for word in counted.words], np.int64), length)
 
 
 def _numbered(counted: CountedTexts, numbers: IntArray, length: int) -> FloatArray:
@@ -359,17 +352,17 @@ def text_dataset(
     client_ids: TextArray | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Return the data set of some texts.
+    """Return the data set of texts.
 
     Args:
-        name: The data set's name.
+        name: Name of the data set.
         rows: The texts.
         labels: In `[0, len(class_names))`, shape `(num_texts,)`.
-        class_names: One name a class.
-        label: What is predicted.
+        class_names: One name per class.
+        label: Name of the label.
         source: Citation.
-        client_ids: The natural client of each text, or None.
-        facts: Further facts for the record.
+        client_ids: Natural client of each text, or None.
+        facts: Additional facts to record.
     """
     return Dataset(
         name=name,

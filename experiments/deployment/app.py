@@ -1,17 +1,16 @@
-"""A Flower app in a folder, for `flwr run`: the program of a driver and of its clients, a page each.
+"""A Flower app in a folder, for `flwr run`: the driver and the clients of a real federation.
 
 ```
 FOLDER/
-  pyproject.toml            what Flower reads; its [tool.flwr.app.config] is what a user changes
-  README.md                 the commands, for this app
+  pyproject.toml            what Flower reads; users edit its [tool.flwr.app.config]
+  README.md                 the commands for this app
   NAME/federation.json      the agreement
-  NAME/server_app.py        wait for the clients, train
+  NAME/server_app.py        waits for the clients, trains
   NAME/client_app.py        the clients' side
 ```
 
-The driver is this program's and not a `Strategy.start` of Flower's, which has no place for what a strategy's clients
-keep, forgets its state with the process, and scores nothing on the way. The clients answer Flower's own strategies as
-well.
+The driver does not use Flower's `Strategy.start`, which does not support client state, loses its state with the
+process, and does not evaluate between rounds. The clients also work with Flower's own strategies.
 """
 
 from __future__ import annotations
@@ -146,12 +145,12 @@ class Program:
     """What the driver of an app does.
 
     Attributes:
-        strategy: What is trained; None has the driver detect and choose first.
-        choice: How it chooses then.
-        max_rounds: Which a search may take at most.
-        max_bytes: Which its messages may carry at most.
-        min_clients: So many must be connected before anything begins.
-        out: Folder on the server for all that is written; None calls it by the app.
+        strategy: Strategy to train; None lets the driver detect and choose first.
+        choice: How the driver chooses.
+        max_rounds: Maximum number of rounds of a search.
+        max_bytes: Maximum bytes of its messages.
+        min_clients: Number of clients that must be connected before the driver starts.
+        out: Output folder on the server; None names it after the app.
     """
 
     strategy: Mapping[str, Any] | None = None
@@ -163,10 +162,10 @@ class Program:
 
 
 def check_new(folder: Path) -> str:
-    """Return the name of an app by its folder's.
+    """Return the name of an app from its folder, which must be new or empty.
 
     Raises:
-        ConfigurationError: If it can be none, or the folder holds something.
+        ConfigurationError: If the name is invalid, or the folder is not empty.
     """
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -175,10 +174,10 @@ def check_new(folder: Path) -> str:
 
 
 def app_name(folder: Path) -> str:
-    """Return the name of an app by its folder's.
+    """Return the name of an app from its folder's name.
 
     Raises:
-        ConfigurationError: If it can be none.
+        ConfigurationError: If the name is invalid.
     """
     name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_")
     if not name or not name[0].isalpha() or len(name) > LONGEST_NAME:
@@ -196,15 +195,15 @@ def app_name(folder: Path) -> str:
 
 
 def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
-    """Write an app, and return its folder.
+    """Write an app and return its folder.
 
     Args:
-        folder: New, or empty.
-        agreement: Of driver and clients.
+        folder: New or empty folder.
+        agreement: Agreement of driver and clients.
         program: What the driver does.
 
     Raises:
-        ConfigurationError: If the folder holds something, or can't be written.
+        ConfigurationError: If the folder is not empty, or can't be written.
     """
     name, folder = check_new(folder), folder.absolute()
     strategy = program.strategy
@@ -246,8 +245,8 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
     }
     try:
         (folder / name).mkdir(parents=True, exist_ok=True)
-        for place, text in files.items():
-            write_atomically(folder / place, partial(_write, text))
+        for file_name, text in files.items():
+            write_atomically(folder / file_name, partial(_write, text))
     except OSError as error:
         raise ConfigurationError(Fault("--out", "be a folder that can be written", f"{folder}: {error}")) from error
     return folder
@@ -258,7 +257,7 @@ def _write(text: str, path: Path) -> None:
 
 
 def _literal(document: Mapping[str, Any]) -> str:
-    """Return a document as Python source, an entry a line."""
+    """Return a document as Python source, one entry per line."""
     entries = "".join(f"    {json.dumps(key)}: {_value(value)},\n" for key, value in document.items())
     return f"{{\n{entries}}}"
 

@@ -1,28 +1,26 @@
 """The Flower app of a real client, its rows, and the agreement with the driver.
 
-The Flower app of a real client: `fedscout.client_app`.
-
 ```python
 app = client_app("federation.json")                    # rows: data=PATH in --node-config
-app = client_app("federation.json", rows=read_rows)    # rows: what a function of the owner's returns
+app = client_app("federation.json", rows=read_rows)    # rows: returned by a function of the data owner
 ```
 
-The rows of one real client: a file or folder of its owner's, arrays from its owner's code, or a simulated share.
+An agreement defines, for the driver and all clients of a real federation, how rows become numbers, the classes, and the
+model. It is one JSON file beside a Flower app (`app.py`), written from the study that chose the strategy, and holds no
+row: for a table it holds the statistics that the study's clients released (`min_release`) and the names of columns,
+categories and classes. It includes the study's configuration for the driver; a client's process, which starts for every
+message, does not parse it.
 
-| given | what it is | how it becomes rows |
+A client's rows come from its owner's file or folder, from arrays of its owner's code, or from a simulated partition:
+
+| source | content | how it becomes rows |
 | --- | --- | --- |
 | `data` of the node's configuration | a CSV or Parquet table | by the agreement's encoding of columns and classes |
-| | a folder of pictures | as `federation.dataset` reads one, at the agreement's size |
+| | a folder of images | as `federation.dataset` reads one, at the agreement's image size |
 | a function | `(features, labels)` of the model's shape, a DataFrame, or a path | likewise |
-| neither, but `partition-id` | the study's own data | what the simulated client of that number holds |
+| neither, but `partition-id` | the study's own data | the rows of the simulated client with that number |
 
-What the driver and the clients of a real federation have agreed on: how rows become numbers, the classes, the model.
-
-It is one JSON file beside a Flower app (`app.py`), written from the study that chose, and holds no row: of the
-study's table it has the statistics that its clients told (`min_release`), names of columns, categories and classes. The
-study's configuration lies beside, for the driver; a client's process, which starts for every message, does not read it.
-
-What may travel between a driver and real clients: the engine's values, and every strategy's client algorithm.
+Messages between a driver and real clients hold only values of the engine and client algorithms of the strategies.
 """
 
 from __future__ import annotations
@@ -72,17 +70,17 @@ if TYPE_CHECKING:
 
 
 class Agreement(ModelDescription):
-    """What holds for every client: the model, and how it is trained.
+    """The model, its training, and the data format, which are the same for every client.
 
     Attributes:
         embedding: What detectors compare, see `federation.embedding`.
-        data_seed: Of that network, and of a simulated client's rows.
-        training: Of messages that say nothing of it, as those of other programs.
-        test_fraction: Share of each client's rows kept for tests, likewise.
-        seed: Of split and batches, likewise.
-        settings: By which clients choose rates, batches and epochs of their own, a `SettingsLookup` as JSON; None where
-            all train alike.
-        study: The whole configuration, as JSON.
+        data_seed: Seed of the embedding network, and of a simulated client's rows.
+        training: Local training for messages that do not specify it, such as those of other programs.
+        test_fraction: Share of each client's rows kept for tests, for such messages.
+        seed: Seed of split and batches, for such messages.
+        settings: Table from which clients choose their own learning rates, batch sizes and epochs, a `SettingsLookup`
+            as JSON; None where all train alike.
+        study: The study's configuration, as JSON.
     """
 
     embedding: str
@@ -95,14 +93,14 @@ class Agreement(ModelDescription):
 
     @classmethod
     def of_study(cls, config: StudyConfig, dataset: Dataset | None = None) -> Self:
-        """Return the agreement that a study amounts to.
+        """Return the agreement for a study's configuration.
 
         Args:
-            config: Of the study.
-            dataset: Its rows; None reads what is configured.
+            config: Configuration of the study.
+            dataset: Data of the study; None loads the configured data set.
 
         Raises:
-            ConfigurationError: If real clients can't do what it does.
+            ConfigurationError: If the study uses something that real clients do not support.
             DataError: If its data can't be read.
         """
         from fedscout.experiments.data.loaders.table import load_dataset
@@ -155,10 +153,10 @@ class Agreement(ModelDescription):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read an agreement.
+        """Return the agreement in a file.
 
         Raises:
-            ConfigurationError: If there is none.
+            ConfigurationError: If the file can't be read or is no agreement.
         """
         try:
             return cls.model_validate_json(path.read_text())
@@ -166,8 +164,8 @@ class Agreement(ModelDescription):
             raise ConfigurationError(Fault(path, f"be an agreement, but can't be read: {error.strerror}")) from error
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ConfigurationError(Fault(path, f"be an agreement, but {place}: {first['msg']}")) from error
+            key = ".".join(map(str, first["loc"]))
+            raise ConfigurationError(Fault(path, f"be an agreement, but {key}: {first['msg']}")) from error
 
     @property
     def text(self) -> str:
@@ -176,7 +174,7 @@ class Agreement(ModelDescription):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of it, in hexadecimal."""
+        """SHA-256 of the agreement, in hexadecimal."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @cached_property
@@ -188,7 +186,7 @@ class Agreement(ModelDescription):
 
     @property
     def lookup(self) -> SettingsLookup | None:
-        """The table of client settings, if there is one."""
+        """The table of client settings, or None."""
         if self.settings is None:
             return None
         table = self.settings["table"]
@@ -197,16 +195,16 @@ class Agreement(ModelDescription):
 
     @property
     def session(self) -> Session:
-        """What holds for messages that say nothing of it."""
+        """The session for messages that do not specify one."""
         return Session(seed=self.seed, training=self.training, test_fraction=self.test_fraction)
 
     @property
     def names(self) -> Names:
-        """Names of classes and features; those of clients stay with their owners."""
+        """Names of classes and features; names of clients are not shared."""
         return Names((), self.class_names, self.feature_names)
 
     def without_clients(self) -> Federation:
-        """Return the federation with no client's rows: what the driver's machine holds."""
+        """Return the federation without any client's rows, as the driver has it."""
         factory = self.factory
         return Federation(
             name=f"{self.rows.dataset}, real clients",
@@ -225,10 +223,10 @@ class Agreement(ModelDescription):
 
 
 def _lookup_document(settings: ClientSettingsConfig, num_classes: int) -> dict[str, Any]:
-    """Return a table of client settings as it travels.
+    """Return a table of client settings as JSON.
 
     Raises:
-        ConfigurationError: If it is of other classes, or clients could not measure what it is looked up by.
+        ConfigurationError: If it is for another number of classes, or clients can't measure its metric.
     """
     table, provenance = settings.read()
     if provenance.get("num_classes", num_classes) != num_classes:
@@ -256,22 +254,22 @@ RowsOf = Callable[["Context"], "Arrays | pd.DataFrame | str | Path"]
 
 
 def client_federation(agreement: Agreement, number: int, context: Context, rows_of: RowsOf | None) -> Federation:
-    """Return the federation of a client that knows of no other.
+    """Return a federation that consists of one client.
 
     Args:
-        agreement: With all others.
-        number: Of the client, from which its random streams derive.
-        context: Flower's; its `node_config` may say `data` or `partition-id`.
-        rows_of: Of its owner's code.
+        agreement: The agreement.
+        number: Client number, from which its random streams derive.
+        context: Flower's context; its `node_config` may hold `data` or `partition-id`.
+        rows_of: Function of the data owner that returns the rows.
 
     Raises:
-        DataError: If its rows can't be read or are not as was agreed on.
+        DataError: If the rows can't be read or do not match the agreement.
     """
     node = context.node_config
     if rows_of is not None:
-        return _of_rows(agreement, number, rows_of(context), node)
+        return _federation_of_rows(agreement, number, rows_of(context), node)
     if "data" in node:
-        return _of_rows(agreement, number, str(node["data"]), node)
+        return _federation_of_rows(agreement, number, str(node["data"]), node)
     share = node.get("partition-id")
     if not isinstance(share, int) or isinstance(share, bool):
         raise DataError(
@@ -293,7 +291,7 @@ def client_federation(agreement: Agreement, number: int, context: Context, rows_
     return simulated.alone(share, number)
 
 
-def _of_rows(agreement: Agreement, number: int, rows: Any, node: Any) -> Federation:
+def _federation_of_rows(agreement: Agreement, number: int, rows: Any, node: Any) -> Federation:
     if isinstance(rows, str | Path) and Path(rows).expanduser().is_dir():
         features, labels, groups = _pictures(agreement, Path(rows).expanduser())
     elif isinstance(rows, tuple):
@@ -312,7 +310,7 @@ def _of_rows(agreement: Agreement, number: int, rows: Any, node: Any) -> Federat
 
 
 def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntArray, IntArray | None]:
-    """Return the rows of a table, by the encoding that was agreed on."""
+    """Return the rows of a table, encoded as the agreement defines."""
     request = agreement.rows
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:
@@ -324,7 +322,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
                 f"the study's data set {request.dataset!r} says of no column how it becomes a feature",
             )
         )
-    table = read_table(Path(name), request).rows if name != "DataFrame" else _of_frame(rows)
+    table = read_table(Path(name), request).rows if name != "DataFrame" else _table_of_frame(rows)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
@@ -334,51 +332,55 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
     group = request.group_column if request.group_column in table.column_names else None
     if request.unlabelled_rows == "drop":
         table = labelled_rows(name, table, ColumnRoles(label, group=group)).rows
-    labels = _numbered(agreement, discrete(name, table, label).tolist())
+    labels = _class_numbers(agreement, discrete(name, table, label).tolist())
     groups = groups_of(name, table, group)
     return encoded_rows(name, table, agreement.encoding), labels, groups
 
 
-def _of_frame(frame: Any) -> pa.Table:
+def _table_of_frame(frame: Any) -> pa.Table:
     from fedscout.experiments.data.table_files import read_frame
 
     return read_frame(frame, ())
 
 
 def _arrays(agreement: Agreement, features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatArray, IntArray]:
-    """Return rows that are features already."""
-    values, said = agreement.checked_features(features), np.asarray(labels)
-    if said.shape != values.shape[:1]:
-        raise DataError(Fault("a client's labels", f"have the shape ({len(values)},) of its rows", said.shape))
-    return values, _numbered(agreement, said.tolist())
+    """Return rows that already are features."""
+    values, label_array = agreement.checked_features(features), np.asarray(labels)
+    if label_array.shape != values.shape[:1]:
+        raise DataError(Fault("a client's labels", f"have the shape ({len(values)},) of its rows", label_array.shape))
+    return values, _class_numbers(agreement, label_array.tolist())
 
 
 def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray, None]:
-    """Return the pictures of a folder."""
+    """Return the images of a folder."""
     if agreement.kind != "image":
         raise DataError(Fault("a client's rows", f"be of the kind {agreement.kind}", f"the folder {folder}"))
     features, labels = client_pictures(folder, agreement.rows, agreement.feature_shape[0] == 1)
     if features.shape[1:] != agreement.feature_shape:
         raise DataError(Fault("pictures", f"have the shape {agreement.feature_shape} agreed on", features.shape[1:]))
-    return features, _numbered(agreement, labels), None
+    return features, _class_numbers(agreement, labels), None
 
 
-def _numbered(agreement: Agreement, labels: list[Any]) -> IntArray:
-    """Return the number of each row's class."""
-    known = {name: number for number, name in enumerate(agreement.class_names)}
-    unknown = {str(label) for label in labels} - known.keys()
+def _class_numbers(agreement: Agreement, labels: list[Any]) -> IntArray:
+    """Return each row's class number."""
+    class_numbers = {name: number for number, name in enumerate(agreement.class_names)}
+    unknown = {str(label) for label in labels} - class_numbers.keys()
     if unknown:
         raise DataError(
-            Fault("a client's rows", f"be of the classes {listed([*known])} that were agreed on", listed([*unknown]))
+            Fault(
+                "a client's rows",
+                f"be of the classes {listed([*class_numbers])} that were agreed on",
+                listed([*unknown]),
+            )
         )
-    return np.array([known[str(label)] for label in labels], dtype=np.int64)
+    return np.array([class_numbers[str(label)] for label in labels], dtype=np.int64)
 
 
 STRATEGIES = "fedscout.strategies"
 
 
 def wire() -> Wire:
-    """Return what writes and reads all of it."""
+    """Return a serializer for all messages."""
     from fedscout.strategies import table as strategy_table  # which imports every strategy's clients
 
     assert strategy_table
@@ -386,12 +388,12 @@ def wire() -> Wire:
 
 
 def wire_of(message: Message) -> Wire:
-    """Return what reads a message: without the strategies where it names none, as their import takes a second."""
+    """Return a serializer for a message, without strategies if it names none, as importing them takes a second."""
     return wire() if STRATEGIES in document_of(message) else Wire()
 
 
 def document_of(message: Message) -> str:
-    """Return the text of what a driver of this program asks; nothing of other messages."""
+    """Return the JSON document in a message of this program's driver; empty for other messages."""
     record = message.content.config_records.get(DOCUMENT_KEY)
     return "" if record is None else str(record.get(DOCUMENT_KEY, ""))
 
@@ -404,36 +406,38 @@ QUERY = '"query"'
 def client_app(
     agreement: str | Path, rows: RowsOf | None = None, policy: str | Path | OwnerPolicy | None = None
 ) -> ClientApp:
-    """Return the app that a SuperNode runs for its owner's data.
+    """Return the app that a SuperNode runs on its owner's data.
 
-    It answers a driver of this program (`RealFederation`) and the `train` and `evaluate` messages of any Flower
-    strategy. Where its rows come from is told in `own_rows`.
+    It answers a fedscout driver (`RealFederation`) and the `train` and `evaluate` messages of any Flower strategy. The
+    module describes where rows come from.
 
     Args:
-        agreement: The file that says how rows become numbers, and which model is trained.
-        rows: The client's rows; None takes `data` or `partition-id` of the node's configuration.
-        policy: What the owner allows, or its file; None takes the file that `policy` of the node's configuration names,
+        agreement: File of the agreement, which defines the data format and the model.
+        rows: Function that returns the client's rows; None uses `data` or `partition-id` of the node's configuration.
+        policy: What the owner allows, or its file; None uses the file that `policy` of the node's configuration names,
             and without one the defaults of `OwnerPolicy`.
 
     Raises:
         ConfigurationError: If agreement or policy can't be read.
     """
-    agreed = Agreement.read(Path(agreement))
-    given = policy if policy is None or isinstance(policy, OwnerPolicy) else read_policy(Path(policy))
+    client_agreement = Agreement.read(Path(agreement))
+    given_policy = policy if policy is None or isinstance(policy, OwnerPolicy) else read_policy(Path(policy))
 
     def federation_of(number: int, terms: str, context: Context) -> Federation:
-        if terms not in ("", agreed.digest):
+        if terms not in ("", client_agreement.digest):
             raise DataError(Fault("the driver's agreement", "be that of this client"))
-        return client_federation(agreed, number, context, rows)
+        return client_federation(client_agreement, number, context, rows)
 
     def answer(message: Message, context: Context) -> Message:
-        named = context.node_config.get("policy")
+        policy_file = context.node_config.get("policy")
         try:
-            owner = given or (OwnerPolicy() if named is None else read_policy(Path(str(named))))
+            owner_policy = given_policy or (
+                OwnerPolicy() if policy_file is None else read_policy(Path(str(policy_file)))
+            )
         except ConfigurationError as error:
             logger.error("%s", error)
             return Message(Error(REFUSED, "can't read its owner's policy; its own log says why"), reply_to=message)
-        node = ClientNode(federation_of, _queries(message), owner, wire_of(message), agreed.session)
+        node = ClientNode(federation_of, _queries(message), owner_policy, wire_of(message), client_agreement.session)
         return node.app()(message, context)
 
     app = ClientApp()
@@ -444,7 +448,7 @@ def client_app(
 
 
 def _queries(message: Message) -> QueryTable:
-    """Return the aggregates that are known, where a message may ask for one: a process answers one message."""
+    """Return the known queries if the message may contain one, as a process answers a single message."""
     if QUERY not in document_of(message):
         return {}
     from fedscout.detectors import CLIENT_QUERIES

@@ -1,6 +1,4 @@
-"""The driver of a real federation, and the winner of a study that it trains.
-
-The driver of a real federation: `fedscout.RealFederation`, used in the `ServerApp` of a Flower app.
+"""The driver of a real federation, `fedscout.RealFederation`, used in the `ServerApp` of a Flower app.
 
 ```python
 @app.main()
@@ -11,13 +9,9 @@ def main(grid: Grid, context: Context) -> None:
     print(federation.train(strategy).round_accuracy[-1])
 ```
 
-Everything goes to the folder `out`: the report, the Parquet log of the training, that of a search below it, the
-checkpoints, the model. A server that was killed and is started again goes on there. Clients keep their numbers by their
-names (`clients.json`).
-
-Runs trials over the clients of a real federation, one after the other, as their devices do one thing at a time.
-
-What a study says to use, and the agreement that its clients would need.
+The folder `out` receives the report, the Parquet log of the training, the log of a search in a subfolder, the
+checkpoints, and the model. A server that is restarted after a crash resumes from it. Clients keep their numbers by
+their names (`clients.json`). Trials run one after the other, as a client's device handles one task at a time.
 """
 
 from __future__ import annotations
@@ -65,11 +59,11 @@ class NodeRunner:
 
     Attributes:
         roster: The clients.
-        server: The driver's own side.
-        wire: Writes and reads messages.
-        store: Where checkpoints go.
-        terms: Digest of what was agreed on.
-        tell: Told what happens, a line each.
+        server: The driver's own data and model.
+        wire: Serializer of messages.
+        store: Checkpoint store.
+        terms: Digest of the agreement.
+        tell: Called with a line of progress.
     """
 
     roster: NodeRoster
@@ -81,12 +75,12 @@ class NodeRunner:
 
     @property
     def facts(self) -> FederationFacts:
-        """What is known of the federation now."""
+        """Current facts of the federation."""
         return self.grid(Session()).facts
 
     @property
     def num_hosts(self) -> int:
-        """One a client."""
+        """Number of hosts, one per client."""
         return len(self.roster.members)
 
     def grid(self, session: Session) -> NodeGrid:
@@ -97,7 +91,7 @@ class NodeRunner:
         return NodeGrid(self.roster, self.server, self.wire, session, trial, self.terms)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Run trials in order."""
+        """Yield the trials in order."""
         for position, settings in enumerate(batch):
 
             def on_round(done: int, of: TrialSettings = settings) -> None:
@@ -113,28 +107,29 @@ class NodeRunner:
         self.store.discard(key)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing, as nothing was started."""
 
 
 def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, dict[str, Any]]:
-    """Return a finished study's configuration, and what it says to use: kind, parameters and the clients' rate.
+    """Return a finished study's configuration and recommendation: kind, parameters, client learning rate.
 
-    That is its pick where the pick was confirmed to be better, else the reference, such as FedAvg at its tuned rate; of
-    a study that confirmed nothing, the best of its search.
+    The recommendation is the study's pick if it was confirmed to be better, else the reference, such as FedAvg at its
+    tuned rate; without a confirmation, it is the best trial of the search.
 
     Args:
-        folder: Of the study.
-        settings: `client_settings.…=…`, where it had a table of them: its folder holds the table's digest alone.
+        folder: Folder of the study.
+        settings: `client_settings.…=…`, if the study used a table of client settings: its folder holds only the table's
+            digest.
 
     Raises:
-        ConfigurationError: If these are not the study's.
-        LogError: If there is no finished study, or none of its trainings went through.
+        ConfigurationError: If the client settings are not the study's.
+        LogError: If there is no finished study, or all of its trainings failed.
     """
-    claim, known = read_claim(folder)
+    claim, stored_config = read_claim(folder)
     result = read_result(folder)
     if result is None:
         raise LogError(Fault("--from", "be the folder of a finished study (fedscout run --out)", folder))
-    config = _configuration(known, claim["config"].get("client_settings"), settings)
+    config = _configuration(stored_config, claim["config"].get("client_settings"), settings)
     strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
     if strategy is None:
         raise LogError(Fault(folder, "hold a study of which a training went through"))
@@ -144,27 +139,29 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
 def advised(
     confirmation: Mapping[str, Any] | None, best: Mapping[str, Any] | None, usual_rate: float
 ) -> dict[str, Any] | None:
-    """Return what a study says to use: kind, parameters and the clients' rate; None if nothing went through.
+    """Return the strategy that a study recommends, or None if all trainings failed.
+
+    It holds kind, parameters and client learning rate.
 
     Args:
-        confirmation: Its document, or None.
-        best: Of the search, as a trial's summary.
-        usual_rate: Of the study's clients, which need not be said.
+        confirmation: The confirmation as JSON, or None.
+        best: The search's best trial, as a summary.
+        usual_rate: The study's client learning rate, which is omitted from the result.
     """
-    chosen = best if confirmation is None else _upheld(confirmation)
+    chosen = best if confirmation is None else _confirmed_candidate(confirmation)
     return None if chosen is None else _winner_document(chosen, usual_rate)
 
 
 def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> StudyConfig:
-    """Return a study's configuration, of which its folder holds all but where a table of client settings lies."""
+    """Return a study's configuration, with the path of the client settings, which its folder does not hold."""
     if table is None and not settings:
         return config
     if not all(setting.startswith("client_settings.") for setting in settings):
         raise ConfigurationError(
             Fault("settings beside --from", "be of client_settings alone, as the others are the study's")
         )
-    given = load_config(settings, None).client_settings
-    if table is None or given.kind is None or given.identity() != table:
+    client_settings = load_config(settings, None).client_settings
+    if table is None or client_settings.kind is None or client_settings.identity() != table:
         raise ConfigurationError(
             Fault(
                 "client_settings",
@@ -172,16 +169,16 @@ def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> 
                 "some where the study had none" if table is None else " ".join(settings) or "nothing",
             )
         )
-    return config.model_copy(update={"client_settings": given})
+    return config.model_copy(update={"client_settings": client_settings})
 
 
-def _upheld(confirmation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the contestant that the confirmation says to use."""
+def _confirmed_candidate(confirmation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the candidate that the confirmation recommends."""
     pick, *others = confirmation["contestants"]
-    found: Mapping[str, Any] = pick
+    candidate: Mapping[str, Any] = pick
     if confirmation["verdict"] != "better":
-        found = next((one for one in others if one["role"] == confirmation["reference"]), pick)
-    return found
+        candidate = next((other for other in others if other["role"] == confirmation["reference"]), pick)
+    return candidate
 
 
 def _winner_document(chosen: Mapping[str, Any], usual_rate: float) -> dict[str, Any]:
@@ -199,19 +196,19 @@ GREETING_SECONDS = 120.0
 
 
 def print_at_once(line: str) -> None:
-    """Print a line, which Flower carries to whoever follows the run."""
+    """Print a line unbuffered; Flower forwards it to those who follow the run."""
     print(line, flush=True)
 
 
 class RealFederation:
-    """The clients that a Flower grid reaches, and what can be done with them.
+    """The clients that a Flower grid reaches, with the operations on them.
 
     Args:
-        grid: Flower's, as a `ServerApp` is given it.
-        agreement: The file beside the app that says how rows become numbers, and which model is trained.
-        out: The folder of this federation's study; one that holds an earlier run of it is continued.
-        round_timeout: Seconds after which a round goes on without those clients that did not answer.
-        tell: Told what happens, a line each.
+        grid: Flower's grid, as passed to a `ServerApp`.
+        agreement: File of the agreement, which defines the data format and the model.
+        out: Output folder; one that holds an earlier run of this federation is resumed.
+        round_timeout: Seconds after which a round continues without the clients that did not answer.
+        tell: Called with a line of progress.
 
     Raises:
         ConfigurationError: If the agreement can't be read.
@@ -237,17 +234,17 @@ class RealFederation:
         self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
 
     def wait_for(self, at_least: int, patience: float = 600.0) -> int:
-        """Wait for clients, and return how many there are.
+        """Wait for clients and return how many are connected.
 
         Args:
-            at_least: So many must take part.
-            patience: Seconds to wait for them.
+            at_least: Minimum number of clients.
+            patience: Timeout in seconds.
 
         Raises:
-            DataError: If they do not come.
+            DataError: If fewer clients connect in time.
         """
         with self._folder() as folder:
-            self._roster.members = [Member(None, told) for told in _known_clients(folder)]
+            self._roster.members = [Member(None, introduction) for introduction in _known_clients(folder)]
             self._roster.meet(at_least, patience)
             self._note_clients(folder)
         connected = [member for member in self._roster.members if member.node is not None]
@@ -256,10 +253,10 @@ class RealFederation:
         return len(connected)
 
     def detect(self) -> HeterogeneityReport:
-        """Ask the clients how their data differ, unless they have told before.
+        """Return the heterogeneity report; clients are queried unless a report is stored.
 
         Raises:
-            DataError: If none of them answers.
+            DataError: If no client answers.
         """
         with self._folder() as folder:
             report = stored_report(folder)
@@ -278,30 +275,30 @@ class RealFederation:
         max_rounds: int | None = None,
         max_bytes: int | None = None,
     ) -> dict[str, Any]:
-        """Return the strategy for these clients, as `train` takes it.
+        """Return a strategy for these clients, in the form that `train` takes.
 
         Args:
-            report: Of their data.
-            by: `rules` costs no round; `search` trains as the study's configuration says, confirms, and takes the
-                stronger baseline where its pick is not upheld.
-            max_rounds: Which all of the search may take, its confirmation included.
-            max_bytes: Which all its messages may carry, down and up, over all clients.
+            report: Heterogeneity report.
+            by: `rules` needs no training round; `search` searches and confirms as the study's configuration says, and
+                returns the stronger baseline if its pick is not confirmed.
+            max_rounds: Maximum number of rounds of the search, including its confirmation.
+            max_bytes: Maximum bytes of its messages, down and up, over all clients.
 
         Raises:
-            ConfigurationError: If the search that is configured takes more.
-            TrialError: If every training of it failed.
+            ConfigurationError: If the configured search exceeds a limit.
+            TrialError: If every training of the search failed.
         """
         with self._folder(SEARCH) as folder:
             facts = self._facts()
             if by == "rules":
                 space = study_space(self._config.search, facts)
                 diagnosis = diagnose(report, self.agreement.feature_names)
-                situation = RecommendationContext(
+                context = RecommendationContext(
                     space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
                 )
-                recommendation = recommend_by_rules(situation)
-                for ground in recommendation.grounds:
-                    self._tell(visible_line(f"{recommendation.spec}: {ground.because} [{ground.source}]"))
+                recommendation = recommend_by_rules(context)
+                for reason in recommendation.grounds:
+                    self._tell(visible_line(f"{recommendation.spec}: {reason.because} [{reason.source}]"))
                 return _federation_document(recommendation.spec)
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
@@ -318,11 +315,11 @@ class RealFederation:
         """Train a strategy, from its checkpoint if there is one, and write the model and its rounds.
 
         Args:
-            strategy: Its kind and parameters.
-            rounds: In place of the study's.
+            strategy: Kind and parameters.
+            rounds: Number of rounds, in place of the study's.
 
         Raises:
-            StrategyError: If it does not fit these clients, or no model is trained in common.
+            StrategyError: If it does not fit these clients, or no parameters are shared.
             TrialError: If the training failed.
         """
         with self._folder() as folder:
@@ -366,9 +363,14 @@ class RealFederation:
         facts = study_facts(self._config, described)
         cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
         session = replace(facts.session, client_table=self.agreement.lookup)
-        claimed = self.agreement.config.digest()  # of the folder, whatever time a round may take
+        config_digest = self.agreement.config.digest()  # of the folder, whatever time a round may take
         return replace(
-            facts, cohort=cohort, session=session, data_digest=self.agreement.digest, dealing=None, config_hash=claimed
+            facts,
+            cohort=cohort,
+            session=session,
+            data_digest=self.agreement.digest,
+            dealing=None,
+            config_hash=config_digest,
         )
 
     def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
@@ -379,35 +381,37 @@ class RealFederation:
         folder.write_json(CLIENTS_FILE, {"clients": [asdict(member.introduction) for member in self._roster.members]})
 
     def _refuse_costs(self, max_rounds: int | None, max_bytes: int | None) -> None:
-        """Refuse a search that may cost more than it is allowed.
+        """Check that the search stays within the limits.
 
         Raises:
-            ConfigurationError: With what it costs.
+            ConfigurationError: If it exceeds one; the message states the cost.
         """
         config, num_clients = self._config, len(self._roster.members)
         num_trials, rounds_less = planned_trials(config)
         num_rounds = num_trials * config.training.num_rounds - rounds_less
-        a_round = 2 * BYTES_A_VALUE * self._server.facts().layout.size * config.training.num_sampled(num_clients)
+        bytes_per_round = (
+            2 * BYTES_A_VALUE * self._server.facts().layout.size * config.training.num_sampled(num_clients)
+        )
         advice = (
             "search.budget, search.confirmation_seeds and training.num_rounds say how much it does, or rules choose"
         )
         if max_rounds is not None and num_rounds > max_rounds:
             raise ConfigurationError(Fault("the search", f"take at most {max_rounds} rounds", num_rounds, advice))
-        if max_bytes is not None and num_rounds * a_round > max_bytes:
+        if max_bytes is not None and num_rounds * bytes_per_round > max_bytes:
             raise ConfigurationError(
-                Fault("the search", f"take at most {max_bytes:,} bytes", f"{num_rounds * a_round:,}", advice)
+                Fault("the search", f"take at most {max_bytes:,} bytes", f"{num_rounds * bytes_per_round:,}", advice)
             )
 
 
 def _known_clients(folder: RunFolder) -> list[Introduction]:
-    """Return the clients that an earlier run has met, by number.
+    """Return the clients of an earlier run, by number.
 
     Raises:
-        LogError: If their file says something else.
+        LogError: If their file is invalid.
     """
-    told = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
+    introductions = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
     try:
-        return TypeAdapter(list[Introduction]).validate_python(told, strict=False)
+        return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
     except ValidationError as error:
         raise LogError(Fault(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not")) from error
 

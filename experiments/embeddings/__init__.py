@@ -1,1 +1,1 @@
-"""Features by trained networks."""
+"""Embeddings by pretrained networks."""

@@ -1,10 +1,8 @@
-"""A network that somebody has trained, as what it makes of rows.
+"""Embedding of images or texts by a pretrained network, into a data set file in the array format of `table_formats.py`.
 
-Pictures or texts embedded into a file that is a data set itself: the arrays of `datasets/table_formats.py`.
-
-Beside it lies its record, of the same name and `.json`: of what rows, by which files, or by random weights, which tell
-nothing that pixels do not, and the digest of what was written. What is there already, whole, and rests on the same is
-not computed again.
+A record of the same name and `.json` lies beside the file: the source rows, the network's files or the seed of random
+weights (whose embeddings carry no more information than pixels), and the digest of the file. A complete file with an
+equal record is not computed again.
 """
 
 from __future__ import annotations
@@ -44,12 +42,12 @@ Rows = Literal["pictures", "texts"]
 
 @dataclass(frozen=True)
 class Embedder:
-    """What turns rows into vectors.
+    """A network that maps rows to vectors.
 
     Attributes:
-        of: What rows it takes: pictures in `[0, 1]`, float32, shape `(rows, 1 or 3, height, width)`, or texts.
-        record: What it is: method, files by name and SHA-256, or the seed of random weights.
-        vectors: Of some rows, float32, shape `(rows, features)`.
+        of: Kind of rows: images in `[0, 1]`, float32, shape `(rows, 1 or 3, height, width)`, or texts.
+        record: Method, files by name and SHA-256, or the seed of random weights.
+        vectors: Function from rows to their embeddings, float32, shape `(rows, features)`.
     """
 
     of: Rows
@@ -57,22 +55,22 @@ class Embedder:
     vectors: Callable[[Any], FloatArray]
 
     def embedded(self, rows: FloatArray | Sequence[str]) -> FloatArray:
-        """Return the vectors of all rows, shape `(num_rows, features)`."""
+        """Return the embeddings of all rows, shape `(num_rows, features)`."""
         starts = range(0, len(rows), BATCH_ROWS)
         return np.concatenate([self.vectors(rows[start : start + BATCH_ROWS]) for start in starts])
 
 
 def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, size: int) -> Embedder:
-    """Return a network with the weights of a file, or random ones by a seed; just one of the two must be given.
+    """Return a network with weights from a file, or random ones from a seed; exactly one of the two must be given.
 
     Args:
-        weights: Of pictures, a ResNet-18 by torchvision's names or any network in ONNX; of texts, any network in ONNX.
-        tokenizer: Of texts, how they are cut into the network's tokens.
-        seed: Of a random ResNet-18.
-        size: Pixels to which pictures are resized.
+        weights: For images, a ResNet-18 with torchvision's names or any ONNX network; for texts, any ONNX network.
+        tokenizer: Tokenizer of the network, for texts.
+        seed: Seed of a random ResNet-18.
+        size: Height and width in pixels to which images are resized.
 
     Raises:
-        ConfigurationError: If both or none are, or texts are to be embedded by random weights.
+        ConfigurationError: If both or neither are given, or random weights are requested for texts.
         DataError: If a file can't be used.
     """
     if (weights is None) == (seed is None):
@@ -107,8 +105,8 @@ def _of_texts(weights: Path, tokenizer: Path) -> Embedder:
 def _resnet18(network: ResNet18Features, weights: dict[str, Any], size: int) -> Embedder:
     def vectors(pictures: FloatArray) -> FloatArray:
         with torch.inference_mode():
-            found: FloatArray = network(standardised(torch.from_numpy(pictures), size)).numpy()
-        return found
+            features: FloatArray = network(standardised(torch.from_numpy(pictures), size)).numpy()
+        return features
 
     return Embedder("pictures", {"method": "ResNet-18", "size": size, **weights}, vectors)
 
@@ -122,7 +120,7 @@ RECORD = ".json"
 
 
 def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[str]]:
-    """Load a data set and what of it is embedded: its pictures, or its texts.
+    """Return a data set with the images or texts to embed.
 
     Raises:
         ConfigurationError: If its rows are neither.
@@ -138,17 +136,17 @@ def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[s
 
 
 def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder, out: Path) -> bool:
-    """Write the embedded data set, unless it is there; return whether anything was computed.
+    """Write the embedded data set unless it is up to date; return whether anything was computed.
 
     Args:
-        dataset: Its labels and clients.
-        rows: What is embedded.
+        dataset: Data set with labels and clients.
+        rows: Rows to embed.
         by: The network.
-        out: The file.
+        out: Output file.
 
     Raises:
-        ConfigurationError: If the network takes other rows.
-        DataError: If it can't take these.
+        ConfigurationError: If the network is for other kinds of rows.
+        DataError: If it can't embed these rows.
         EngineError: If the file can't be written.
     """
     if by.of == "pictures" and isinstance(rows, list):
@@ -164,14 +162,14 @@ def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder,
         "rows": dataset.num_rows,
         "rows_sha256": _digest(dataset, rows),
     }
-    told = out.with_name(out.name + RECORD)
-    if _recorded(told) == {**record, "file_sha256": _digest_of_what_is_there(out)}:
+    record_file = out.with_name(out.name + RECORD)
+    if _read_record(record_file) == {**record, "file_sha256": _digest_of_existing(out)}:
         return False
     arrays = {ROWS: by.embedded(rows), LABEL: np.array(dataset.class_names)[dataset.labels]}
     if dataset.client_ids is not None:
         arrays[CLIENT] = dataset.client_ids
     _write(out, lambda file: _save(file, arrays))
-    _write(told, lambda file: file.write_text(json_text({**record, "file_sha256": file_digest(out)})))
+    _write(record_file, lambda file: file.write_text(json_text({**record, "file_sha256": file_digest(out)})))
     return True
 
 
@@ -187,15 +185,15 @@ def _save(path: Path, arrays: dict[str, Any]) -> None:
         np.savez(file, **arrays)
 
 
-def _recorded(path: Path) -> dict[str, Any] | None:
-    """Return a record; None if there is none that can be read."""
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """Return a record, or None if it is missing or unreadable."""
     try:
         return read_json_object(path)
     except (OSError, ValueError):
         return None
 
 
-def _digest_of_what_is_there(path: Path) -> str | None:
+def _digest_of_existing(path: Path) -> str | None:
     try:
         return file_digest(path)
     except OSError:
@@ -203,7 +201,7 @@ def _digest_of_what_is_there(path: Path) -> str | None:
 
 
 def _digest(dataset: Dataset, rows: FloatArray | list[str]) -> str:
-    """Return a digest of what is embedded, and of labels and clients."""
+    """Return a digest of the rows, labels and clients."""
     digest = hashlib.sha256()
     for array in (rows, dataset.labels, dataset.client_ids):
         if isinstance(array, list):

@@ -1,26 +1,21 @@
-"""Trained networks as embedders: ONNX, ResNet-18, and their weight files.
+"""Pretrained networks for embeddings (ONNX, ResNet-18), with their tokenizers and weight files.
 
-Any network in ONNX, the exchange format, run by ONNX Runtime on the core.
+ONNX networks run in ONNX Runtime on the CPU. Text networks take `input_ids`, `attention_mask` and `token_type_ids` as
+far as they have such inputs, like exported transformers. If the output is a vector per token, it is averaged over the
+text's non-padding tokens (N. Reimers, I. Gurevych, Sentence-BERT, EMNLP 2019, section 3); vectors are normalized to
+unit length. Texts are tokenized by the network's tokenizer, a `tokenizer.json` of Hugging Face. Image networks take one
+batch, standardized as for torchvision's networks; a feature map is averaged over pixels.
 
-Of texts it takes `input_ids`, `attention_mask` and `token_type_ids`, as far as it has such inputs, as transformers are
-exported. Where it gives a vector for each token, their mean over the text is taken, without padding (N. Reimers,
-I. Gurevych, Sentence-BERT, EMNLP 2019, section 3), and brought to unit length. Of pictures it takes one batch,
-standardised as for torchvision's networks; where it gives a map, its mean over pixels is taken.
+ResNet-18 as published, without its classifier, gives 512 features per image: K. He, X. Zhang, S. Ren, J. Sun. Deep
+residual learning for image recognition. CVPR 2016: a 7 × 7 convolution and 3 × 3 max pooling, both with stride 2
+(section 4.1, table 1), eight blocks of two 3 × 3 convolutions, batch normalization, shortcuts of option B, and global
+average pooling. Parameters have torchvision's names, in whose layout weights are distributed; its classifier, `fc`, is
+ignored. The ResNet-18 of the model table differs: it is trainable and for small images.
 
-ResNet-18 as published, without its classifier: 512 numbers a picture.
+Images are resized bilinearly, gray ones repeated on three channels, and standardized by the mean and standard deviation
+of ImageNet's channels, as torchvision's published weights expect (documentation of `ResNet18_Weights.IMAGENET1K_V1`).
 
-K. He, X. Zhang, S. Ren, J. Sun. Deep residual learning for image recognition. CVPR 2016: a 7 × 7 convolution and a
-3 × 3 maximum, both of stride 2 (section 4.1, table 1), eight blocks of two 3 × 3 convolutions, batch normalisation,
-shortcuts of option B, and the mean over pixels. Names of parameters are those of torchvision, in whose layout weights
-are passed around; its `fc`, the classifier, is not read. `federations/models` has another net of this name for small
-pictures, which trains.
-
-Pictures are resized bilinearly, gray ones repeated on three channels, and standardised by the mean and the deviation of
-ImageNet's channels, as torchvision's published weights expect (its documentation of `ResNet18_Weights.IMAGENET1K_V1`).
-
-From texts to a network's tokens, by the tokenizer that goes with it: the `tokenizer.json` of Hugging Face.
-
-Weights from a file that the user has: safetensors, or PyTorch's own format, of which tensors alone are read.
+Weights are read from safetensors or PyTorch files; of the latter only tensors are loaded.
 """
 
 from __future__ import annotations
@@ -52,7 +47,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions beside a shortcut; stride 2 halves the picture."""
+    """Two convolutions with a shortcut connection; stride 2 halves the image."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -67,13 +62,13 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Return `(rows, outputs, height / stride, width / stride)`."""
+        """Return the output, shape `(rows, outputs, height / stride, width / stride)`."""
         residual = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(pictures)))))
         return torch.relu(residual + self.downsample(pictures))
 
 
 class ResNet18Features(nn.Module):
-    """From pictures to vectors."""
+    """ResNet-18 without its classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,20 +86,20 @@ class ResNet18Features(nn.Module):
         """Return the features, shape `(rows, 512)`.
 
         Args:
-            pictures: Standardised, shape `(rows, 3, height, width)`.
+            pictures: Standardized images, shape `(rows, 3, height, width)`.
         """
-        found: Tensor = self.maxpool(torch.relu(self.bn1(self.conv1(pictures))))
+        features: Tensor = self.maxpool(torch.relu(self.bn1(self.conv1(pictures))))
         for stage in range(1, len(WIDTHS) + 1):
-            found = self.get_submodule(f"layer{stage}")(found)
-        return found.mean(dim=(2, 3))
+            features = self.get_submodule(f"layer{stage}")(features)
+        return features.mean(dim=(2, 3))
 
 
 def standardised(pixels: Tensor, size: int) -> Tensor:
-    """Return pictures as the network is to see them, shape `(rows, 3, size, size)`.
+    """Return resized and standardized images, shape `(rows, 3, size, size)`.
 
     Args:
         pixels: In `[0, 1]`, shape `(rows, 1 or 3, height, width)`.
-        size: Pixels of height and width.
+        size: Height and width in pixels.
     """
     resized = nn.functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
     colours = resized.expand(-1, CHANNELS, -1, -1)
@@ -117,10 +112,10 @@ MOST_TOKENS = 512
 
 
 class Tokens:
-    """Cuts texts.
+    """A Hugging Face tokenizer.
 
     Args:
-        path: The file.
+        path: File of the tokenizer.
 
     Raises:
         ConfigurationError: If the library is not installed.
@@ -138,12 +133,12 @@ class Tokens:
         self._tokenizer.enable_padding(**(self._tokenizer.padding or {}))
 
     def padded(self, texts: Sequence[str]) -> dict[str, list[list[int]]]:
-        """Return what a transformer takes of texts, by the usual names of its inputs, each as long as the longest."""
-        found: list[Any] = self._tokenizer.encode_batch(list(texts))
+        """Return the inputs of a transformer by their usual names, padded to the longest text."""
+        encodings: list[Any] = self._tokenizer.encode_batch(list(texts))
         return {
-            "input_ids": [one.ids for one in found],
-            "attention_mask": [one.attention_mask for one in found],
-            "token_type_ids": [one.type_ids for one in found],
+            "input_ids": [encoding.ids for encoding in encodings],
+            "attention_mask": [encoding.attention_mask for encoding in encodings],
+            "token_type_ids": [encoding.type_ids for encoding in encodings],
         }
 
 
@@ -152,10 +147,10 @@ WHOLE_TEXT = "sentence_embedding"
 
 
 class _Session:
-    """A network that is loaded.
+    """An ONNX Runtime session.
 
     Args:
-        path: The file.
+        path: File of the network.
 
     Raises:
         ConfigurationError: If the library is not installed.
@@ -169,70 +164,70 @@ class _Session:
         except Exception as error:  # the library's own derive of nothing else
             raise DataError(Fault(path, problem=f"can't be read as a network in ONNX: {first_line(error)}")) from None
         self.path = path
-        self.inputs = [wanted.name for wanted in self._session.get_inputs()]
-        names = [given.name for given in self._session.get_outputs()]
+        self.inputs = [model_input.name for model_input in self._session.get_inputs()]
+        names = [model_output.name for model_output in self._session.get_outputs()]
         self._output = WHOLE_TEXT if WHOLE_TEXT in names else names[0]
 
     def run(self, given: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return the network's output.
 
         Raises:
-            DataError: If it does not take what it is given.
+            DataError: If the network rejects the inputs, or its output is not finite.
         """
         try:
-            (found,) = self._session.run([self._output], dict(given))
+            (output,) = self._session.run([self._output], dict(given))
         except Exception as error:  # as above
             raise DataError(Fault(self.path, f"take what it is given: {first_line(error)}")) from None
-        if not np.isfinite(found).all():
+        if not np.isfinite(output).all():
             raise DataError(Fault(self.path, "give finite numbers"))
-        array: npt.NDArray[Any] = found
+        array: npt.NDArray[Any] = output
         return array
 
     def refused(self, shape: tuple[int, ...]) -> DataError:
-        """Return what is wrong with an output of that shape."""
+        """Return an error for an output of an unsupported shape."""
         return DataError(Fault(self.path, "give a vector for each row", f"an output of shape {shape}"))
 
 
 class OnnxTexts:
-    """Texts as vectors of unit length.
+    """Text embeddings of unit length by an ONNX network.
 
     Args:
-        path: The network.
+        path: File of the network.
         tokens: Its tokenizer.
 
     Raises:
-        DataError: If the network takes other inputs.
+        DataError: If the network requires other inputs.
     """
 
     def __init__(self, path: Path, tokens: Tokens) -> None:
         self._session = _Session(path)
         self._tokens = tokens
-        known = {*tokens.padded([""])}
-        if not {*self._session.inputs} <= known:
+        supported = {*tokens.padded([""])}
+        if not {*self._session.inputs} <= supported:
             names = ", ".join(self._session.inputs)
-            raise DataError(Fault(path, f"take {', '.join(known)} alone to embed texts", f"the inputs {names}"))
+            raise DataError(Fault(path, f"take {', '.join(supported)} alone to embed texts", f"the inputs {names}"))
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
-        """Return the vectors of texts, shape `(texts, features)`."""
-        given = {name: np.array(rows, np.int64) for name, rows in self._tokens.padded(texts).items()}
-        found = self._session.run({name: given[name] for name in self._session.inputs})
-        if found.ndim == 3:
-            is_text = given["attention_mask"][:, :, None]
-            found = (found * is_text).sum(axis=1) / np.maximum(is_text.sum(axis=1), 1)
-        if found.ndim != 2:
-            raise self._session.refused(found.shape)
-        return unit_length(found)
+        """Return the embeddings of texts, shape `(texts, features)`."""
+        inputs = {name: np.array(rows, np.int64) for name, rows in self._tokens.padded(texts).items()}
+        vectors = self._session.run({name: inputs[name] for name in self._session.inputs})
+        if vectors.ndim == 3:
+            is_text = inputs["attention_mask"][:, :, None]
+            vectors = (vectors * is_text).sum(axis=1) / np.maximum(is_text.sum(axis=1), 1)
+        if vectors.ndim != 2:
+            raise self._session.refused(vectors.shape)
+        return unit_length(vectors)
 
 
 class OnnxPictures:
-    """Pictures as vectors.
+    """Image embeddings by an ONNX network.
 
     Args:
-        path: The network.
-        size: Pixels to which pictures are resized.
+        path: File of the network.
+        size: Height and width in pixels to which images are resized.
 
     Raises:
-        DataError: If the network takes more than pictures.
+        DataError: If the network has more than one input.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -243,18 +238,18 @@ class OnnxPictures:
             raise DataError(Fault(path, "take pictures alone, without --tokenizer", f"the inputs {names}"))
 
     def vectors(self, pictures: FloatArray) -> FloatArray:
-        """Return the vectors of pictures, shape `(pictures, features)`."""
-        seen = standardised(torch.from_numpy(pictures), self._size).numpy()
-        found = self._session.run({self._session.inputs[0]: seen})
-        if found.ndim == 4:
-            found = found.mean(axis=(2, 3))
-        if found.ndim != 2:
-            raise self._session.refused(found.shape)
-        return found.astype(np.float32)
+        """Return the embeddings of images, shape `(pictures, features)`."""
+        images = standardised(torch.from_numpy(pictures), self._size).numpy()
+        vectors = self._session.run({self._session.inputs[0]: images})
+        if vectors.ndim == 4:
+            vectors = vectors.mean(axis=(2, 3))
+        if vectors.ndim != 2:
+            raise self._session.refused(vectors.shape)
+        return vectors.astype(np.float32)
 
 
 def unit_length(vectors: npt.NDArray[np.floating]) -> FloatArray:
-    """Return vectors of length 1; zeros stay zeros."""
+    """Return vectors normalized to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
@@ -268,28 +263,28 @@ MOST_NAMED = 3
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Give a network the weights of a file.
+    """Load the weights of a file into a network.
 
     Raises:
-        DataError: If the file can't be read, or holds another network's weights.
+        DataError: If the file can't be read, or its tensors do not match the network.
     """
     content = read_tensors(path)
-    wanted = {name: value for name, value in network.state_dict().items() if not name.endswith(COUNTER)}
-    given = {
+    expected = {name: value for name, value in network.state_dict().items() if not name.endswith(COUNTER)}
+    loaded = {
         name: value for name, value in content.items() if not name.startswith(CLASSIFIER) and not name.endswith(COUNTER)
     }
     faults = []
-    if missing := [name for name in wanted if name not in given]:
+    if missing := [name for name in expected if name not in loaded]:
         faults.append(f"lacks {listed(missing, MOST_NAMED)}")
-    if unknown := [name for name in given if name not in wanted]:
+    if unknown := [name for name in loaded if name not in expected]:
         faults.append(f"has {listed(unknown, MOST_NAMED)}")
-    for name, value in wanted.items():
-        if name in given and given[name].shape != value.shape:
-            faults.append(f"{name} is {tuple(given[name].shape)} in place of {tuple(value.shape)}")
+    for name, value in expected.items():
+        if name in loaded and loaded[name].shape != value.shape:
+            faults.append(f"{name} is {tuple(loaded[name].shape)} in place of {tuple(value.shape)}")
     if faults:
-        told = "; ".join(faults[:MOST_NAMED])
-        raise DataError(Fault(path, f"hold the weights of a ResNet-18 by torchvision's names: it {told}"))
-    network.load_state_dict(given, strict=False)
+        problems = "; ".join(faults[:MOST_NAMED])
+        raise DataError(Fault(path, f"hold the weights of a ResNet-18 by torchvision's names: it {problems}"))
+    network.load_state_dict(loaded, strict=False)
 
 
 def file_digest(path: Path) -> str:

@@ -1,8 +1,8 @@
-"""Grids of trials: an experiment as a YAML file, its cells on Ray or in one process, compared and told.
+"""Experiment grids: experiments in YAML files, their cells measured on Ray or in one process, and compared.
 
-- experiment: the file, its rows, columns and statements
-- methods: what a cell measures: a training, a choice, a detection, or a function of one's own
-- runner: cells run side by side, resumed, contained
-- comparison: paired differences with intervals, and what they say of each statement
-- tables: Markdown and pictures
+- experiment: the file with its rows, columns and statements
+- methods: what a cell measures: a training, a choice, a detection, or a user-defined function
+- runner: parallel cells, with resumption and isolated failures
+- comparison: paired differences with intervals, and the verdict on each statement
+- tables: Markdown tables and charts
 """

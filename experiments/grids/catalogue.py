@@ -1,10 +1,10 @@
-"""Experiments that come with the program, found by name, run one after the other, written as one document.
+"""Catalogues of built-in experiments: lookup by name, sequential runs, and one document of all results.
 
-A folder of a catalogue holds `source.yaml`, what the experiments are from and their order, and one file each.
+A folder of a catalogue holds `source.yaml`, with the source of the experiments and their order, and one file for each.
 
 OUT/SOURCE/studies/, cells/   trials and finished cells; the experiments of a source share the trials
 OUT/SOURCE/TABLE.json         the numbers; also TABLE.md and TABLE.svg
-OUT/all.md                    all tables that are there
+OUT/all.md                    all tables that have been run
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Entry:
 
     Attributes:
         source: The folder's name.
-        table: The file's, without its ending.
-        also: Further names.
+        table: The file's name, without suffix.
+        also: Alternative names.
         path: Of the file.
     """
 
@@ -58,12 +58,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """Its full name, as on the command line."""
         return f"{self.source}/{self.table}"
 
     @property
     def names(self) -> set[str]:
-        """All that it can be asked for by."""
+        """All names that it is selected by."""
         return {self.source, *(f"{self.source}/{table}" for table in (self.table, *self.also))}
 
     def read(self, scale: str | None = None) -> Experiment:
@@ -75,47 +75,47 @@ def catalogue(folder: Path) -> list[Entry]:
     """Return the experiments of a folder of sources, in the order of each source's list."""
     import yaml
 
-    found = []
-    for about in sorted(folder.glob("*/source.yaml")):
-        for table in yaml.safe_load(about.read_text())["tables"]:
-            path = about.with_name(f"{table}.yaml")
+    entries = []
+    for source_file in sorted(folder.glob("*/source.yaml")):
+        for table in yaml.safe_load(source_file.read_text())["tables"]:
+            path = source_file.with_name(f"{table}.yaml")
             also = yaml.safe_load(path.read_text()).get("also", ())
-            found.append(Entry(about.parent.name, table, tuple(also), path))
-    return found
+            entries.append(Entry(source_file.parent.name, table, tuple(also), path))
+    return entries
 
 
 def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
-    """Return the entries of these names, such as `choice/table6` or `choice`, or all of them.
+    """Return the entries of these names, such as `choice/table6` or `choice`; all of them without names.
 
     Raises:
-        ConfigurationError: If there is none of a name.
+        ConfigurationError: If a name is unknown.
     """
-    found = [] if names else [*entries]
+    selected = [] if names else [*entries]
     for name in names:
-        named = [entry for entry in entries if name in entry.names]
-        if not named:
+        matches = [entry for entry in entries if name in entry.names]
+        if not matches:
             known = sorted({known for entry in entries for known in entry.names})
             raise ConfigurationError(
                 Fault("an experiment", f"be one of {', '.join(known)}", repr(name), did_you_mean(name, known))
             )
-        found += [entry for entry in named if entry not in found]
-    return found
+        selected += [entry for entry in matches if entry not in selected]
+    return selected
 
 
 @dataclass(frozen=True)
 class Run:
-    """How experiments are run.
+    """The options of a run of experiments.
 
     Attributes:
-        command: As it is printed; of a catalogue's, with fields of its `entry`: `fedscout reproduce {entry.name}`.
-        settings: Arguments that hold for every cell, which win.
-        scale: Of the files; None takes them as they are.
-        num_seeds: In place of each experiment's own number, >= 2.
-        parallel: Cells at once at most.
-        rows: Of each experiment, the reference included; None keeps all.
-        columns: Likewise.
-        note: Told what is done next.
-        more_rows: Of every experiment, beside its own.
+        command: As it is printed; for a catalogue, with fields of its `entry`: `fedscout reproduce {entry.name}`.
+        settings: Arguments that override those of every cell.
+        scale: Of the files; None uses them unchanged.
+        num_seeds: Overrides each experiment's own number, >= 2.
+        parallel: Maximum number of parallel cells.
+        rows: Of each experiment, in addition to the reference; None keeps all.
+        columns: Of each experiment; None keeps all.
+        note: Called with a description of the next step.
+        more_rows: Additional rows of every experiment.
     """
 
     command: str
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def shown(self) -> str:
-        """The whole command."""
+        """The command line with its options."""
         options = {"scale": self.scale, "seeds": self.num_seeds}
         given = [f"--{name} {value}" for name, value in options.items() if value]
         parts = {"rows": self.rows, "columns": self.columns}
@@ -138,7 +138,7 @@ class Run:
         return " ".join([self.command, *self.settings, *given])
 
     def context(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> CellContext:
-        """Return where an experiment's cells are measured."""
+        """Return the context in which an experiment's cells are measured."""
         return CellContext(
             folder,
             tuple(setting for setting in self.settings if not setting.startswith("engine.")),
@@ -150,29 +150,29 @@ class Run:
 
 
 def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, run: Run) -> Iterator[ExperimentResult]:
-    """Run experiments, write each into the folder, and yield it.
+    """Run experiments, write the result of each into the folder, and yield it.
 
     Args:
-        entries: The whole catalogue, of which the folder may hold more.
-        wanted: Which are run.
-        out: The folder; continued if it holds an earlier run.
-        run: How.
+        entries: The whole catalogue, of which the folder may hold other results.
+        wanted: The entries to run.
+        out: The folder; resumed if it holds an earlier run.
+        run: The options.
 
     Raises:
-        UserError: If something can't be trained as asked for, or the folder can't be used.
+        UserError: If something can't be trained as configured, or the folder can't be used.
     """
     for entry in wanted:
         experiment = entry.read(run.scale).only(run.rows, run.columns).with_rows(run.more_rows)
-        tables = [name for one in entries for name in written_files(one.table)]
+        tables = [name for other in entries for name in written_files(other.table)]
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
-            named = replace(run, command=run.command.format(entry=entry))
-            result = run_one(experiment, entry.name, folder, named)
+            entry_run = replace(run, command=run.command.format(entry=entry))
+            result = run_one(experiment, entry.name, folder, entry_run)
         SweepFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
         yield result
 
 
 def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) -> ExperimentResult:
-    """Run an experiment into a folder that is locked, and return its result, which is written there.
+    """Run an experiment into a locked folder, write its result there, and return it.
 
     Raises:
         UserError: As for `run_entries`.
@@ -211,7 +211,7 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
 
 
 def run_file(path: Path, out: Path, run: Run) -> ExperimentResult:
-    """Run an experiment of a user's own into a folder, and return its result, which is written there.
+    """Run a user's own experiment into a folder, write its result there, and return it.
 
     Raises:
         UserError: As for `run_entries`.
@@ -227,27 +227,27 @@ def written_files(table: str) -> list[str]:
 
 
 def engine_of(settings: Sequence[str]) -> EngineConfig:
-    """Return where cells run: on Ray, side by side, unless `engine.grid=local` is among the settings."""
-    own = [setting for setting in settings if setting.startswith("engine.")]
-    return load_config(["engine.grid=ray", *own]).engine
+    """Return the engine's configuration: Ray with parallel cells, unless `engine.grid=local` is set."""
+    engine_settings = [setting for setting in settings if setting.startswith("engine.")]
+    return load_config(["engine.grid=ray", *engine_settings]).engine
 
 
 def earlier_results(entries: Sequence[Entry], out: Path) -> list[ExperimentResult]:
-    """Return the results that a folder holds, in the order of the catalogue."""
-    found = []
+    """Return the results in a folder, in the order of the catalogue."""
+    results = []
     for entry in entries:
         with suppress(OSError, ValidationError):
             text = (out / entry.source / f"{entry.table}.json").read_text()
-            found.append(ExperimentResult.model_validate_json(text))
-    return found
+            results.append(ExperimentResult.model_validate_json(text))
+    return results
 
 
 def document_lines(entries: Sequence[Entry], results: Sequence[ExperimentResult]) -> list[str]:
-    """Return all tables as one document, which names the experiments that it lacks."""
+    """Return all tables as one document, which lists the experiments without a result."""
     lines = [*summary_lines(results)]
-    there = {result.name for result in results}
-    if lacking := [entry.name for entry in entries if entry.name not in there]:
-        lines += ["", f"Not run: {', '.join(lacking)}."]
+    present = {result.name for result in results}
+    if missing := [entry.name for entry in entries if entry.name not in present]:
+        lines += ["", f"Not run: {', '.join(missing)}."]
     for result in results:
         lines += ["", *result_lines(result)]
     return lines

@@ -1,4 +1,4 @@
-"""Measures one cell of an experiment: builds its federation, trains what its log lacks, and returns a value a seed."""
+"""Measurement of one cell of an experiment: one value per seed from trainings, searches or detections."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ Values = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class CellContext:
-    """Where and on how many seeds cells are measured.
+    """The folder, settings and seeds of the cells.
 
     Attributes:
-        folder: Its studies share their trials there.
-        settings: Arguments that hold for every cell, which win.
-        num_seeds: Of each cell.
-        note: Told what is done next.
-        fresh_stream: From which the seeds are drawn.
-        tuning_stream: From which those of the client rates are.
+        folder: The folder whose studies share their trials.
+        settings: Arguments that override those of every cell.
+        num_seeds: Number of seeds of each cell.
+        note: Called with a description of the next step.
+        fresh_stream: Name of the random stream of the seeds.
+        tuning_stream: Name of the random stream of the seeds for tuning client rates.
     """
 
     folder: Path
@@ -69,20 +69,20 @@ class CellContext:
 
     @property
     def fresh_seeds(self) -> tuple[int, ...]:
-        """Of every cell."""
+        """The seeds of every cell."""
         return other_seeds(self.fresh_stream, self.num_seeds)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Numbers of cells.
+    """The numbers of cells.
 
     Attributes:
         values: By cell.
-        test_to_train: n_test / n_train of the splits behind them, by which intervals widen; 0 where there is none.
+        test_to_train: n_test / n_train of their splits, by which intervals are widened; 0 without a split.
         absent: What could not be measured, and why.
-        figures: Further numbers of cells by what they are, one a seed, or one such as the client rate that was tuned.
-        resolution: Step of the scale, such as one test row's share; 0 where it is not known.
+        figures: Further numbers of cells by their name: one per seed, or a single one such as a tuned client rate.
+        resolution: Step of the scale, such as the share of one test row; 0 if unknown.
     """
 
     values: Mapping[Cell, Values]
@@ -108,19 +108,19 @@ def together(parts: Sequence[Measured]) -> Measured:
 
 
 class Measurement(Protocol):
-    """What an experiment's `measured_by` makes; what it has measured before need not be measured again."""
+    """The interface of an experiment's `measured_by`; it may reuse earlier measurements."""
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Return the numbers of all cells.
 
         Raises:
-            UserError: If something can't be built or trained as it is asked for.
+            UserError: If something can't be built or trained as configured.
         """
         ...
 
 
 def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Measured:
-    """Return the numbers of one cell; a federation whose data are not there, or a method that can't be, is absent.
+    """Return the numbers of one cell; absent if its data or its method are unavailable.
 
     Raises:
         UserError: If a setting is wrong.
@@ -130,26 +130,26 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Me
     assert method is not None
     assert not isinstance(method, Given)
     given = arguments(experiment.federations[column])
-    own = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
+    method_arguments = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
     try:
         if isinstance(method, Detect):
-            return Measured({cell: _detected(method, (*given, *own), context)})
-        built = built_federation(" × ".join(cell), (*given, *own), context.settings)
+            return Measured({cell: _detected(method, (*given, *method_arguments), context)})
+        built = built_federation(" × ".join(cell), (*given, *method_arguments), context.settings)
         with open_federation(built, context.folder) as runner:
-            found = _measured(method, runner, context)
-    except (DataError, StrategyError, RecommenderError, _ImpossibleError) as reason:
+            result = _measured(method, runner, context)
+    except (DataError, StrategyError, RecommenderError, _UnavailableError) as reason:
         return Measured({}, absent={" × ".join(cell): str(reason)})
-    absent = {" × ".join(cell): found.failures} if found.failures else {}
-    figures = {} if found.rate is None else {RATE: {cell: (found.rate,)}}
-    return Measured({cell: found.values}, split_ratio(built.config), absent, figures, found.resolution)
+    absent = {" × ".join(cell): result.failures} if result.failures else {}
+    figures = {} if result.rate is None else {RATE: {cell: (result.rate,)}}
+    return Measured({cell: result.values}, split_ratio(built.config), absent, figures, result.resolution)
 
 
-class _ImpossibleError(Exception):
-    """A method can't be had here, as no language model answers."""
+class _UnavailableError(Exception):
+    """A method is unavailable, for example without a language model."""
 
 
-class _Found(NamedTuple):
-    """Of a cell: a value a seed, the scale's step, the client rate if it was tuned, how many trials failed and why."""
+class _CellValues(NamedTuple):
+    """A cell's values (one per seed), scale step, tuned client rate if any, and a description of failed trials."""
 
     values: Values
     resolution: float
@@ -157,34 +157,37 @@ class _Found(NamedTuple):
     failures: str = ""
 
 
-def _measured(method: Method, runner: FederationRunner, context: CellContext) -> _Found:
+def _measured(method: Method, runner: FederationRunner, context: CellContext) -> _CellValues:
     if isinstance(method, Train):
         return _trained(method, runner, context)
     seeds = search_seeds(context.num_seeds)
     if isinstance(method, BestOfKind):
         outcomes = [_searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
-        trials = [[found.baseline, *found.whole_trials] for found in outcomes]
-        return _Found(tuple(_best_of(method.strategy, own) for own in trials), resolution(trials))
+        trials = [[outcome.baseline, *outcome.whole_trials] for outcome in outcomes]
+        return _CellValues(tuple(_best_of(method.strategy, seed_trials) for seed_trials in trials), resolution(trials))
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
-    return _Found(tuple(record.fitness for record in records), resolution([records]))
+    return _CellValues(tuple(record.fitness for record in records), resolution([records]))
 
 
-def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _Found:
+def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _CellValues:
     config = with_strategy(runner.config)
     federation = runner.federation
-    asked = study_facts(config, federation.without_rows())
-    spec = parse_strategy(config.strategy or {}, asked.cohort)
-    facts = replace(asked, repetitions=1)  # each training is in the log
+    study = study_facts(config, federation.without_rows())
+    spec = parse_strategy(config.strategy or {}, study.cohort)
+    facts = replace(study, repetitions=1)  # each training is in the log
     ledger = Ledger(facts, runner.trials, runner.trials.log)
     chance = chance_level(federation)
 
     def records(seeds: Sequence[int], rate: float | None) -> list[Trial]:
         settings = facts.trial("confirmation", spec, learning_rate=rate)
         trials = [settings.on_seed(seed) for seed in seeds]
-        trainings = [trainings_of(trial, asked.repetitions) for trial in trials]
+        trainings = [trainings_of(trial, study.repetitions) for trial in trials]
         trained = iter(ledger.run([*chain.from_iterable(trainings)]))
-        return [median_of(trial, [*islice(trained, len(own))]) for trial, own in zip(trials, trainings, strict=True)]
+        return [
+            median_of(trial, [*islice(trained, len(repetitions))])
+            for trial, repetitions in zip(trials, trainings, strict=True)
+        ]
 
     def scores(trials: Sequence[Trial]) -> Values:
         if method.score == "best_round":
@@ -194,23 +197,23 @@ def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _
     rate = None
     if method.rates:
         tuning = other_seeds(context.tuning_stream, TUNING_SEEDS)
-        means = [float(np.mean(np.array(scores(records(tuning, one)), np.float64))) for one in method.rates]
+        means = [float(np.mean(np.array(scores(records(tuning, candidate)), np.float64))) for candidate in method.rates]
         rate = method.rates[means.index(max(means))]
     trials = records(context.fresh_seeds, rate)
     reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
     failures = f"{len(reasons)} of {len(trials)} failed, the first: {reasons[0]}" if reasons else ""
     if method.seconds_to is not None:
-        return _Found(tuple(seconds_to(trial, method.seconds_to) for trial in trials), 0.0, rate, failures)
-    return _Found(scores(trials), resolution([trials]), rate, failures)
+        return _CellValues(tuple(seconds_to(trial, method.seconds_to) for trial in trials), 0.0, rate, failures)
+    return _CellValues(scores(trials), resolution([trials]), rate, failures)
 
 
 def best_round(trial: Trial, chance: float) -> float:
-    """Return the best accuracy of all rounds, on uncorrupted test rows; chance if the trial failed."""
+    """Return the best accuracy of all rounds on uncorrupted test rows; chance if the trial failed."""
     return max(trial.round_clean_accuracy) if trial.status == "completed" else chance
 
 
 def seconds_to(trial: Trial, target: float) -> float | None:
-    """Return the simulated seconds until the running mean of five rounds reaches a target; None if it never does."""
+    """Return the simulated seconds until the moving mean of five rounds reaches a target; None if never."""
     accuracies = np.array(trial.round_clean_accuracy, np.float64)
     if trial.status != "completed" or trial.round_seconds is None or len(accuracies) < FITNESS_ROUNDS:
         return None
@@ -220,7 +223,7 @@ def seconds_to(trial: Trial, target: float) -> float | None:
 
 
 def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
-    """Return what a method chooses.
+    """Return the choice of a method.
 
     Raises:
         RecommenderError: If a language model gives no valid answer.
@@ -228,9 +231,9 @@ def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
     given = arguments(method.settings)
     if isinstance(method, Choose) and method.by != LANGUAGE_MODEL:
         return _recommender(method.by).choose(task)
-    asks = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
-    if asks and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
-        raise _ImpossibleError(reason)
+    asks_language_model = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
+    if asks_language_model and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
+        raise _UnavailableError(reason)
     if isinstance(method, Choose):
         with language_model(task.config(given), task.context.out) as model:
             return Choice(recommend_by_llm(task.situation(), model).spec)
@@ -248,7 +251,7 @@ def _recommender(name: str) -> Recommender:
 
 
 def _searched(task: ChoiceTask, given: tuple[str, ...], asks_model: bool = False) -> StudyOutcome:
-    """Return what a search found, without a confirmation."""
+    """Return the outcome of a search, without a confirmation."""
     config = task.config(given)
     ledger, report = task.context.ledger(config), task.context.report(task.seed)
     if not asks_model:
@@ -262,17 +265,17 @@ def _best_of(kind: str, trials: Sequence[Trial]) -> float | None:
 
 
 def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Values:
-    """Return a number of a report a seed, which decides who holds which rows, and the models."""
-    read, found = _reader(method.value), []
+    """Return one number per seed, which determines partition and models, from heterogeneity reports."""
+    read, numbers = _reader(method.value), []
     for seed in search_seeds(context.num_seeds):
         built = built_federation("", (*given, f"federation.seed={seed}"), context.settings)
         with open_federation(built, context.folder) as runner:
-            found.append(read(runner.report(seed)))
-    return tuple(found)
+            numbers.append(read(runner.report(seed)))
+    return tuple(numbers)
 
 
 def _reader(value: str) -> Callable[[HeterogeneityReport], float | None]:
-    """Return what reads a number of a report: a function by import path, or the path of a field."""
+    """Return a function that reads a number of a report: imported from a path, or of the path of a field."""
     if ":" in value:
         read: Callable[[HeterogeneityReport], float | None] = imported(value)
         return read
@@ -280,9 +283,9 @@ def _reader(value: str) -> Callable[[HeterogeneityReport], float | None]:
 
 
 def chance_level(federation: Federation) -> float:
-    """Return the share of the most frequent class among all clients' rows, with the labels that they have.
+    """Return the share of the majority class among all clients' rows, by their observed labels.
 
-    0 where clients play, or a quantity is predicted.
+    0 for reinforcement-learning clients and for regression.
     """
     if federation.task is not None or federation.targets is not None:
         return 0.0
@@ -292,7 +295,7 @@ def chance_level(federation: Federation) -> float:
 
 
 def split_ratio(config: StudyConfig) -> float:
-    """Return n_test / n_train; 0 of clients that play, whose seeds share no rows."""
+    """Return n_test / n_train; 0 for reinforcement-learning clients, whose seeds share no rows."""
     if config.federation.dataset in ENVIRONMENTS:
         return 0.0
     return tested_to_trained(config.training.test_fraction, config.search.validation_fraction)

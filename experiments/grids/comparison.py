@@ -1,13 +1,13 @@
-"""An experiment's numbers compared: each cell with its interval, each row with the reference, each statement judged.
+"""Comparison of an experiment's numbers: intervals of cells, gains over the reference, verdicts on statements.
 
 Intervals are those of `fedscout.search.confirmation.intervals` for new data from the same clients, of differences taken
 seed by seed. A statement that one cell is above another is
 
-    seen            if the interval of the difference lies above zero,
-    contradicted    if it lies below,
-    within noise    if it contains zero, so that we can't tell.
+    seen            if the interval of the difference is above zero,
+    contradicted    if it is below zero,
+    within noise    if it contains zero, which is inconclusive.
 
-That two cells are level can only be contradicted: an interval that contains zero does not contradict it.
+That two cells are equal can only be contradicted: an interval that contains zero does not contradict it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "n
 
 
 class CellResult(BaseModel, frozen=True):
-    """A cell of the table.
+    """The result of a cell.
 
     Attributes:
-        published: In the unit of the experiment; None if it is not known.
+        published: In the unit of the experiment; None if unknown.
         deviation: The source's standard deviation.
-        values: Ours, one a seed that has one.
-        mean: Of them; None without any.
+        values: The measured values, one for each seed that has one.
+        mean: Of the values; None without any.
         low: Lower end of its 95 % interval; None with a single value.
         high: Upper end.
         gain: Over the reference in the same column; None without one.
-        figures: Further numbers by what they are, one a seed, or one such as the client rate that was tuned.
+        figures: Further numbers by their name: one per seed, or a single one such as a tuned client rate.
     """
 
     row: str
@@ -61,8 +61,8 @@ class GroupMean(BaseModel, frozen=True):
     """A row's mean over a group of columns, with its 95 % bootstrap interval over columns and seeds.
 
     Attributes:
-        figure: What of; empty of the values themselves.
-        columns: That have a value.
+        figure: Name of the averaged figure; empty for the values themselves.
+        columns: Number of columns that have a value.
     """
 
     row: str
@@ -75,11 +75,11 @@ class GroupMean(BaseModel, frozen=True):
 
 
 class StatementResult(BaseModel, frozen=True):
-    """A statement, and what we see of it.
+    """A statement and its verdict.
 
     Attributes:
-        difference: Of the first cell less the second; None where one was not measured.
-        published: The same of the published numbers, where both are known.
+        difference: Of the first cell minus the second; None if one was not measured.
+        published: The same difference of the published numbers, if both are known.
     """
 
     first: Cell
@@ -92,22 +92,22 @@ class StatementResult(BaseModel, frozen=True):
 
 
 class ExperimentResult(BaseModel, frozen=True):
-    """The whole table.
+    """The result of an experiment.
 
     Attributes:
         name: Such as `choice/table6`.
-        scale: What of the file was replaced; empty if nothing.
+        scale: The scale whose overrides were used; empty if none.
         date: Of the run, ISO 8601.
         version: Of the program.
-        command: By which it was run.
-        seconds: Wall time of this run; less where an earlier one left cells.
-        test_to_train: By which intervals are widened to be for new data; 0 where they are of repetitions alone.
-        notes: What could not be obtained, and what stands in.
+        command: The command that ran it.
+        seconds: Wall time of this run; less if an earlier one had finished cells.
+        test_to_train: The ratio by which intervals are widened for new data; 0 if they are of repetitions alone.
+        notes: What could not be obtained, and its substitutes.
         absent: What could not be measured, and why.
         steps: Whether rows or columns are steps of one quantity.
         groups: Means over groups of columns.
-        levels: Names of the levels over which cells are means.
-        parts: Of each cell and level, in columns named by both.
+        levels: Names of the levels that cells are averaged over.
+        parts: Results of each cell and level, in columns named by both.
     """
 
     name: str
@@ -132,16 +132,16 @@ class ExperimentResult(BaseModel, frozen=True):
     parts: tuple[CellResult, ...] = ()
 
     def of(self, cell: Cell) -> CellResult:
-        """Return a cell, or a part of one."""
+        """Return the result of a cell, or of a part of one."""
         return next(one for one in (*self.cells, *self.parts) if (one.row, one.column) == cell)
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many statements have a verdict."""
+        """Return the number of statements with a verdict."""
         return sum(one.verdict == verdict for one in self.statements)
 
 
 def means(experiment: Experiment, parts: Measured) -> Measured:
-    """Return the cells of an experiment from what was measured of its parts; one that lacks a part is left out."""
+    """Return an experiment's cells averaged over their parts; a cell that lacks a part is left out."""
     if not experiment.levels:
         return parts
     values = {}
@@ -153,13 +153,13 @@ def means(experiment: Experiment, parts: Measured) -> Measured:
 
 
 def _means(of_levels: Sequence[Values | None]) -> Values:
-    """Return the mean of each seed; None where a level has none."""
+    """Return the mean for each seed; None if a level has no value."""
     mean = np.mean(np.array(of_levels, np.float64), axis=0)
     return tuple(None if np.isnan(value) else float(value) for value in mean)
 
 
 def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult, ...]:
-    """Return the table, from left to right and from top to bottom."""
+    """Return the results of all cells, row by row."""
     printed = experiment.printed()
     return tuple(
         _cell((row, column), experiment, measured, printed.get((row, column)))
@@ -169,26 +169,26 @@ def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult
 
 
 def statement_results(experiment: Experiment, measured: Measured) -> tuple[StatementResult, ...]:
-    """Return what is seen of every statement."""
+    """Return the result of every statement."""
     printed = experiment.printed()
     return tuple(_statement(one, experiment, measured, printed) for one in experiment.said())
 
 
 def group_means(experiment: Experiment, measured: Measured) -> tuple[GroupMean, ...]:
-    """Return the means of every row over every group of columns: of its values, and of its further figures."""
+    """Return the means of every row over every group of columns, for its values and its further figures."""
     numbers = {"": measured.values, **measured.figures}
-    found = []
+    results = []
     for group, columns in experiment.groups.items():
         for row, (figure, values) in product(experiment.rows, numbers.items()):
             present = {column: _present(values.get((row, column), ())) for column in columns}
             if (mean := bootstrap_mean(present)) is not None:
-                counted = sum(bool(own) for own in present.values())
-                found.append(
+                counted = sum(bool(seed_values) for seed_values in present.values())
+                results.append(
                     GroupMean(
                         row=row, group=group, figure=figure, mean=mean[0], low=mean[1], high=mean[2], columns=counted
                     )
                 )
-    return tuple(found)
+    return tuple(results)
 
 
 def _present(values: Values) -> list[float]:
@@ -196,11 +196,11 @@ def _present(values: Values) -> list[float]:
 
 
 def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tuple[float, float, float] | None:
-    """Return the mean over columns of the mean over their seeds, and its 95 % interval; None if no column has a value.
+    """Return the mean over columns of the mean over seeds, and its 95 % interval; None without any value.
 
-    The interval is of percentiles of bootstrap means: columns are drawn with replacement, and of each its seeds
-    (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). It tells what other columns of
-    the kind and other seeds would have given.
+    The interval is that of percentiles of bootstrap means: columns are drawn with replacement, and so are the seeds of
+    each (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). It covers other columns of
+    the same kind and other seeds.
     """
     values = [np.asarray(group, dtype=np.float64) for group in groups.values() if len(group)]
     if not values:
@@ -209,8 +209,8 @@ def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tupl
     totals = np.zeros(NUM_RESAMPLES)
     for _ in values:  # a column that is drawn twice draws its seeds twice
         drawn = generator.integers(len(values), size=NUM_RESAMPLES)
-        for place, group in enumerate(values):
-            chosen = np.flatnonzero(drawn == place)
+        for index, group in enumerate(values):
+            chosen = np.flatnonzero(drawn == index)
             totals[chosen] += group[generator.integers(len(group), size=(len(chosen), len(group)))].mean(axis=1)
     totals /= len(values)
     low, high = np.quantile(totals, [0.025, 0.975]).tolist()
@@ -219,7 +219,7 @@ def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tupl
 
 def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:
     values = tuple(value for value in measured.values.get(cell, ()) if value is not None)
-    alone = _mean(experiment, measured, values) if values else None
+    mean = _mean(experiment, measured, values) if values else None
     row, column = cell
     compared = experiment.reference not in (None, row)
     return CellResult(
@@ -228,9 +228,9 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
         published=None if published is None else published.value,
         deviation=None if published is None else published.deviation,
         values=values,
-        mean=None if alone is None else alone[0],
-        low=None if alone is None else alone[1],
-        high=None if alone is None else alone[2],
+        mean=None if mean is None else mean[0],
+        low=None if mean is None else mean[1],
+        high=None if mean is None else mean[2],
         gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
         figures={name: cells[cell] for name, cells in measured.figures.items() if cell in cells},
     )
@@ -239,15 +239,15 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
 def _mean(
     experiment: Experiment, measured: Measured, values: Sequence[float]
 ) -> tuple[float, float | None, float | None]:
-    """Return the mean of a cell's values, with the ends of its interval."""
+    """Return the mean of a cell's values and its interval."""
     if experiment.unit == SHARE:
         return share(values)
-    found = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds)
-    return found.mean, found.low, found.high
+    score = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds)
+    return score.mean, score.low, score.high
 
 
 def share(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the share of ones among values of 0 and 1, at least one, with its 95 % interval.
+    """Return the share of ones among values of 0 and 1, at least one, with its 95 % Wilson interval.
 
     E. B. Wilson. Probable inference, the law of succession, and statistical inference. Journal of the American
     Statistical Association 22, 1927.
@@ -277,19 +277,23 @@ def _statement(
 
 def _difference(experiment: Experiment, measured: Measured, first: Cell, second: Cell) -> PairedDifference | None:
     pairs = _paired(measured.values.get(first, ()), measured.values.get(second, ()))
-    ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    first_values, second_values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     least, most = experiment.bounds
     span = most - least if isfinite(most) else None
-    return paired_difference(ours, theirs, ERROR, measured.resolution, measured.test_to_train, span) if pairs else None
+    return (
+        paired_difference(first_values, second_values, ERROR, measured.resolution, measured.test_to_train, span)
+        if pairs
+        else None
+    )
 
 
 def _paired(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
-    both = zip(first, second, strict=bool(first and second))
-    return [(one, other) for one, other in both if one is not None and other is not None]
+    pairs = zip(first, second, strict=bool(first and second))
+    return [(one, other) for one, other in pairs if one is not None and other is not None]
 
 
 def verdict_of(relation: Relation, difference: PairedDifference | None) -> Verdict:
-    """Return what the difference says of a statement."""
+    """Return the verdict on a statement from the difference."""
     if difference is None or difference.low is None:
         return "not measured"
     if relation == "level":

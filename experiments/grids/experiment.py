@@ -1,4 +1,4 @@
-"""An experiment: methods (rows) crossed with federations (columns), each cell measured on the same seeds.
+"""Experiments: methods (rows) crossed with federations (columns), each cell measured on the same seeds.
 
 ```yaml
 title: two strategies under label skew
@@ -14,19 +14,19 @@ statements:
   "FedAdam > FedAvg @ alpha=0.1": an adaptive server under label skew
 ```
 
-`columns` names federations one by one in place of `axes`. The values of an axis are a list, or a mapping from names.
-A row is a method (`fedscout.experiments.grids.methods`), by default a training. In place of rows of methods,
+`columns` lists federations by name in place of `axes`. The values of an axis are a list, or a mapping from names. A row
+is a method (`fedscout.experiments.grids.methods`), by default a training. In place of methods in the rows,
 `measured_by` names a class that measures all cells.
 
-`mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values, and its number is their
-mean, seed by seed; each of them is shown, too.
+`mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values; its number is their mean,
+seed by seed, and the values are shown as well.
 
-A statement compares cells. `A > B @ C` says that row A is above row B in column C, `A = B @ C` that they are level.
-`@ C | D` is said of both columns, `@ *` of every one, `A > B > C @ D` is two statements, and `A @ C > B @ D` names each
-cell whole. `published` holds what
-a source prints, by row a list over the columns or a mapping of columns; a number, or number and standard deviation.
+A statement compares cells. `A > B @ C` says that row A is above row B in column C, `A = B @ C` that they are equal. `@
+C | D` applies to both columns, `@ *` to all, `A > B > C @ D` is two statements, and `A @ C > B @ D` specifies each cell
+in full. `published` holds the numbers of a publication: for each row a list over the columns or a mapping of columns,
+of numbers or pairs of number and standard deviation.
 
-`scales` overrides parts of the file by name, such as `published: {seeds: 10}` for the sizes of a source.
+`scales` overrides parts of the file by name, such as `published: {seeds: 10}` for the sizes of a publication.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ Levels = list[Any] | dict[str, Any]
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of two cells.
+    """A claim about two cells.
 
     Attributes:
         first: A cell.
         second: Another.
-        relation: `above`: the first is larger than the second. `level`: they are the same, within noise.
-        says: In a few words.
+        relation: `above`: the first is larger than the second. `level`: they are equal within noise.
+        says: A short description.
     """
 
     first: Cell
@@ -98,38 +98,39 @@ class Statement:
 
 @dataclass(frozen=True)
 class Number:
-    """A published number, and its standard deviation over repetitions where the source gives one."""
+    """A published number, and its standard deviation over repetitions if the source gives one."""
 
     value: float
     deviation: float | None = None
 
 
 class Experiment(BaseModel):
-    """An experiment, validated.
+    """A validated experiment.
 
     Attributes:
         title: What is compared.
-        about: A source, or what the experiment is for.
-        settings: Of every cell, under those of columns and rows.
+        about: The source, or the purpose of the experiment.
+        settings: Of every cell, overridden by those of columns and rows.
         columns: Settings of each federation by its name.
         axes: Values by key, crossed to columns.
         mean_over: Values by key, crossed; a cell is the mean over them, seed by seed.
-        method: What the rows' methods have in common.
+        method: Fields that the rows' methods share.
         rows: Methods by name.
-        measured_by: What measures all cells, in place of the rows' methods; then `rows` are names, or of kind `given`.
+        measured_by: The class that measures all cells, in place of the rows' methods; then `rows` are names, or of kind
+            `given`.
         reference: The row that others are compared with.
-        seeds: Of every cell, the same for all.
-        fresh_stream: Of random numbers, from which the seeds are drawn.
-        tuning_stream: From which the two seeds are drawn on which client rates are tuned.
-        statements: What is said of cells, by what they say in words.
-        published: Printed numbers by row and column.
+        seeds: Number of seeds, the same for all cells.
+        fresh_stream: Name of the random stream from which the seeds are drawn.
+        tuning_stream: Name of the random stream of the two seeds for tuning client rates.
+        statements: Descriptions by statement.
+        published: Published numbers by row and column.
         unit: Of the numbers; `accuracy` is shown in percent.
-        factor: By which published numbers are multiplied, such as 0.01 for percent.
-        notes: What stands in for what.
+        factor: Multiplier of published numbers, such as 0.01 for percent.
+        notes: Substitutions for what could not be obtained.
         also: Further names of the same table.
-        steps: Whether rows or columns are steps of one quantity, such as rounds: then the picture is of curves.
-        groups: Columns by the name of a group, over which rows are averaged with a bootstrap interval.
-        scales: Parts of the file that are replaced, by name of the scale.
+        steps: Whether rows or columns are steps of one quantity, such as rounds; then the chart shows curves.
+        groups: Columns by group name; rows are averaged over each group with a bootstrap interval.
+        scales: Overrides of parts of the file, by name of the scale.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -163,7 +164,10 @@ class Experiment(BaseModel):
         shared = given.get("method") if isinstance(given, Mapping) else None
         if not (isinstance(shared, Mapping) and isinstance(given.get("rows"), Mapping)):
             return given
-        rows = {name: {**shared, **own} if isinstance(own, Mapping) else own for name, own in given["rows"].items()}
+        rows = {
+            name: {**shared, **method} if isinstance(method, Mapping) else method
+            for name, method in given["rows"].items()
+        }
         return {**given, "rows": rows}
 
     @model_validator(mode="after")
@@ -171,13 +175,13 @@ class Experiment(BaseModel):
         faults = []
         if bool(self.columns) == bool(self.axes):
             faults.append("columns or axes must be given, one of the two")
-        bare = [name for name, method in self.rows.items() if method is None or isinstance(method, Given)]
-        if self.measured_by is None and bare:
-            faults.append(f"rows.{bare[0]} must be a method where measured_by is left out")
+        without_method = [name for name, method in self.rows.items() if method is None or isinstance(method, Given)]
+        if self.measured_by is None and without_method:
+            faults.append(f"rows.{without_method[0]} must be a method where measured_by is left out")
         if not self.rows or not self.federations:
             faults.append(Fault("rows and columns", "be at least one each"))
-        if given := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
-            faults.append(Fault(given[0], f"be left out: {NO_SETTINGS[given[0].partition('.')[0]]}"))
+        if forbidden := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
+            faults.append(Fault(forbidden[0], f"be left out: {NO_SETTINGS[forbidden[0].partition('.')[0]]}"))
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
         inside = {column for columns in self.groups.values() for column in columns}
@@ -199,22 +203,25 @@ class Experiment(BaseModel):
 
     @cached_property
     def federations(self) -> dict[str, Settings]:
-        """Settings of each column by its name, those of the experiment included."""
-        return {name: {**self.settings, **own} for name, own in (self.columns or _crossed(self.axes)).items()}
+        """Settings of each column by its name, including those of the experiment."""
+        return {
+            name: {**self.settings, **column_settings}
+            for name, column_settings in (self.columns or _crossed(self.axes)).items()
+        }
 
     @cached_property
     def levels(self) -> dict[str, Settings]:
-        """Settings over which a cell is the mean, by name; empty where a cell is a single one."""
+        """Settings that a cell is averaged over, by name; empty if a cell is not a mean."""
         return _crossed(self.mean_over) if self.mean_over else {}
 
     def parts(self) -> Experiment:
-        """Return the experiment of whose cells this one's are means: a column for each column and level."""
+        """Return the experiment whose cells are averaged: one column for each column and level."""
         if not self.levels:
             return self
         columns = {
-            part_name(column, level): {**settings, **own}
+            part_name(column, level): {**settings, **level_settings}
             for column, settings in self.federations.items()
-            for level, own in self.levels.items()
+            for level, level_settings in self.levels.items()
         }
         left_out: dict[str, Any] = {
             "settings": {},
@@ -229,7 +236,7 @@ class Experiment(BaseModel):
 
     @property
     def bounds(self) -> Bounds:
-        """The smallest and the largest number that there can be."""
+        """The smallest and the largest possible number."""
         if self.unit in SIGNED:
             return -math.inf, math.inf
         return 0.0, 1.0 if self.unit in SHARES else math.inf
@@ -239,64 +246,70 @@ class Experiment(BaseModel):
         return [(row, column) for column in self.federations for row in self.rows]
 
     def said(self) -> tuple[Statement, ...]:
-        """Return the statements, each of two cells."""
-        return tuple(one for text, says in self.statements.items() for one in self._read(text, says))
+        """Return the statements, each on two cells."""
+        return tuple(statement for text, says in self.statements.items() for statement in self._read(text, says))
 
     def printed(self) -> dict[Cell, Number]:
         """Return the published numbers by cell."""
-        found = {}
-        for row, line in self.published.items():
-            by_column = line if isinstance(line, Mapping) else dict(zip(self.federations, line, strict=True))
+        numbers = {}
+        for row, published_row in self.published.items():
+            by_column = (
+                published_row
+                if isinstance(published_row, Mapping)
+                else dict(zip(self.federations, published_row, strict=True))
+            )
             for column, value in by_column.items():
                 if value is not None:
                     number, deviation = value if isinstance(value, Sequence) else (value, None)
                     scaled = None if deviation is None else deviation * self.factor
-                    found[row, str(column)] = Number(number * self.factor, scaled)
-        return found
+                    numbers[row, str(column)] = Number(number * self.factor, scaled)
+        return numbers
 
     def at(self, scale: str | None) -> Experiment:
-        """Return the experiment with what a scale replaces; None, or a scale it does not name, replaces nothing."""
+        """Return the experiment with the overrides of a scale; unchanged for None or an unknown scale."""
         replaced = self.scales.get(scale or "", {})
         return Experiment.model_validate({**self.model_dump(exclude_unset=True), **replaced}) if replaced else self
 
     def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Experiment:
-        """Return the experiment with some rows, the reference included, and columns; None keeps all.
+        """Return the experiment with a subset of rows, plus the reference, and of columns; None keeps all.
 
         Args:
-            rows: Names, which may also be cut at their commas, as a list on the command line is.
+            rows: Names, which may be split at their commas, as a list on the command line is.
             columns: Likewise.
 
         Raises:
-            ConfigurationError: If there is none of a name.
+            ConfigurationError: If a name is unknown.
         """
         rows, columns = _named("row", rows, self.rows), _named("column", columns, self.federations)
-        kept = {
+        kept_rows = {
             row: method for row, method in self.rows.items() if rows is None or row in rows or row == self.reference
         }
-        federations = {name: own for name, own in self.federations.items() if columns is None or name in columns}
-        cells = {(row, column) for row in kept for column in federations}
+        federations = {
+            name: members for name, members in self.federations.items() if columns is None or name in columns
+        }
+        cells = {(row, column) for row in kept_rows for column in federations}
         published: dict[str, dict[str, Any]] = {}
         for (row, column), number in self.printed().items():
             if (row, column) in cells:
                 published.setdefault(row, {})[column] = (number.value, number.deviation)
         signs = {relation: sign for sign, relation in RELATIONS.items()}
-        said = {
-            f"{' @ '.join(one.first)} {signs[one.relation]} {' @ '.join(one.second)}": one.says
-            for one in self.said()
-            if {one.first, one.second} <= cells
+        statements = {
+            f"{' @ '.join(statement.first)} {signs[statement.relation]} {' @ '.join(statement.second)}": statement.says
+            for statement in self.said()
+            if {statement.first, statement.second} <= cells
         }
-        flat = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
-        parts = {"rows": kept, "columns": federations, "published": published, "statements": said}
-        kept_of = {group: [name for name in own if name in federations] for group, own in self.groups.items()}
-        parts["groups"] = {group: own for group, own in kept_of.items() if own}
-        return Experiment.model_validate({**self._fields(), **flat, **parts})
+        cleared = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
+        parts = {"rows": kept_rows, "columns": federations, "published": published, "statements": statements}
+        kept_of = {group: [name for name in members if name in federations] for group, members in self.groups.items()}
+        parts["groups"] = {group: members for group, members in kept_of.items() if members}
+        return Experiment.model_validate({**self._fields(), **cleared, **parts})
 
     def with_rows(self, rows: Mapping[str, Method]) -> Experiment:
         """Return the experiment with further rows."""
         return Experiment.model_validate({**self._fields(), "method": {}, "rows": {**self.rows, **rows}})
 
     def _keys(self) -> set[str]:
-        """Return every key that is set somewhere."""
+        """Return every key that is set anywhere."""
         methods = [method.settings for method in self.rows.values() if method is not None]
         return {*self.settings, *self.axes, *self.mean_over}.union(*self.columns.values(), *methods)
 
@@ -304,10 +317,10 @@ class Experiment(BaseModel):
         return {name: getattr(self, name) for name in Experiment.model_fields}
 
     def _read(self, text: str, says: str) -> Iterator[Statement]:
-        """Yield the statements of a text.
+        """Yield the statements in a text.
 
         Raises:
-            ValueError: If it names no cell of the table.
+            ValueError: If it does not name cells of the table.
         """
         parts = re.split(r" ([>=]) ", text)
         sides, signs = parts[::2], parts[1::2]
@@ -323,32 +336,36 @@ class Experiment(BaseModel):
         for row in rows:
             if row not in self.rows:
                 raise ValueError(f"statement {text!r} must name rows, got {row!r}{did_you_mean(row, self.rows)}")
-        for (one, other), (here, there), sign in zip(pairwise(rows), pairwise(columns), signs, strict=True):
-            both = self._columns(text, here), self._columns(text, there)
+        for (left_row, right_row), (left_columns, right_columns), sign in zip(
+            pairwise(rows), pairwise(columns), signs, strict=True
+        ):
+            both = self._columns(text, left_columns), self._columns(text, right_columns)
             for first, second in zip(*both, strict=True):
-                yield Statement((one, first), (other, second), RELATIONS[sign], says)
+                yield Statement((left_row, first), (right_row, second), RELATIONS[sign], says)
 
     def _columns(self, text: str, names: str) -> list[str]:
-        found = [*self.federations] if names == "*" else [name.strip() for name in names.split(" | ")]
-        for name in found:
+        columns = [*self.federations] if names == "*" else [name.strip() for name in names.split(" | ")]
+        for name in columns:
             if name not in self.federations:
                 raise ValueError(
                     f"statement {text!r} must name columns, got {name!r}{did_you_mean(name, self.federations)}"
                 )
-        return found
+        return columns
 
 
 def part_name(column: str, level: str) -> str:
-    """Return the name of a part of a column's cells."""
+    """Return the column name of one level of a column."""
     return f"{column}, {level}"
 
 
 def _crossed(axes: Mapping[str, Levels]) -> dict[str, Settings]:
     """Return every combination of values by its name."""
-    named = {}
-    for chosen in product(*(_named_levels(key, levels) for key, levels in axes.items())):
-        named[", ".join(name for name, _ in chosen)] = dict(zip(axes, (value for _, value in chosen), strict=True))
-    return named
+    settings_by_name = {}
+    for combination in product(*(_named_levels(key, levels) for key, levels in axes.items())):
+        settings_by_name[", ".join(name for name, _ in combination)] = dict(
+            zip(axes, (value for _, value in combination), strict=True)
+        )
+    return settings_by_name
 
 
 def _named_levels(key: str, levels: Levels) -> list[tuple[str, Any]]:
@@ -359,23 +376,25 @@ def _named_levels(key: str, levels: Levels) -> list[tuple[str, Any]]:
 
 
 def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> list[str] | None:
-    """Return the names that are these, or of which these are what stands between commas; None is None.
+    """Return the names from pieces that may be names split at their commas; None for None.
 
     Raises:
-        ConfigurationError: If a piece belongs to none.
+        ConfigurationError: If a piece belongs to no name.
     """
     if pieces is None:
         return None
-    found, left = [], [*pieces]
-    while left:
-        ends = [end for end in range(1, len(left) + 1) if ", ".join(left[:end]) in known]
+    names, remaining = [], [*pieces]
+    while remaining:
+        ends = [end for end in range(1, len(remaining) + 1) if ", ".join(remaining[:end]) in known]
         if not ends:
             raise ConfigurationError(
-                Fault(f"a {what}", f"be one of {'; '.join(known)}", repr(left[0]), did_you_mean(left[0], known))
+                Fault(
+                    f"a {what}", f"be one of {'; '.join(known)}", repr(remaining[0]), did_you_mean(remaining[0], known)
+                )
             )
-        found.append(", ".join(left[: ends[-1]]))
-        left = left[ends[-1] :]
-    return found
+        names.append(", ".join(remaining[: ends[-1]]))
+        remaining = remaining[ends[-1] :]
+    return names
 
 
 def _shown(value: Any) -> str:
@@ -383,12 +402,12 @@ def _shown(value: Any) -> str:
 
 
 def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return settings as arguments of a command."""
+    """Return settings as command-line arguments."""
     return tuple(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items())
 
 
 def is_experiment(path: Path) -> bool:
-    """Return whether a file is a YAML file with rows, which no configuration of a study has."""
+    """Return whether a file is a YAML file with `rows`, which no study configuration has."""
     import yaml
 
     if path.suffix not in YAML_SUFFIXES:
@@ -416,5 +435,5 @@ def read_experiment(path: Path) -> Experiment:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(Fault(path, f"be YAML: {' '.join(str(error).split())}")) from error
     except ValidationError as error:
-        faults = [fault_of(".".join(map(str, each["loc"])), each).lstrip() for each in details(error)]
+        faults = [fault_of(".".join(map(str, detail["loc"])), detail).lstrip() for detail in details(error)]
         raise ConfigurationError([f"{path}: {fault}" for fault in faults]) from error

@@ -1,11 +1,11 @@
-"""Runs the trials of one federation of an experiment, each trained once, into an ordinary log.
+"""Runner of the trials of one federation of an experiment, which trains each trial once and logs it.
 
-OUT/studies/<federation>/trials/    the Parquet log of all trials, whoever asked for them
+OUT/studies/<federation>/trials/    the Parquet log of all trials, shared by all cells
 OUT/studies/<federation>/report-<seed>.json
 
-Under common random numbers a trial is a function of its specification. So it is found by the digest of everything that
-decides it but its number of rounds: the rounds of a short trial are the first rounds of a longer one, and a race finds
-its short trials in what others have trained in full.
+With common random numbers, a trial is a function of its specification. So it is looked up by the digest of everything
+that determines it except its number of rounds: the rounds of a short trial are the first rounds of a longer one, and
+successive halving finds its short trials among full trainings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLIENT_COLUMNS = ("num_examples", "accuracy", "clean_accuracy")
 
 
 def trial_digest(settings: TrialSettings) -> str:
-    """Return the digest of all that decides a trial's rounds, given the federation."""
+    """Return the digest of everything that determines a trial's rounds, given the federation."""
     follows_from_strategy = ("needs", "algorithm")
     session = {name: value for name, value in vars(settings.session).items() if name not in follows_from_strategy}
     identity = {
@@ -71,8 +71,8 @@ def _digest(identity: dict[str, Any]) -> str:
 
 
 def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
-    """Return a logged trial's first rounds, as a trial of so many would have given them."""
-    measured = {each.name: getattr(logged, each.name) for each in fields(Trial) if each.name.startswith("round_")}
+    """Return the first rounds of a logged trial, as a trial with that number of rounds would have them."""
+    measured = {field.name: getattr(logged, field.name) for field in fields(Trial) if field.name.startswith("round_")}
     failed = logged.status == "failed" and logged.num_rounds < settings.num_rounds
     return Trial.of(
         settings,
@@ -84,9 +84,10 @@ def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
 
 
 class SharedLog(TrialLog):
-    """The log of a federation's trials, one file for each specification and number of rounds, found by its digest.
+    """The log of a federation's trials: one file per specification and number of rounds, named by digest.
 
-    Several processes may write to it: a file appears whole, and two that train the same write the same.
+    Several processes may write to it: files appear atomically, and two processes that train the same trial write the
+    same.
     """
 
     def __init__(self, out: Path) -> None:
@@ -95,48 +96,48 @@ class SharedLog(TrialLog):
         self._digests: dict[str, str] = {}
 
     def find(self, settings: TrialSettings) -> Trial | None:
-        """Return a trial, or None if it has to be trained."""
+        """Return a logged trial; None if it has to be trained."""
         digest = self._digests[settings.key] = trial_digest(settings)
         for path in sorted(self.folder.glob(f"*-{digest[:12]}.parquet")):
-            known = self._records.get(digest)
-            if known is None or known.num_rounds < int(path.name.partition("-")[0]):
-                read = self.read_one(path)
-                self._records |= {} if read is None else {digest: read}
+            record = self._records.get(digest)
+            if record is None or record.num_rounds < int(path.name.partition("-")[0]):
+                loaded = self.read_one(path)
+                self._records |= {} if loaded is None else {digest: loaded}
         logged = self._records.get(digest)
         if logged is None or (logged.status != "failed" and logged.num_rounds < settings.num_rounds):
             return None
         return _first_rounds(logged, settings)
 
     def append(self, record: Trial) -> Path:
-        """Write a trial that was looked for, unless as many of its rounds are there."""
+        """Write a trial that `find` was called for, unless at least as many of its rounds are logged."""
         digest = self._digests[record.key]
-        known = self._records.get(digest)
-        if known is not None and known.num_rounds >= record.num_rounds:
+        logged = self._records.get(digest)
+        if logged is not None and logged.num_rounds >= record.num_rounds:
             return self.folder
         record = replace(record, trial=record.num_rounds, key=digest)
         self._records[digest] = record
         return self.write(record)
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
-        """Return nothing: a study finds its trials through the runner."""
+        """Return an empty list, as a study looks up its trials through the runner."""
         return []
 
 
 @dataclass
 class SharingRunner:
-    """A runner that trains only what a federation's log lacks; whoever runs a study by it writes into the log."""
+    """A runner that trains only the trials that the federation's log lacks; the ledger appends them."""
 
     runner: TrialRunner
     log: SharedLog
 
     @property
     def facts(self) -> FederationFacts:
-        """What is known of the federation."""
+        """The facts of the federation."""
         return self.runner.facts
 
     @property
     def num_hosts(self) -> int:
-        """Over how many hosts the clients are spread."""
+        """The number of hosts that the clients are distributed over."""
         return self.runner.num_hosts
 
     def grid(self, session: Session) -> HostGrid[Any]:
@@ -144,28 +145,28 @@ class SharingRunner:
         return self.runner.grid(session)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Yield what is known, then what is trained."""
+        """Yield the logged trials, then the trained ones."""
         missing: dict[tuple[str, int], list[int]] = {}
         for position, settings in enumerate(batch):
-            known = self.log.find(settings)
-            if known is None:
+            logged = self.log.find(settings)
+            if logged is None:
                 missing.setdefault((trial_digest(settings), settings.num_rounds), []).append(position)
             else:
-                yield position, known
-        alike = list(missing.values())
-        for index, result in self.runner.run([batch[positions[0]] for positions in alike], progress):
-            yield from ((position, result) for position in alike[index])
+                yield position, logged
+        equal_trials = list(missing.values())
+        for index, result in self.runner.run([batch[positions[0]] for positions in equal_trials], progress):
+            yield from ((position, result) for position in equal_trials[index])
 
     def forget(self, key: str) -> None:
-        """No checkpoints are kept: a trial takes seconds."""
+        """Do nothing, as no checkpoints are kept: a trial takes seconds."""
 
     def close(self) -> None:
-        """Whoever opened the runner ends it."""
+        """Do nothing, as the caller that opened the runner closes it."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """A study that was run to choose, and what a later one on another federation may read of it."""
+    """A search study, and its results for warm starts on other federations."""
 
     study: EarlierStudy
     outcome: StudyOutcome
@@ -174,13 +175,13 @@ class Searched:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen.
+    """The choice of a recommender.
 
     Attributes:
         spec: The strategy.
-        cost: What choosing took, in full trainings beside one of FedAvg.
-        learning_rate: The clients' step size, where it is not the federation's.
-        searched: The study that found it, if one was run.
+        cost: The cost of choosing, in full trainings besides one of FedAvg.
+        learning_rate: The clients' learning rate, if it is not the federation's.
+        searched: The study that found it, if there was one.
     """
 
     spec: StrategySpec
@@ -198,13 +199,13 @@ def search_seeds(count: int) -> tuple[int, ...]:
 
 
 def other_seeds(purpose: str, count: int) -> tuple[int, ...]:
-    """Return seeds for another purpose, which are none of a search's."""
+    """Return `count` seeds for another purpose, which differ from those of searches."""
     return tuple(10_000 + integer(0, f"choice: {purpose}", index) % 2**30 for index in range(count))
 
 
 @dataclass(frozen=True)
 class BuiltFederation:
-    """A federation by its name in an experiment, all arguments that were read, and what they gave."""
+    """A federation by its name in an experiment, with its arguments, configuration and data."""
 
     name: str
     arguments: tuple[str, ...]
@@ -213,15 +214,15 @@ class BuiltFederation:
 
 
 def read_config(given: Sequence[str], settings: Sequence[str] = ()) -> StudyConfig:
-    """Return the configuration of a cell, which runs in this process unless the settings say otherwise."""
+    """Return the configuration of a cell, which runs in this process unless the settings override it."""
     return load_config([*IN_PROCESS, *given, *settings])
 
 
 def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = ()) -> BuiltFederation:
-    """Read and build a federation; the settings win.
+    """Read the configuration of a federation and build it; `settings` override `given`.
 
     Raises:
-        UserError: If an argument is wrong, or the data can't be read or partitioned so.
+        UserError: If an argument is wrong, or the data can't be read or partitioned as configured.
     """
     config = read_config(given, settings)
     return BuiltFederation(
@@ -230,7 +231,7 @@ def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = 
 
 
 class FederationRunner:
-    """Runs one federation's trials, into a folder of its own within that of the experiment."""
+    """The runner of one federation's trials, with a folder of its own within the experiment's."""
 
     def __init__(self, built: BuiltFederation, runner: TrialRunner, out: Path) -> None:
         self.config, self.federation, self.name, self.out = built.config, built.federation, built.name, out
@@ -238,21 +239,21 @@ class FederationRunner:
         self.cohort = cohort_of(built.config, built.federation.num_seen)
         self.data_digest = data_digest(built.federation)
         identity = {name: built.config.identity()[name] for name in ("federation", "model")}
-        decides = {**identity, "versions": versions(), "data": self.data_digest}
-        self._folder = out / STUDIES / _digest(decides)[:16]
+        dependencies = {**identity, "versions": versions(), "data": self.data_digest}
+        self._folder = out / STUDIES / _digest(dependencies)[:16]
         self.trials = SharingRunner(runner, SharedLog(self._folder))
         self._facts = study_facts(built.config, built.federation.without_rows())
 
     @property
     def space(self) -> SearchSpace:
-        """What can be chosen."""
+        """The search space."""
         return planned_space(self.config.search, self.cohort, self.config.training.local(), self._facts.selection)
 
     def ledger(self, config: StudyConfig) -> Ledger:
-        """Return a new ledger of a study on this federation, whose configuration differs in seed and search alone.
+        """Return a new ledger of a study on this federation; only seed and search may differ from its configuration.
 
         Raises:
-            ConfigurationError: If a trial is to be several trainings, of which the shared log can't tell one.
+            ConfigurationError: If trials have repetitions, which the shared log can't distinguish.
         """
         if config.training.repetitions != 1:
             raise ConfigurationError(
@@ -270,26 +271,26 @@ class FederationRunner:
         return Ledger(facts, self.trials, self.trials.log)
 
     def records(self, choices: Sequence[Choice], seeds: Sequence[int]) -> list[Trial]:
-        """Return the whole trials of each choice on each seed, on test rows; the seed runs fastest."""
+        """Return the full trials of each choice on each seed, on test rows; seeds vary fastest."""
         ledger = self.ledger(self.config)
-        asked = [
+        trial_settings = [
             ledger.facts.trial("confirmation", choice.spec, learning_rate=choice.learning_rate) for choice in choices
         ]
-        return ledger.run([settings.on_seed(seed) for settings in asked for seed in seeds])
+        return ledger.run([settings.on_seed(seed) for settings in trial_settings for seed in seeds])
 
     def scores(
         self, choices: Sequence[Choice], seeds: Sequence[int]
     ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return accuracies, shape `(choices, seeds)`; 0 where a trial failed."""
-        found = [record.fitness for record in self.records(choices, seeds)]
-        return np.array(found, dtype=np.float64).reshape(len(choices), len(seeds))
+        """Return accuracies, shape `(choices, seeds)`; 0 for failed trials."""
+        accuracies = [record.fitness for record in self.records(choices, seeds)]
+        return np.array(accuracies, dtype=np.float64).reshape(len(choices), len(seeds))
 
     def resolution(self, seeds: Sequence[int]) -> float:
-        """Return one test row's share of FedAvg's test rows."""
+        """Return the share of one row of FedAvg's test rows."""
         return resolution([self.records([Choice(BASELINE)], seeds)])
 
     def report(self, seed: int) -> HeterogeneityReport:
-        """Return how the clients' data differ, measured once a seed."""
+        """Return the heterogeneity report of a seed, measured once."""
         path = self._folder / f"report-{seed}.json"
         config = self.config.model_copy(update={"seed": seed})
         detection = config.detection.model_dump(mode="json")
@@ -305,7 +306,7 @@ class FederationRunner:
 
 @contextmanager
 def open_federation(built: BuiltFederation, out: Path) -> Iterator[FederationRunner]:
-    """Return a federation's runner; hosts start when something has to be trained, and end with the block."""
+    """Yield a federation's runner; hosts start on the first training, and end with the block."""
     parallel = built.config.search.generation_size + 1
     with open_runner(built.federation, built.config.engine, None, parallel) as runner:
         yield FederationRunner(built, runner, out)
@@ -313,14 +314,14 @@ def open_federation(built: BuiltFederation, out: Path) -> Iterator[FederationRun
 
 @contextmanager
 def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]:
-    """Hold a measurement's folder, new or of an earlier one, which no other process then uses.
+    """Yield the locked folder of a measurement, new or of an earlier run.
 
     Args:
         out: The folder.
-        own: What a measurement leaves there beside its trials.
+        own: Names of the files that a measurement leaves there besides its trials.
 
     Raises:
-        LogError: If it holds anything else, can't be written or is in use.
+        LogError: If it holds anything else, is not writable or is in use.
     """
     out = out.absolute()
     try:

@@ -1,20 +1,21 @@
-"""What a cell of an experiment measures, by seed: a training, a search, a choice, a detection.
+"""Methods of an experiment's rows: what a cell measures on each seed.
 
-| kind | a value of a seed |
+| kind | value of a seed |
 | --- | --- |
-| `train` | what the configured strategy scores, trained on that fresh seed |
-| `search` | what the best (or worst) configuration of a search on a search seed scores on a fresh seed |
-| `choose` | what a recommender of `fedscout bench choice` chooses on a search seed, likewise |
+| `train` | the score of the configured strategy, trained on that fresh seed |
+| `search` | the score, on a fresh seed, of the best (or worst) configuration of a search on a search seed |
+| `choose` | likewise of the choice of a recommender of `fedscout bench choice` on a search seed |
 | `best_of_kind` | the best fitness of one kind of strategy among a search's trials |
-| `given` | what the experiment's `measured_by` makes of the row's arguments |
+| `given` | computed by the experiment's `measured_by` from the row's arguments |
 | `detect` | a number of the heterogeneity report, with that `federation.seed` |
 
-Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials lie in logs by federation, and
-none is trained twice (`choice_laboratory`). A trial that fails scores at chance, the share of the most frequent class.
+Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials are logged by federation, and none
+is trained twice (`federation_runner`). A failed trial scores at chance, the share of the majority class.
 
 With `rates`, a training's client learning rate is the one with the best score on two tuning seeds. `score: best_round`
-is the best of all rounds, on test rows without noise. With `seconds_to` the value is, in place of the score, the
-simulated time until the mean of five successive rounds reaches that accuracy; a seed that never reaches it has none.
+is the best of all rounds, on uncorrupted test rows. With `seconds_to`, the value is, in place of the score, the
+simulated time until the mean of five successive rounds reaches that accuracy; a seed that never reaches it has no
+value.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Kind(BaseModel):
 
 
 class Train(_Kind):
-    """A training a seed."""
+    """One training per seed."""
 
     kind: Literal["train"] = "train"
     rates: tuple[float, ...] = Field(default=(), description="client learning rates, of which the best is taken")
@@ -44,7 +45,7 @@ class Train(_Kind):
 
 
 class Search(_Kind):
-    """A search a seed, and what it found trained on a fresh one."""
+    """One search per seed, whose result is trained on a fresh seed."""
 
     kind: Literal["search"]
     take: Literal["best", "worst"] = "best"
@@ -52,7 +53,7 @@ class Search(_Kind):
 
 
 class Choose(_Kind):
-    """A choice a seed, by a recommender of `fedscout bench choice` or a language model, trained on a fresh one."""
+    """One choice per seed, by a recommender or a language model, trained on a fresh seed."""
 
     kind: Literal["choose"]
     by: str
@@ -75,7 +76,7 @@ class Detect(_Kind):
 
 
 class Given(BaseModel):
-    """What the function that measures all cells is given of a row."""
+    """The arguments of a row for the class that measures all cells."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -84,7 +85,7 @@ class Given(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """No settings of a study."""
+        """Always empty, as there are no study settings."""
         return {}
 
 
@@ -104,7 +105,7 @@ Method = Annotated[
 
 
 class Function(BaseModel):
-    """A class that measures all cells: made from the arguments, it has `measure` (`cells.Measurement`)."""
+    """A class that measures all cells: constructed from the arguments, it has `measure` (`cells.Measurement`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -113,10 +114,10 @@ class Function(BaseModel):
 
 
 def imported(path: str) -> Any:
-    """Return what an import path `module:name` leads to.
+    """Return the object at an import path `module:name`.
 
     Raises:
-        ConfigurationError: If it leads nowhere.
+        ConfigurationError: If there is none.
     """
     module, _, name = path.partition(":")
     try:

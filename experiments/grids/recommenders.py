@@ -1,9 +1,9 @@
-"""Who chooses: baselines, recommenders, searchers, each as a function of a federation and a search seed.
+"""Compared baselines, recommenders and searchers, each a function of a federation and a search seed.
 
-A searcher's choice is the best of its study, FedAvg included, without a confirmation: what is measured is the search.
-Its cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared,
-is not counted, nor is the detection that rules, warm starts and language models rest on. FedEx and FedPop cost nothing
-beside their own training, in which they tune.
+A searcher's choice is the best of its study, FedAvg included, without a confirmation, because the search is what is
+evaluated. Its cost is the number of rounds of its trials in full trainings; the training of FedAvg, the reference of
+every study, is not counted, nor is the detection that rules, warm starts and language models use. FedEx and FedPop have
+no cost besides their own training, in which they tune.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ UNINFORMED = "search.informed=false"
 
 
 class ChoiceContext(Protocol):
-    """What a recommender may know of a federation, and where it has something tried."""
+    """A federation from a recommender's point of view: its facts, and a ledger to run trials."""
 
     @property
     def name(self) -> str:
-        """Of the federation."""
+        """The name of the federation."""
         ...
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """As for `fedscout run`."""
+        """The arguments, as for `fedscout run`."""
         ...
 
     @property
     def config(self) -> StudyConfig:
-        """What the arguments say."""
+        """The configuration that the arguments specify."""
         ...
 
     @property
     def space(self) -> SearchSpace:
-        """What can be chosen."""
+        """The search space."""
         ...
 
     @property
     def data_digest(self) -> str:
-        """Of its rows and who holds which."""
+        """The digest of its rows and their partition."""
         ...
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Of its columns; none where they are not known."""
+        """The names of its columns; empty if unknown."""
         ...
 
     @property
     def out(self) -> Path:
-        """The folder of a language model's answers; a replay asks none."""
+        """The folder of a language model's answers; unused in a replay."""
         ...
 
     def report(self, seed: int) -> HeterogeneityReport:
-        """Return how the clients' data differ."""
+        """Return the heterogeneity report."""
         ...
 
     def ledger(self, config: StudyConfig) -> Ledger:
@@ -81,7 +81,7 @@ class ChoiceContext(Protocol):
 
 @dataclass
 class ChoiceTask:
-    """One choice to be made: on a federation, with the seed of a search.
+    """A choice to be made on a federation, with a search seed.
 
     Attributes:
         earlier: Studies of other federations on the same seed, for warm starts.
@@ -97,7 +97,7 @@ class ChoiceTask:
         return load_config([*arguments, f"seed={self.seed}"])
 
     def others(self) -> list[EarlierStudy]:
-        """Return the earlier studies that may be read here: never one of the same federation or the same data."""
+        """Return the earlier studies usable here, none of which is of the same federation or data."""
         config = self.config()
         identity, digest = config.identity(), config.digest()
         return [
@@ -107,7 +107,7 @@ class ChoiceTask:
         ]
 
     def situation(self) -> RecommendationContext:
-        """Return what a recommender is told."""
+        """Return the recommendation context."""
         context = self.context
         return RecommendationContext(
             space=context.space,
@@ -122,12 +122,12 @@ Choose = Callable[[ChoiceTask], Choice]
 
 @dataclass(frozen=True)
 class Recommender:
-    """One way to choose.
+    """A method of choosing a strategy.
 
     Attributes:
-        is_warm: Whether it learns from the other federations, which must have been searched before.
-        asks_model: Whether it asks a language model, or a record of one.
-        in_tables: Whether a table of trials may hold what it picks, so that it can be replayed.
+        is_warm: Whether it learns from other federations, which must have been searched before.
+        asks_model: Whether it queries a language model, or a record of one.
+        in_tables: Whether a table of trials may contain its choices, so that it can be replayed.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Recommender:
     in_tables: bool = True
 
     def unavailable(self, config: StudyConfig, out: Path) -> str | None:
-        """Return why it can't choose on a federation; None if it can. `out` is the folder of the measurement."""
+        """Return why it can't choose; None if it can. `out` is the folder of the measurement."""
         model = config.recommender
         if self.asks_model and model.replay is None and not has_key(model) and not (out / LLM_RECORD).exists():
             return (
@@ -162,7 +162,7 @@ def _language_model(task: ChoiceTask) -> Choice:
 
 
 def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart | None] = lambda _: None) -> Choose:
-    """Return the choice of a study with these settings; `first` is tried before anything of the searcher's own."""
+    """Return a recommender that runs a study with these settings; `first` returns its warm start."""
 
     def choose(task: ChoiceTask) -> Choice:
         config, context = task.config(settings), task.context
@@ -186,7 +186,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
 
 
 def _from_earlier(task: ChoiceTask) -> WarmStart:
-    """Return the best of similar federations, never of the same data: as many as a study would try first."""
+    """Return the best configurations of similar federations, never of the same data: one generation."""
     context = task.context
     config = task.config()
     return warm_start(

@@ -1,11 +1,12 @@
-"""Runs an experiment: measures what is not measured yet, side by side on Ray or one after the other in this process.
+"""Runner of an experiment: measures its pending cells in parallel on Ray, or sequentially in this process.
 
 OUT/studies/<federation>/trials/   ordinary trial logs, in which no training is repeated
 OUT/cells/<digest>.json            a finished cell
-OUT/<name>.json, <name>.md, <name>.svg   the numbers, the table, the picture
+OUT/<name>.json, <name>.md, <name>.svg   the numbers, the table, the chart
 
-A cell is found again by the digest of all that decides it, so what was killed goes on, and another row, column or seed
-measures only what is new. A cell that fails, or whose process dies twice, is told as absent and harms no other.
+A cell's file is named by the digest of everything that determines it, so an interrupted run resumes, and another row,
+column or seed measures only what is new. A cell that fails, or whose process dies twice, is reported as absent and does
+not affect the others.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ CELLS = "cells"
 
 @dataclass(frozen=True)
 class CellEnd:
-    """How a cell ended, as a worker of `StudyWorkerPool` tells it.
+    """The status of an ended cell, as a worker of `StudyWorkerPool` returns it.
 
     Attributes:
-        status: `completed`, or `lost` where its process died.
-        error: Why it was lost.
+        status: `completed`, `failed`, or `lost` if its process died.
+        error: The reason if it did not complete.
         measured: Its numbers.
     """
 
@@ -59,44 +60,44 @@ def run_cells(
         experiment: At its scale.
         folder: Locked by the caller.
         context: The folder of trials, settings and seeds.
-        engine: `grid=local` runs one cell after the other in this process; else they run side by side on Ray.
-        parallel: Cells at once at most; None is as many as there are CPUs.
+        engine: `grid=local` runs cells sequentially in this process; else they run in parallel on Ray.
+        parallel: Maximum number of parallel cells; None is the number of CPUs.
 
     Raises:
-        UserError: If a setting is wrong in every cell.
+        UserError: If a setting is wrong in a cell.
     """
     if experiment.measured_by is not None:
-        made = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
-        measured: Measured = made.measure(experiment, context)
+        measurement = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
+        measured: Measured = measurement.measure(experiment, context)
         return measured
-    known = finished_cells(experiment, folder.path, context)
-    pending = [cell for cell in experiment.cells() if cell not in known]
+    measured_by_cell = finished_cells(experiment, folder.path, context)
+    pending = [cell for cell in experiment.cells() if cell not in measured_by_cell]
     for row, column in pending:
         method = experiment.rows[row]
-        own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
+        method_arguments = arguments(method.settings) if isinstance(method, Train | Detect) else ()
         try:  # a mistake is told before anything is done
-            config = read_config((*arguments(experiment.federations[column]), *own), context.settings)
+            config = read_config((*arguments(experiment.federations[column]), *method_arguments), context.settings)
             if isinstance(method, Train):
                 parse_strategy(with_strategy(config).strategy or {})
         except UserError as error:
             raise ConfigurationError([f"{row} × {column}: {fault}" for fault in error.faults]) from error
     ends = _in_process if engine.grid == "local" or len(pending) < 2 else partial(_on_ray, engine, parallel)
     for position, end in ends(experiment, pending, context):
-        cell, found = pending[position], end.measured
-        if found is None:
-            known[cell] = Measured({}, absent={" × ".join(cell): end.error or "lost"})
+        cell, cell_numbers = pending[position], end.measured
+        if cell_numbers is None:
+            measured_by_cell[cell] = Measured({}, absent={" × ".join(cell): end.error or "lost"})
             continue
-        known[cell] = found
-        if cell in found.values:
-            document = {**_identity(experiment, cell, context), **_document(cell, found)}
+        measured_by_cell[cell] = cell_numbers
+        if cell in cell_numbers.values:
+            document = {**_identity(experiment, cell, context), **_document(cell, cell_numbers)}
             folder.write_text(_file(experiment, cell, context), json.dumps(document))
-    return together([known[cell] for cell in experiment.cells()])
+    return together([measured_by_cell[cell] for cell in experiment.cells()])
 
 
 def finished_cells(experiment: Experiment, folder: Path, context: CellContext) -> dict[Cell, Measured]:
     """Return the numbers of all cells that a folder holds."""
     stored = {cell: _stored(cell, read_json(folder / _file(experiment, cell, context))) for cell in experiment.cells()}
-    return {cell: found for cell, found in stored.items() if found is not None}
+    return {cell: numbers for cell, numbers in stored.items() if numbers is not None}
 
 
 def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:
@@ -117,20 +118,20 @@ def _on_ray(
 
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose=False))
-        at_once = min(len(cells), parallel or workers.cluster_cpus(ray).driver_cpus)
+        num_parallel = min(len(cells), parallel or workers.cluster_cpus(ray).driver_cpus)
         pool = workers.StudyWorkerPool(ray, workers.worker_environment(), worker=CellWorker)
         stack.callback(pool.close)
-        quiet = replace(context, folder=context.folder.absolute(), note=lambda _: None)
-        asked = [(experiment, cell, quiet, storage_of(quiet.folder)) for cell in cells]
+        worker_context = replace(context, folder=context.folder.absolute(), note=lambda _: None)
+        calls = [(experiment, cell, worker_context, storage_of(worker_context.folder)) for cell in cells]
         begun = lambda position: context.note(" × ".join(cells[position]))  # noqa: E731
-        for position, end in pool.run(asked, at_once, begun, lambda: None):
+        for position, end in pool.run(calls, num_parallel, begun, lambda: None):
             yield position, end if isinstance(end, CellEnd) else CellEnd(end.status, end.error)
 
 
 class CellWorker:
-    """Measures cells, one after the other, in a process of its own, whose environment lacks these variables.
+    """A worker that measures cells, one after the other, in a process of its own.
 
-    It works in the folder of the command, from which a user's paths and code are found.
+    It sets the given environment variables and works in the command's folder, where a user's paths and code are found.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -142,7 +143,7 @@ class CellWorker:
         sys.path.append(environment[START_VARIABLE])
 
     def run(self, experiment: Experiment, cell: Cell, context: CellContext, kept: Storage | None = None) -> CellEnd:
-        """Measure a cell, whose folder may be kept elsewhere; only an interruption leaves as an error."""
+        """Measure a cell, whose folder may be in a storage; only an interruption raises an exception."""
         try:
             with mounted_at(context.folder, kept):
                 return CellEnd("completed", measured=measure_cell(experiment, cell, context))
@@ -192,7 +193,7 @@ def _stored(cell: Cell, document: Mapping[str, Any] | None) -> Measured | None:
         if document is not None:
             values = _values(document["values"])
             absent = {" × ".join(cell): str(document["failures"])} if document["failures"] else {}
-            figures = {str(name): {cell: _values(own)} for name, own in document["figures"].items()}
+            figures = {str(name): {cell: _values(figure)} for name, figure in document["figures"].items()}
             ratio, step = float(document["test_to_train"]), float(document["resolution"])
             return Measured({cell: values}, ratio, absent, figures, step)
     return None

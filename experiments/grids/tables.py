@@ -1,8 +1,8 @@
-"""An experiment's result as Markdown: published | ours, gains over the reference, and what is seen of statements.
+"""Markdown tables and charts of an experiment's result.
 
-The picture of an experiment: every cell, published hollow, ours filled with its interval.
-
-Where rows or columns are steps of one quantity, such as rounds, it is a curve over them, as the source's figure is.
+The tables hold published and measured numbers, gains over the reference, and verdicts on statements. The chart shows
+every cell: published values hollow, measured ones filled with their interval. If rows or columns are steps of one
+quantity, such as rounds, it shows curves, as the source's figure does.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 def result_lines(result: ExperimentResult) -> list[str]:
-    """Return a result's section."""
+    """Return a result's section of the document."""
     unit = "percent" if result.unit == PERCENT else result.unit
     interval = (
         "95 % interval for new data from these clients" if result.test_to_train else "95 % interval of repetitions"
     )
-    told = "published ± standard deviation | ours" if _is_published(result) else "mean"
+    number_format = "published ± standard deviation | ours" if _is_published(result) else "mean"
     lines = [
         f"## {result.name}",
         "",
         f"{result.title[0].upper()}{result.title[1:]}.",
         "",
-        f"`{result.command}`, {result.date}, version {result.version}. In {unit}; {told} [{interval}].",
+        f"`{result.command}`, {result.date}, version {result.version}. In {unit}; {number_format} [{interval}].",
         "",
         *markdown_table(["", *result.columns], [_row(result, row) for row in result.rows]),
     ]
@@ -51,15 +51,15 @@ def result_lines(result: ExperimentResult) -> list[str]:
     if result.statements:
         headings = ["statement", "of", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
-    absent = [f"Not measured: {what}: {why}" for what, why in _by_reason(result.absent)]
+    absent = [f"Not measured: {entry}: {reason}" for entry, reason in _by_reason(result.absent)]
     return [
         *lines,
-        *(f"\n- {note}" if place == 0 else f"- {note}" for place, note in enumerate([*result.notes, *absent])),
+        *(f"\n- {note}" if index == 0 else f"- {note}" for index, note in enumerate([*result.notes, *absent])),
     ]
 
 
 def summary_lines(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return how many statements were seen, one line a result."""
+    """Return the number of statements by verdict, one line per result."""
     rows = [
         [
             f"[{result.name}](#{result.name.replace('/', '')})",
@@ -73,7 +73,7 @@ def summary_lines(results: Sequence[ExperimentResult]) -> list[str]:
 
 
 def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what has one reason together: the first, and how many more."""
+    """Return the absent entries grouped by reason: the first, and the number of others."""
     reasons: dict[str, list[str]] = {}
     for what, why in absent.items():
         reasons.setdefault(why, []).append(what)
@@ -203,7 +203,7 @@ STEP_PIXELS, CURVES_PIXELS = 90, 240
 
 
 def experiment_picture(result: ExperimentResult) -> alt.TopLevelMixin:
-    """Draw curves, or a panel a column, in it a line a row; the other way round where there are fewer rows."""
+    """Return the chart: curves, or one panel per column with one line per row, transposed if rows are fewer."""
     if result.steps is not None:
         return _curves(result)
     if len(result.rows) < len(result.columns):
@@ -218,12 +218,12 @@ def _panel(result: ExperimentResult, title: str, cells: Sequence[Cell], place: i
         {"line": cell[place], **result.of(cell).model_dump(include={"published", "mean", "low", "high"})}
         for cell in cells
     ]
-    down = alt.Y("line:N", sort=[line["line"] for line in lines], title=None)
-    across = alt.Scale(zero=False, nice=True)
-    told = tooltips(line=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
-    base = alt.Chart(inline(lines)).encode(down, tooltip=told)
+    y = alt.Y("line:N", sort=[line["line"] for line in lines], title=None)
+    scale = alt.Scale(zero=False, nice=True)
+    tooltip = tooltips(line=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
+    base = alt.Chart(inline(lines)).encode(y, tooltip=tooltip)
     drawn = alt.layer(
-        base.mark_rule(size=2).encode(alt.X("low:Q", title=result.unit, scale=across), x2="high:Q"),
+        base.mark_rule(size=2).encode(alt.X("low:Q", title=result.unit, scale=scale), x2="high:Q"),
         base.mark_point(filled=True, size=70, opacity=1).encode(alt.X("mean:Q"), alt.Color("line:N", legend=None)),
         base.mark_point(filled=False, size=70, shape="diamond").encode(alt.X("published:Q")),
     )
@@ -231,7 +231,7 @@ def _panel(result: ExperimentResult, title: str, cells: Sequence[Cell], place: i
 
 
 def _curves(result: ExperimentResult) -> alt.LayerChart | alt.FacetChart:
-    """Draw a curve for each row over the columns, or for each column over the rows."""
+    """Return a chart with one curve per row over the columns, or per column over the rows."""
     steps = result.rows if result.steps == "rows" else result.columns
     points: list[dict[str, Any]] = [
         {
@@ -241,10 +241,10 @@ def _curves(result: ExperimentResult) -> alt.LayerChart | alt.FacetChart:
         }
         for cell in result.cells
     ]
-    along = alt.X("step:N", sort=list(steps), title=None, axis=alt.Axis(labelAngle=0))
-    told = tooltips(curve=" ", step=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
+    x = alt.X("step:N", sort=list(steps), title=None, axis=alt.Axis(labelAngle=0))
+    tooltip = tooltips(curve=" ", step=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
     colour = alt.Color("curve:N", sort=list(dict.fromkeys(point["curve"] for point in points)), title=None)
-    base = alt.Chart(inline(points)).encode(along, colour, tooltip=told)
+    base = alt.Chart(inline(points)).encode(x, colour, tooltip=tooltip)
     scale = alt.Scale(zero=False, nice=True)
     return alt.layer(
         base.mark_line(size=2).encode(alt.Y("mean:Q", title=result.unit, scale=scale)),

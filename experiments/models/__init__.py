@@ -1,1 +1,1 @@
-"""The models that clients train; `table` lists them, `own` reads a user-given module."""
+"""Models that clients train; `table` lists them, `own` loads user-defined modules."""

@@ -1,45 +1,37 @@
 """Networks: dense, convolutional, ResNet-18, TextCNN, embedding bag, character LSTM.
 
-The next character of a text, by an LSTM: vectors of characters, LSTM layers, logits from the last state.
+All networks return logits, and layers have PyTorch's default initialization unless stated otherwise.
 
-B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-efficient learning of deep networks from
-decentralized data. AISTATS 2017, section 3: vectors of length 8, two layers of 256; the same in S. Caldas et al. LEAF:
-a benchmark for federated settings. arXiv:1812.01097, 2018. Different: torch's LSTM has two biases where one would do; a
-row has one label, the character that follows, while the paper's loss is over every position; padding (token 0) behind a
-text is not read.
+Character LSTM (next-character prediction): B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas.
+Communication-efficient learning of deep networks from decentralized data. AISTATS 2017, section 3: character vectors of
+length 8, two layers of 256 units; the same in S. Caldas et al. LEAF: a benchmark for federated settings.
+arXiv:1812.01097, 2018. Deviations: PyTorch's LSTM has two bias vectors where one suffices; a row has one label, the
+next character, while the paper's loss covers every position; padding (token 0) after a text is ignored.
 
-Convolutions with poolings by two, then dense layers and the logits; layers have torch's default initialisation.
+Dense net: batch normalization, if any, stands between a hidden layer and its activation: S. Ioffe, C. Szegedy. Batch
+normalization: accelerating deep network training by reducing internal covariate shift. ICML 2015. Dropout is applied to
+the output of an activation: N. Srivastava et al. Dropout: a simple way to prevent neural networks from overfitting.
+JMLR 15, 2014. Deviation: kept outputs are scaled by 1 / (1 − dropout) in training, where the paper scales weights
+afterwards.
 
-Fully connected layers with an activation between them, logits at the end; torch's default initialisation.
+ResNet-18 for small images: K. He, X. Zhang, S. Ren, J. Sun. Deep residual learning for image recognition. CVPR 2016:
+eight blocks of two 3 x 3 convolutions, y = ReLU(F(x) + shortcut(x)) (eq. 1 and 2), with 64, 128, 256 and 512 channels;
+the first block of each width except the first halves the image; a shortcut that changes the shape is a 1 x 1
+convolution (option B). Deviation for images of a few dozen pixels: the first convolution is 3 x 3 with stride 1 and has
+no pooling after it. Group normalization uses groups of 16 channels, one of the divisions studied by Y. Wu, K. He. Group
+normalization. ECCV 2018, section 4.1.
 
-With batch normalisation, it stands between a hidden layer and its activation: S. Ioffe, C. Szegedy. Batch
-normalization: accelerating deep network training by reducing internal covariate shift. ICML 2015. Dropout, of what
-comes out of an activation: N. Srivastava et al. Dropout: a simple way to prevent neural networks from overfitting.
-JMLR 15, 2014; what is left counts 1 / (1 − dropout) in training, where the paper scales weights afterwards.
+TextCNN: Y. Kim. Convolutional neural networks for sentence classification. EMNLP 2014: c = ReLU(w · x + b) over windows
+of 3, 4 and 5 words (eq. 2), max-over-time pooling (eq. 3), dropout, logits (eq. 4, 5). Texts are zero-padded at both
+ends, as in the author's program, so that texts may have any length. Deviations: vectors are learned from scratch
+("CNN-rand") and usually have length 100, where the paper's have 300; weights have no norm constraint.
 
-ResNet-18 for small images, with group or batch normalisation.
-
-K. He, X. Zhang, S. Ren, J. Sun. Deep residual learning for image recognition. CVPR 2016: eight blocks of two 3 x 3
-convolutions, y = ReLU(F(x) + shortcut(x)) (eq. 1 and 2), of 64, 128, 256 and 512 channels, the first block of each
-width but the first halving the image; a shortcut that changes its shape is a 1 x 1 convolution (option B). Different
-for images of some dozen pixels: the first convolution is 3 x 3 with stride one, and no pooling follows it.
-
-Group normalisation has groups of 16 channels, one of the divisions studied by Y. Wu, K. He. Group normalization. ECCV
-2018, section 4.1.
-
-TextCNN: convolutions over a text's words, the largest response of each wherever it is.
-
-Y. Kim. Convolutional neural networks for sentence classification. EMNLP 2014: c = ReLU(w · x + b) over windows of 3, 4
-and 5 words (eq. 2), the maximum over time (eq. 3), dropout, logits (eq. 4, 5). Texts are padded with zeros at both
-ends, as the author's program does, so that any length will do. Different: vectors are learned from the start (the
-paper's "CNN-rand") and usually of length 100, where the paper's are of 300; weights have no bound on their norm.
-
-A bag of embeddings: the sum of a text's learned word vectors over the root of their number, logits on top.
-
-A. Joulin, E. Grave, P. Bojanowski, T. Mikolov. Bag of tricks for efficient text classification. EACL 2017, section 2;
-vectors start uniformly in ±1 / length, as in the authors' program, fastText. Different: the root of the number of words
-in place of that number, as gradients by a mean are too small for the rates that other models train with; words alone,
-without n-grams; a softmax over all classes in place of the hierarchical one; vectors of length 32 in place of 10.
+Embedding bag: the sum of a text's learned word vectors divided by the square root of the number of words, followed by a
+linear layer. A. Joulin, E. Grave, P. Bojanowski, T. Mikolov. Bag of tricks for efficient text classification. EACL
+2017, section 2; vectors are initialized uniformly in ±1 / length, as in the authors' program, fastText. Deviations: the
+square root of the number of words in place of that number, as gradients through a mean are too small for the learning
+rates of the other models; words only, without n-grams; a softmax over all classes in place of the hierarchical one;
+vectors of length 32 in place of 10.
 """
 
 from __future__ import annotations
@@ -56,13 +48,13 @@ PADDING_TOKEN = 0
 
 
 class CharacterNet(nn.Module):
-    """The character LSTM.
+    """LSTM over characters that classifies by its last state.
 
     Args:
-        vocabulary_size: Tokens are below it; the vector of 0, padding, is and stays zero.
+        vocabulary_size: Number of tokens; the vector of padding (0) is always zero.
         embedding_size: Length of a character's vector.
         widths: Units of each LSTM layer.
-        num_classes: Outputs.
+        num_classes: Number of outputs.
     """
 
     def __init__(self, vocabulary_size: int, embedding_size: int, widths: Sequence[int], num_classes: int) -> None:
@@ -75,7 +67,7 @@ class CharacterNet(nn.Module):
         self.last = nn.Linear(widths[-1], num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits of whole numbers `(rows, length)`, shape `(rows, num_classes)`."""
+        """Return the logits of integer tokens `(rows, length)`, shape `(rows, num_classes)`."""
         tokens = tokens.long()
         states = self.embedding(tokens)
         for layer in self.layers:
@@ -86,7 +78,7 @@ class CharacterNet(nn.Module):
 
 
 def _last_positions(tokens: Tensor) -> Tensor:
-    """Return where the last token of each row is that is no padding, 0 if all are."""
+    """Return the position of the last non-padding token of each row, 0 if there is none."""
     positions = torch.arange(tokens.shape[1], device=tokens.device)
     return torch.where(tokens != PADDING_TOKEN, positions, 0).amax(dim=1)
 
@@ -104,45 +96,49 @@ def pooled_convolutions(
     num_classes: int,
     activation: str = "relu",
 ) -> nn.Sequential:
-    """Build blocks of convolutions, each followed by a pooling, and one hidden dense layer.
+    """Return a network of convolution blocks, each followed by pooling, and one hidden dense layer.
 
-    Convolutions are padded with zeros to keep an image's size, so that a block halves it.
+    Convolutions are zero-padded to preserve the image size, so that each block halves it.
 
     Args:
         image_shape: `(channels, height, width)` of a row.
         blocks: Output channels of each block's convolutions, such as `((32,), (64,))`.
-        kernel: Pixels a side, odd.
+        kernel: Kernel size in pixels, odd.
         hidden: Width of the dense layer.
-        num_classes: Outputs.
-        activation: By name.
+        num_classes: Number of outputs.
+        activation: Name of the activation.
     """
     channels, height, width = image_shape
-    between = ACTIVATIONS[activation].layer
+    activation_layer = ACTIVATIONS[activation].layer
     layers: list[nn.Module] = []
     for block in blocks:
         for outputs in block:
-            layers += [nn.Conv2d(channels, outputs, kernel, padding=kernel // 2), between()]
+            layers += [nn.Conv2d(channels, outputs, kernel, padding=kernel // 2), activation_layer()]
             channels = outputs
         layers.append(nn.MaxPool2d(2))
         height, width = height // 2, width // 2
     return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(channels * height * width, hidden), between(), nn.Linear(hidden, num_classes)
+        *layers,
+        nn.Flatten(),
+        nn.Linear(channels * height * width, hidden),
+        activation_layer(),
+        nn.Linear(hidden, num_classes),
     )
 
 
 def lenet(image_shape: tuple[int, int, int], num_classes: int, activation: str = "relu") -> nn.Sequential:
-    """Build LeNet-5: two convolutions without padding, each with a pooling, and three dense layers."""
-    between = ACTIVATIONS[activation].layer
+    """Return LeNet-5: two convolutions without padding, each followed by pooling, and three dense layers."""
+    activation_layer = ACTIVATIONS[activation].layer
     channels, height, width = image_shape
     layers: list[nn.Module] = []
     for outputs in LENET_CHANNELS:
-        layers += [nn.Conv2d(channels, outputs, LENET_KERNEL), between(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(channels, outputs, LENET_KERNEL), activation_layer(), nn.MaxPool2d(2)]
         channels = outputs
         height, width = (height - LENET_KERNEL + 1) // 2, (width - LENET_KERNEL + 1) // 2
     layers.append(nn.Flatten())
     inputs = channels * height * width
     for units in LENET_HIDDEN:
-        layers += [nn.Linear(inputs, units), between()]
+        layers += [nn.Linear(inputs, units), activation_layer()]
         inputs = units
     return nn.Sequential(*layers, nn.Linear(inputs, num_classes))
 
@@ -150,14 +146,14 @@ def lenet(image_shape: tuple[int, int, int], num_classes: int, activation: str =
 def dense_net(
     widths: Sequence[int], flatten: bool, batch_norm: bool, activation: str = "relu", dropout: float = 0.0
 ) -> nn.Sequential:
-    """Build the net.
+    """Return a network of fully connected layers with activations between them.
 
     Args:
-        widths: Features, hidden widths, classes: the layer i maps `widths[i]` to `widths[i + 1]`.
+        widths: Features, hidden widths, classes: layer i maps `widths[i]` to `widths[i + 1]`.
         flatten: Whether rows have more than one axis.
-        batch_norm: Whether hidden layers are normalised.
-        activation: By name.
-        dropout: Share of each hidden layer's outputs that is left out in training.
+        batch_norm: Whether hidden layers are normalized.
+        activation: Name of the activation.
+        dropout: Dropout rate of each hidden layer's outputs.
     """
     layers: list[nn.Module] = [nn.Flatten()] if flatten else []
     for index in range(len(widths) - 1):
@@ -181,13 +177,13 @@ def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a shortcut.
+    """Residual block: two convolutions with a shortcut connection.
 
     Args:
-        inputs: Channels of what comes in.
-        outputs: Channels of what goes out.
+        inputs: Input channels.
+        outputs: Output channels.
         stride: 2 halves the image.
-        batch_norm: Batch normalisation, else group normalisation.
+        batch_norm: Batch normalization if true, group normalization otherwise.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, batch_norm: bool) -> None:
@@ -199,26 +195,26 @@ class ResidualBlock(nn.Module):
             _convolution(outputs, outputs),
             _norm(outputs, batch_norm),
         )
-        same = stride == 1 and inputs == outputs
+        keeps_shape = stride == 1 and inputs == outputs
         self.shortcut: nn.Module = (
             nn.Identity()
-            if same
+            if keeps_shape
             else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), _norm(outputs, batch_norm))
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return `(rows, outputs, height / stride, width / stride)`."""
+        """Return the output, shape `(rows, outputs, height / stride, width / stride)`."""
         return nn.functional.relu(self.residual(images) + self.shortcut(images))  # eq. 1, 2
 
 
 class ResidualNet(nn.Module):
-    """ResNet-18.
+    """ResNet-18 for small images.
 
     Args:
-        channels: Of the images.
-        num_classes: Outputs.
+        channels: Channels of the images.
+        num_classes: Number of outputs.
         widths: Channels of each stage of two blocks.
-        batch_norm: Batch normalisation, else group normalisation.
+        batch_norm: Batch normalization if true, group normalization otherwise.
     """
 
     def __init__(self, channels: int, num_classes: int, widths: Sequence[int], batch_norm: bool) -> None:
@@ -226,15 +222,15 @@ class ResidualNet(nn.Module):
         self.stem = nn.Sequential(_convolution(channels, widths[0]), _norm(widths[0], batch_norm), nn.ReLU())
         blocks, inputs = [], widths[0]
         for stage, outputs in enumerate(widths):
-            for place in range(BLOCKS_EACH):
-                halves = place == 0 and stage > 0
+            for index in range(BLOCKS_EACH):
+                halves = index == 0 and stage > 0
                 blocks.append(ResidualBlock(inputs, outputs, 2 if halves else 1, batch_norm))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.last = nn.Linear(inputs, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits of images `(rows, channels, height, width)`, shape `(rows, num_classes)`."""
+        """Return the logits of images `(rows, channels, height, width)`, shape `(rows, num_classes)`."""
         logits: Tensor = self.last(self.blocks(self.stem(images)).mean(dim=(2, 3)))
         return logits
 
@@ -246,11 +242,11 @@ class TextNet(nn.Module):
     """TextCNN.
 
     Args:
-        vocabulary_size: Tokens are below it; the vector of 0, padding, is and stays zero.
+        vocabulary_size: Number of tokens; the vector of padding (0) is always zero.
         embedding_size: Length of a token's vector.
-        maps: Feature maps of each width.
-        dropout: Share of the features that are left out in training.
-        num_classes: Outputs.
+        maps: Feature maps of each kernel width.
+        dropout: Dropout rate of the features.
+        num_classes: Number of outputs.
     """
 
     def __init__(self, vocabulary_size: int, embedding_size: int, maps: int, dropout: float, num_classes: int) -> None:
@@ -263,30 +259,30 @@ class TextNet(nn.Module):
         self.last = nn.Linear(maps * len(KERNEL_WIDTHS), num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits of whole numbers `(rows, length)`, shape `(rows, num_classes)`."""
+        """Return the logits of integer tokens `(rows, length)`, shape `(rows, num_classes)`."""
         vectors = self.embedding(tokens.long()).transpose(1, 2).unsqueeze(2)  # images one pixel high, channels last
         # A maximum commutes with ReLU, and leaves fewer elements.
-        largest = [
-            nn.functional.relu(_sums(convolution, vectors).amax(dim=(2, 3))) for convolution in self.convolutions
+        pooled = [
+            nn.functional.relu(_conv1d(convolution, vectors).amax(dim=(2, 3))) for convolution in self.convolutions
         ]
-        logits: Tensor = self.last(self.dropout(torch.cat(largest, dim=1)))
+        logits: Tensor = self.last(self.dropout(torch.cat(pooled, dim=1)))
         return logits
 
 
-def _sums(convolution: nn.Module, vectors: Tensor) -> Tensor:
-    """Return a convolution over texts as one over images: torch rearranges those of one axis, forward and backward."""
+def _conv1d(convolution: nn.Module, vectors: Tensor) -> Tensor:
+    """Return a 1-D convolution computed as a 2-D one, which saves PyTorch rearranging the data."""
     assert isinstance(convolution, nn.Conv1d)
     padding = (0, int(convolution.padding[0]))
     return nn.functional.conv2d(vectors, convolution.weight.unsqueeze(2), convolution.bias, padding=padding)
 
 
 class EmbeddingBag(nn.Module):
-    """Word vectors, added up, and a linear layer.
+    """Scaled sum of word vectors, followed by a linear layer.
 
     Args:
-        vocabulary_size: Tokens are below it; the vector of 0, padding, is and stays zero.
+        vocabulary_size: Number of tokens; the vector of padding (0) is always zero.
         embedding_size: Length of a token's vector.
-        num_classes: Outputs.
+        num_classes: Number of outputs.
     """
 
     def __init__(self, vocabulary_size: int, embedding_size: int, num_classes: int) -> None:
@@ -297,7 +293,7 @@ class EmbeddingBag(nn.Module):
         self.last = nn.Linear(embedding_size, num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits of whole numbers `(rows, length)`, shape `(rows, num_classes)`."""
+        """Return the logits of integer tokens `(rows, length)`, shape `(rows, num_classes)`."""
         num_words = (tokens != PADDING_TOKEN).sum(dim=1, keepdim=True).clamp_min(1)
         logits: Tensor = self.last(self.embedding(tokens.long()).sum(dim=1) / num_words.sqrt())
         return logits

@@ -1,15 +1,14 @@
-"""A user's own network, named by import path: `model.kind=package.module:factory`.
+"""A user-defined network, named by import path: `model.kind=package.module:factory`.
 
 The factory is a subclass of `torch.nn.Module`, or a function that returns a module; nothing else is called. A function
-that is not the user's own must say by its annotation that it returns one: a name in a configuration can't call whatever
-is installed. The factory is called with what it takes by name of the facts `feature_shape`, `num_features`,
-`num_classes` and `vocabulary_size`. It is looked for where Python looks, and in the working directory; every process
-that builds the model looks there, too, and last, so that a file of the user's never stands in for one of this
-program's.
+outside the user's own code must have a return annotation of a module, so that a name in a configuration can't call
+arbitrary installed functions. The factory is called with those of `feature_shape`, `num_features`, `num_classes` and
+`vocabulary_size` that it takes by name. It is looked up on the Python path and in the working directory; every process
+that builds the model searches the working directory last, so that a user's file never shadows one of this package.
 
-It is built and tried on two empty rows before anything starts. A module is used as one float32 vector of parameters, on
-a CPU, through torch's random state alone; it is given rows and gives one number a class. What breaks is told with the
-layer in which it breaks.
+The network is built and tried on two dummy rows before anything starts. A module is used as one float32 parameter
+vector, on a CPU, and may draw random numbers only from PyTorch's generator; it maps rows to one number per class.
+Errors are reported with the layer in which they occur.
 """
 
 from __future__ import annotations
@@ -43,30 +42,30 @@ FACTS = ("feature_shape", "num_features", "num_classes", "vocabulary_size")
 
 
 def own_model(request: ModelRequest) -> ImportedModel:
-    """Return the factory of the model that `settings.kind` names, tried on rows of the right shape.
+    """Return the factory of the model that `settings.kind` names, after a trial run on dummy rows.
 
     Raises:
         ConfigurationError: If it can't be imported or built, or does not work on such rows.
     """
     path = request.settings.kind
     request.check(path, data_kinds=(request.data_kind,))
-    return _tried("model.kind", path, request, trains=True)
+    return _checked_factory("model.kind", path, request, trains=True)
 
 
 def own_extractor(path: str, request: ModelRequest) -> ImportedModel:
-    """Return the factory of a network that turns rows into vectors of any length, tried on rows of the right shape.
+    """Return the factory of a network that maps rows to vectors of any length, after a trial run on dummy rows.
 
     Args:
         path: `package.module:factory`, the value of `federation.embedding`.
-        request: What rows are.
+        request: Shape and kind of the rows.
 
     Raises:
         ConfigurationError: If it can't be imported or built, or does not work on such rows.
     """
-    return _tried("federation.embedding", path, request, trains=False)
+    return _checked_factory("federation.embedding", path, request, trains=False)
 
 
-def _tried(key: str, path: str, request: ModelRequest, trains: bool) -> ImportedModel:
+def _checked_factory(key: str, path: str, request: ModelRequest, trains: bool) -> ImportedModel:
     subject = f"{key}={path}"
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
         raise ConfigurationError(
@@ -96,25 +95,29 @@ def _module_of(path: str, subject: str) -> ModuleType:
 
 
 def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., Any]:
-    found: Any = getattr(module, name_in(path), None)
-    factory = found
+    named_object: Any = getattr(module, name_in(path), None)
+    factory = named_object
     while isinstance(factory, partial):
         factory = factory.func
     if inspect.isclass(factory) and issubclass(factory, nn.Module):
-        return found  # type: ignore[no-any-return]
+        return named_object  # type: ignore[no-any-return]
     if inspect.isfunction(factory):
         _check_returned(factory, subject)
-        return found  # type: ignore[no-any-return]
+        return named_object  # type: ignore[no-any-return]
     where = getattr(module, "__file__", None) or "a package without a file"
-    what = f"a ready {type(found).__name__}" if hasattr(found, "state_dict") else f"{type(found).__name__} {found!r}"
-    got = f"nothing of that name in {where}" if found is None else what
+    description = (
+        f"a ready {type(named_object).__name__}"
+        if hasattr(named_object, "state_dict")
+        else f"{type(named_object).__name__} {named_object!r}"
+    )
+    got = f"nothing of that name in {where}" if named_object is None else description
     raise ConfigurationError(
         Fault(subject, "name a subclass of torch.nn.Module or a function that returns a module", got)
     )
 
 
 def _check_returned(function: FunctionType, subject: str) -> None:
-    """Refuse a function that says it returns something else, or one of others that does not say it returns a module."""
+    """Check that a function is annotated to return a module, or has no annotation and is user code."""
     try:
         returned = typing.get_type_hints(function).get("return")
     except Exception:  # names that are there for a type checker alone
@@ -162,17 +165,17 @@ def _arguments(factory: Callable[..., Any], request: ModelRequest, subject: str)
 
 
 def _folders(module: ModuleType) -> tuple[str, ...]:
-    """Return where the module was found and where the user works; what is with this program is found anyway."""
+    """Return the module's import folder and the working directory."""
     top = sys.modules[module.__name__.partition(".")[0]]
-    places = [Path(place).parent for place in getattr(top, "__path__", ())]
-    if not places and getattr(top, "__file__", None):
-        places = [Path(str(top.__file__)).parent]
-    folders = [str(place.absolute()) for place in [*places, Path.cwd()]]
+    locations = [Path(location).parent for location in getattr(top, "__path__", ())]
+    if not locations and getattr(top, "__file__", None):
+        locations = [Path(str(top.__file__)).parent]
+    folders = [str(location.absolute()) for location in [*locations, Path.cwd()]]
     return tuple(dict.fromkeys(folders))
 
 
 def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) -> None:
-    """Build a module, train it for a step and evaluate it."""
+    """Check that a module can be built, trained for a step and evaluated."""
     module, watch = _module(factory, subject)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigurationError(Fault(subject, "have trainable parameters", "none"))
@@ -192,7 +195,7 @@ def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) ->
 
 
 def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str) -> None:
-    """Build a network that turns rows into vectors and evaluate it."""
+    """Check that a network that maps rows to vectors can be built and evaluated."""
     module, watch = _module(factory, subject)
     for num_rows in (NUM_ROWS, 1):
         outputs = _evaluated(module, _empty_rows(request)[:num_rows], watch, subject)
@@ -201,13 +204,13 @@ def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str
                 Fault(
                     subject,
                     f"return one vector a row, shape ({num_rows}, length)",
-                    f"{_what(outputs)}{watch.last_layer()}",
+                    f"{_output_text(outputs)}{watch.last_layer()}",
                 )
             )
 
 
 def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatch]:
-    """Return the module as the engine holds it, its layers watched."""
+    """Return the module in the form that the engine uses, with a watch on its layers."""
     module = _built(factory, subject)
     _check_tensors(module, subject)
     vector = FlatModel(module).vector
@@ -263,12 +266,12 @@ def _check_tensors(module: nn.Module, subject: str) -> None:
 
 
 def _is_counter(name: str, tensor: Tensor, module: nn.Module) -> bool:
-    """Whether it is a buffer of whole numbers, such as batch norm's count of batches."""
+    """Return whether it is an integer buffer, such as batch normalization's count of batches."""
     return name not in dict(module.named_parameters()) and not tensor.is_floating_point() and not tensor.is_complex()
 
 
 def _empty_rows(request: ModelRequest) -> Tensor:
-    """Return rows of zeros; of tokens, one row of the largest."""
+    """Return one row of zeros and one of the largest token (zeros if rows are no tokens)."""
     rows = torch.zeros(NUM_ROWS, *request.feature_shape)
     rows[1] = max(0, request.vocabulary_size - 1)
     return rows
@@ -281,22 +284,22 @@ def _check_logits(subject: str, outputs: Any, expected: tuple[int, int], watch: 
         Fault(
             subject,
             f"return one float32 number a row and class, shape {expected}",
-            f"{_what(outputs)}{watch.last_layer()}",
+            f"{_output_text(outputs)}{watch.last_layer()}",
         )
     )
 
 
-def _what(outputs: Any) -> str:
+def _output_text(outputs: Any) -> str:
     if isinstance(outputs, Tensor):
         return f"shape {tuple(outputs.shape)} of {outputs.dtype}"
     return type(outputs).__name__
 
 
 class _LayerWatch:
-    """Knows which layer is at work.
+    """Tracks which layer is running.
 
     Args:
-        module: Whose layers are watched from now on.
+        module: Module whose layers are tracked.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -322,7 +325,7 @@ class _LayerWatch:
         return hook
 
     def where(self) -> str:
-        """Return which layer has not ended, with what it was given, or nothing."""
+        """Return the running layer with its input shapes, or an empty string."""
         if not self._running:
             return ""
         label, inputs = self._running[-1]
@@ -330,7 +333,7 @@ class _LayerWatch:
         return f"{label}, given {' and '.join(shapes) or 'no tensor'}, raises "
 
     def last_layer(self) -> str:
-        """Return which layer ended last, as the end of a sentence, or nothing."""
+        """Return the layer that ended last, as the end of a sentence, or an empty string."""
         return f"; {self._last} came last" if self._last else ""
 
 
@@ -339,8 +342,10 @@ def _named_failure(subject: str, rows: Tensor, watch: _LayerWatch) -> Iterator[N
     try:
         yield
     except (Exception, SystemExit) as error:  # a user's layer may raise anything
-        what = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of shape {tuple(rows.shape[1:])}"
-        raise ConfigurationError(Fault(subject, f"work on {what}", f"{watch.where()}{_in_a_line(error)}")) from error
+        rows_text = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of shape {tuple(rows.shape[1:])}"
+        raise ConfigurationError(
+            Fault(subject, f"work on {rows_text}", f"{watch.where()}{_in_a_line(error)}")
+        ) from error
 
 
 def _in_a_line(error: BaseException) -> str:

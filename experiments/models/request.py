@@ -1,10 +1,6 @@
-"""Requests for models and their settings.
+"""Requests for models: model settings, the facts that determine the layers, and models found by import path.
 
-What a model is built for: the shape of a row, the number of classes and the user's choices.
-
-What a user may set about the model.
-
-A model that is found by its import path wherever it is built; so who only names it need not import torch.
+An `ImportedModel` only names its factory, so that it can be handled without importing PyTorch.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ ActivationName = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "s
 
 
 class ModelSettings(BaseModel):
-    """The model that every client trains. What is left out is the model's own choice; `docs/models.md` lists it."""
+    """The model that every client trains. Unset values take the defaults of the model, listed in `docs/models.md`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -72,18 +68,18 @@ IMAGE_AXES = 3
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """The facts that fix a model's layers.
+    """The facts that determine a model's layers.
 
     Attributes:
         feature_shape: Shape of one row, such as `(64,)`.
-        num_classes: Number of classes, which is that of outputs; 1 where a quantity is predicted.
-        settings: The user's choices.
-        data_kind: What a row is.
+        num_classes: Number of classes, which is the number of outputs; 1 for regression.
+        settings: The user's settings.
+        data_kind: Kind of a row.
         vocabulary_size: For tokens: one more than the largest; else 0.
-        predicts_quantity: Whether the one output is a quantity.
+        predicts_quantity: Whether the model is a regression model with one output.
 
     Raises:
-        DataError: If a row holds nothing, or there are fewer than two classes.
+        DataError: If a row is empty, or there are fewer than two classes.
     """
 
     feature_shape: tuple[int, ...]
@@ -101,23 +97,25 @@ class ModelRequest:
 
     @property
     def num_features(self) -> int:
-        """Numbers in one row."""
+        """Number of values in one row."""
         return prod(self.feature_shape)
 
     def check(self, kind: str, reads: Collection[str] = (), data_kinds: Collection[DataKind] = NUMBERS) -> None:
-        """Check that a model can work with such rows, and that nothing is set that it would not read.
+        """Check that a model supports such rows and all settings that are set.
 
         Args:
-            kind: Of the model.
-            reads: The settings that it reads.
-            data_kinds: What its rows may be.
+            kind: Kind of the model.
+            reads: Settings that the model supports.
+            data_kinds: Kinds of rows that the model supports.
 
         Raises:
-            ConfigurationError: If something else is set.
+            ConfigurationError: If an unsupported setting is set.
             DataError: If rows are of another kind.
         """
-        given = {name: value for name, value in self.settings if name not in {"kind", *reads} and value is not None}
-        if given:
+        unsupported = {
+            name: value for name, value in self.settings if name not in {"kind", *reads} and value is not None
+        }
+        if unsupported:
             raise ConfigurationError(
                 [
                     Fault(
@@ -125,7 +123,7 @@ class ModelRequest:
                         f"be left out with model.kind={kind}, which does not read it",
                         list(value) if isinstance(value, tuple) else value,
                     )
-                    for name, value in given.items()
+                    for name, value in unsupported.items()
                 ]
             )
         if self.data_kind not in data_kinds:
@@ -142,9 +140,9 @@ class ModelRequest:
         """Return `(channels, height, width)` of the rows.
 
         Args:
-            kind: Of the model, for messages.
-            smallest: Fewest pixels a side.
-            reason: What happens to smaller ones, for messages.
+            kind: Kind of the model, for messages.
+            smallest: Minimum number of pixels per side.
+            reason: Why smaller images are not supported, for messages.
 
         Raises:
             DataError: If rows are no images, or too small.
@@ -162,14 +160,14 @@ class ModelRequest:
         return channels, height, width
 
     def hidden(self, *usual: int) -> tuple[int, ...]:
-        """Return the widths of the hidden layers: those asked for, else the usual ones."""
+        """Return the configured widths of the hidden layers, or else `usual`."""
         return usual if self.settings.hidden is None else self.settings.hidden
 
     def one_hidden(self, kind: str, usual: int) -> int:
-        """Return the width of the only hidden layer of a model.
+        """Return the width of a model's only hidden layer.
 
         Raises:
-            ConfigurationError: If several are asked for.
+            ConfigurationError: If several are configured.
         """
         widths = self.hidden(usual)
         if len(widths) != 1:
@@ -177,10 +175,10 @@ class ModelRequest:
         return widths[0]
 
     def norm(self, kind: str, *allowed: NormName) -> NormName:
-        """Return the normalisation asked for, else the first of those that a model knows.
+        """Return the configured normalization, or else the first allowed one.
 
         Raises:
-            ConfigurationError: If it does not know it.
+            ConfigurationError: If it is not allowed.
         """
         norm = self.settings.norm or allowed[0]
         if norm not in allowed:
@@ -194,13 +192,13 @@ ModelBuilder = Callable[[ModelRequest], ModelFactory]
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """Factory of a module, picklable. Its `str` is its name.
+    """A picklable module factory. Its `str` is its name.
 
     Attributes:
-        name: For people.
+        name: Display name.
         path: `package.module:factory`.
-        arguments: Names and values that the factory is called with.
-        folders: Put last on the import path of the process that builds the module.
+        arguments: Names and values of the factory's arguments.
+        folders: Appended to the import path of the process that builds the module.
     """
 
     name: str
@@ -212,24 +210,24 @@ class ImportedModel:
         return self.name
 
     def __call__(self) -> nn.Module:
-        """Build the module from torch's current random state."""
+        """Return the module, initialized from PyTorch's current random state."""
         module: nn.Module = getattr(imported(self.path, self.folders), name_in(self.path))(**dict(self.arguments))
         return module
 
 
 def is_import_path(kind: str) -> bool:
-    """Whether it has the form `package.module:factory`."""
+    """Return whether it has the form `package.module:factory`."""
     module, _, name = kind.partition(":")
     return name.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def name_in(path: str) -> str:
-    """Return the name that an import path gives in its module."""
+    """Return the name of the factory in an import path."""
     return path.partition(":")[2]
 
 
 def imported(path: str, folders: Sequence[str]) -> ModuleType:
-    """Import the module; the first time, when it may draw numbers, leaves torch's random state as any later time."""
+    """Return the module; importing it leaves PyTorch's random state unchanged, even if it draws numbers."""
     import torch
 
     for folder in folders:

@@ -1,8 +1,7 @@
-"""The table of models: a new one is its layers in `networks`, a function that reads the request, and one line here.
+"""Table of models by kind, and the choice of the embedding network that detectors use.
 
-Layers are named by their import path, so that a model can be checked and sent without torch.
-
-What detectors compare in place of a row, by the user's choice.
+A new model needs layers in `networks`, a builder function that reads the request, and an entry in `MODELS`. Layers are
+named by their import path, so that a model can be checked and sent without PyTorch.
 """
 
 from __future__ import annotations
@@ -37,95 +36,97 @@ def _network(name: str, path: str, **arguments: Any) -> ImportedModel:
 
 
 def _dense_net(request: ModelRequest, hidden: tuple[int, ...], batch_norm: bool = False) -> ImportedModel:
-    """Return a net with these hidden widths, between the features and the classes of the request."""
+    """Return a network with these hidden widths between the features and the classes of the request."""
     widths = (request.num_features, *hidden, request.num_classes)
-    chosen = _activation(request)
+    options = _activation(request)
     if request.settings.dropout:
-        chosen["dropout"] = request.settings.dropout
+        options["dropout"] = request.settings.dropout
     kind, normalised = "dense" if hidden else "linear", {"batch norm": ""} if batch_norm else {}
-    name = f"{kind} {'-'.join(map(str, widths))}{_with({**normalised, **chosen})}"
+    name = f"{kind} {'-'.join(map(str, widths))}{_name_suffix({**normalised, **options})}"
     flatten = len(request.feature_shape) > 1
-    return _network(name, "dense_net", widths=widths, flatten=flatten, batch_norm=batch_norm, **chosen)
+    return _network(name, "dense_net", widths=widths, flatten=flatten, batch_norm=batch_norm, **options)
 
 
 def _activation(request: ModelRequest) -> dict[str, Any]:
-    """Return the activation as an argument; none where it is the usual one, so that such a model is named as ever."""
+    """Return the activation as an argument; empty for the default, so that the name of the model omits it."""
     return {} if request.settings.activation in (None, "relu") else {"activation": request.settings.activation}
 
 
-def _with(chosen: Mapping[str, Any]) -> str:
-    """Return what a name says of such choices, such as ` with batch norm, dropout 0.5`."""
+def _name_suffix(chosen: Mapping[str, Any]) -> str:
+    """Return the choices as a suffix of the name, such as ` with batch norm, dropout 0.5`."""
     return " with " + ", ".join(f"{key} {value}".rstrip() for key, value in chosen.items()) if chosen else ""
 
 
 def linear(request: ModelRequest) -> ImportedModel:
-    """Multinomial logistic regression: one fully connected layer, logits at the end."""
+    """Return multinomial logistic regression: one fully connected layer."""
     request.check("linear")
     return _dense_net(request, ())
 
 
 def dense(request: ModelRequest) -> ImportedModel:
-    """A dense net; a row of more than one axis, such as an image, is flattened first."""
+    """Return a dense network; rows of more than one axis, such as images, are flattened first."""
     request.check("dense", reads=("hidden", "norm", "activation", "dropout"))
     return _dense_net(request, request.hidden(64, 32), request.norm("dense", "none", "batch") == "batch")
 
 
 def dense_large(request: ModelRequest) -> ImportedModel:
-    """The net 1024-512-256-128-64 with batch normalisation."""
+    """Return the network 1024-512-256-128-64 with batch normalization."""
     request.check("dense_large", reads=("activation", "dropout"))
     return _dense_net(request, (1024, 512, 256, 128, 64), batch_norm=True)
 
 
 def dqn(request: ModelRequest) -> ImportedModel:
-    """The value network of deep Q-learning on a few numbers, such as CartPole's four: one value an action.
+    """Return the value network of deep Q-learning on low-dimensional states, such as CartPole's: one value per action.
 
-    V. Mnih et al. Human-level control through deep reinforcement learning. Nature 518, 2015. There convolutions read
-    the screen; here two hidden layers of 64 read the state itself. `num_classes` is the number of actions.
+    V. Mnih et al. Human-level control through deep reinforcement learning. Nature 518, 2015. Deviation: two hidden
+    layers of 64 on the state itself in place of convolutions on the screen. `num_classes` is the number of actions.
     """
     request.check("dqn", reads=("hidden", "activation"))
     return _dense_net(request, request.hidden(64, 64))
 
 
 def embedding_classifier(request: ModelRequest) -> ImportedModel:
-    """A classifier on top of precomputed embeddings: linear, or with hidden layers if they are asked for.
+    """Return a classifier on precomputed embeddings: linear, or with hidden layers if configured.
 
-    The embeddings are those of a pre-trained network that stays as it is, such as one sentence vector a text:
-    N. Reimers, I. Gurevych. Sentence-BERT: sentence embeddings using Siamese BERT-networks. EMNLP 2019, where logistic
-    regression on top is the usual probe. Only the classifier is trained, and sent.
+    The embeddings come from a frozen pretrained network, such as one sentence vector per text: N. Reimers, I. Gurevych.
+    Sentence-BERT: sentence embeddings using Siamese BERT-networks. EMNLP 2019, where logistic regression is the usual
+    probe. Only the classifier is trained and sent.
     """
     request.check("embedding_classifier", reads=("hidden",), data_kinds=("embedding", "table"))
     return _dense_net(request, request.hidden())
 
 
 def lenet(request: ModelRequest) -> ImportedModel:
-    """LeNet-5 for images of any number of channels: two convolutions with pooling, three dense layers.
+    """Return LeNet-5 for images of any number of channels: two convolutions with pooling, three dense layers.
 
     Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to document recognition. Proceedings of
-    the IEEE 86(11), 1998. As usual today with ReLU and maximum pooling, and without the original's partial connections.
+    the IEEE 86(11), 1998. Deviation, as is common: ReLU, max pooling, and no partial connections.
     """
     request.check("lenet", reads=("activation",))
     reason = ", as its second pooling has nothing left of fewer"
     shape = request.image_shape("lenet", LENET_SMALLEST_SIDE, reason)
-    chosen = _activation(request)
-    return _network(f"lenet{_with(chosen)}", "lenet", image_shape=shape, num_classes=request.num_classes, **chosen)
+    options = _activation(request)
+    return _network(
+        f"lenet{_name_suffix(options)}", "lenet", image_shape=shape, num_classes=request.num_classes, **options
+    )
 
 
 def cnn2(request: ModelRequest) -> ImportedModel:
-    """Two convolutions and two dense layers: the convolution net of federated averaging.
+    """Return the convolutional network of the FedAvg paper: two convolutions and two dense layers.
 
     B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-efficient learning of deep networks
-    from decentralized data. AISTATS 2017, section 3: two 5 x 5 convolutions of 32 and 64 channels, each with maximum
-    pooling by two, 512 units, ReLU; 1,663,370 parameters on 28 x 28 pixels and ten classes.
+    from decentralized data. AISTATS 2017, section 3: two 5 x 5 convolutions of 32 and 64 channels, each with 2 x 2 max
+    pooling, 512 units, ReLU; 1,663,370 parameters on 28 x 28 pixels and ten classes.
     """
     return _pooled_convolutions(request, "cnn2", ((32,), (64,)), kernel=5)
 
 
 def cnn4(request: ModelRequest) -> ImportedModel:
-    """Four convolutions and two dense layers: two pairs of small convolutions, each pair followed by a pooling.
+    """Return two pairs of small convolutions, each pair followed by pooling, and two dense layers.
 
     Pairs of 3 x 3 convolutions in place of one larger: K. Simonyan, A. Zisserman. Very deep convolutional networks for
-    large-scale image recognition. ICLR 2015. Here the first two blocks only, of 32 and 64 channels, and 512 units, the
-    usual size for CIFAR-10; without dropout.
+    large-scale image recognition. ICLR 2015. Deviation: only the first two blocks, of 32 and 64 channels, and 512
+    units, the usual size for CIFAR-10; no dropout.
     """
     return _pooled_convolutions(request, "cnn4", ((32, 32), (64, 64)), kernel=3)
 
@@ -135,24 +136,24 @@ def _pooled_convolutions(
 ) -> ImportedModel:
     request.check(kind, reads=("hidden", "activation"))
     shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling has nothing left of fewer")
-    chosen = _activation(request)
+    options = _activation(request)
     return _network(
-        f"{kind}{_with(chosen)}",
+        f"{kind}{_name_suffix(options)}",
         "pooled_convolutions",
         image_shape=shape,
         blocks=blocks,
         kernel=kernel,
         hidden=request.one_hidden(kind, 512),
         num_classes=request.num_classes,
-        **chosen,
+        **options,
     )
 
 
 def resnet18(request: ModelRequest) -> ImportedModel:
-    """ResNet-18 for small images; `hidden` are the channels of its four stages.
+    """Return ResNet-18 for small images; `hidden` are the channels of its four stages.
 
-    Group normalisation is the default, as batch statistics of clients with different labels disagree: K. Hsieh,
-    A. Phanishayee, O. Mutlu, P. Gibbons. The non-IID data quagmire of decentralized machine learning. ICML 2020.
+    Group normalization is the default, as batch statistics differ between clients with different labels: K. Hsieh, A.
+    Phanishayee, O. Mutlu, P. Gibbons. The non-IID data quagmire of decentralized machine learning. ICML 2020.
     """
     request.check("resnet18", reads=("hidden", "norm"))
     channels, _, _ = request.image_shape("resnet18", 1)
@@ -168,9 +169,9 @@ def resnet18(request: ModelRequest) -> ImportedModel:
                 list(widths),
             )
         )
-    thinner = "" if widths == RESNET_WIDTHS else f" of {'-'.join(map(str, widths))} channels"
+    channels_suffix = "" if widths == RESNET_WIDTHS else f" of {'-'.join(map(str, widths))} channels"
     return _network(
-        f"resnet18{thinner} with {norm} norm",
+        f"resnet18{channels_suffix} with {norm} norm",
         "ResidualNet",
         channels=channels,
         num_classes=request.num_classes,
@@ -180,7 +181,7 @@ def resnet18(request: ModelRequest) -> ImportedModel:
 
 
 def embedding_bag(request: ModelRequest) -> ImportedModel:
-    """A bag of embeddings: each text is the sum of its words' learned vectors."""
+    """Return an embedding bag: each text is the scaled sum of its words' learned vectors."""
     request.check("embedding_bag", reads=("embedding_size",), data_kinds=TOKENS)
     embedding_size = request.settings.embedding_size or 32
     return _network(
@@ -193,7 +194,7 @@ def embedding_bag(request: ModelRequest) -> ImportedModel:
 
 
 def textcnn(request: ModelRequest) -> ImportedModel:
-    """TextCNN: convolutions over a text's words; `hidden` is the number of feature maps of each width."""
+    """Return TextCNN; `hidden` is the number of feature maps per kernel width."""
     request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=TOKENS)
     maps, dropout = request.one_hidden("textcnn", 100), request.settings.dropout
     return _network(
@@ -208,7 +209,7 @@ def textcnn(request: ModelRequest) -> ImportedModel:
 
 
 def char_lstm(request: ModelRequest) -> ImportedModel:
-    """The next character of a text, by an LSTM; `hidden` are the units of each LSTM layer."""
+    """Return a next-character LSTM; `hidden` are the units of each LSTM layer."""
     request.check("char_lstm", reads=("hidden", "embedding_size"), data_kinds=TOKENS)
     embedding_size, widths = request.settings.embedding_size or 8, request.hidden(256, 256)
     return _network(
@@ -222,15 +223,15 @@ def char_lstm(request: ModelRequest) -> ImportedModel:
 
 
 def automatic(request: ModelRequest) -> ModelFactory:
-    """The model that suits the rows."""
+    """Return the default model for the rows."""
     return MODELS[automatic_kind(request)](request)
 
 
 def automatic_kind(request: ModelRequest) -> str:
-    """Return the kind of model that suits rows of this kind and shape.
+    """Return the default kind of model for rows of this kind and shape.
 
-    Images from 16 pixels a side: lenet; from 4: cnn2. Tokens whose classes are the tokens themselves, as where
-    the next character is to be told: char_lstm; other tokens: embedding_bag. Embeddings: embedding_classifier. Else:
+    Images of at least 16 pixels a side: lenet; of at least 4: cnn2. Tokens whose classes are the tokens themselves, as
+    in next-character prediction: char_lstm; other tokens: embedding_bag. Embeddings: embedding_classifier. Otherwise:
     dense.
     """
     shape = request.feature_shape
@@ -240,8 +241,8 @@ def automatic_kind(request: ModelRequest) -> str:
         case "tokens":
             # Few tokens, and classes for at least half of them: a rare character may never be a label.
             is_characters = request.vocabulary_size <= MOST_CHARACTERS
-            tells_next = is_characters and 2 * request.num_classes >= request.vocabulary_size
-            return "char_lstm" if tells_next else "embedding_bag"
+            predicts_next_token = is_characters and 2 * request.num_classes >= request.vocabulary_size
+            return "char_lstm" if predicts_next_token else "embedding_bag"
         case "embedding":
             return "embedding_classifier"
     return "dense"
@@ -266,19 +267,19 @@ MODELS: Mapping[str, ModelBuilder] = {
 
 
 def model_fault(kind: str) -> str | None:
-    """Return what is wrong with the name of a model, or None."""
+    """Return why a model kind is invalid, or None."""
     if kind in MODELS or is_import_path(kind):
         return None
-    meant = did_you_mean(kind, MODELS)
-    return f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {kind!r}{meant}"
+    suggestion = did_you_mean(kind, MODELS)
+    return f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {kind!r}{suggestion}"
 
 
 def build_model(request: ModelRequest) -> ModelFactory:
-    """Return the factory of the model that the settings name, a picklable value whose `str` is its name.
+    """Return the model factory for the settings, a picklable value whose `str` is its name.
 
     Raises:
-        ConfigurationError: If there is no such model, a setting does not go with it, or it does not work.
-        DataError: If it does not fit the data.
+        ConfigurationError: If the kind is unknown, a setting does not apply to it, or the model does not work.
+        DataError: If the model does not fit the data.
     """
     kind = request.settings.kind
     if fault := model_fault(kind):
@@ -295,15 +296,15 @@ EMBEDDED_KINDS = ("image", "tokens")
 
 
 def embedding_source(choice: str, request: ModelRequest, model: ModelFactory) -> EmbeddingSource | None:
-    """Return the network whose view of rows detectors compare, or None to compare the features.
+    """Return the network whose embeddings of rows detectors compare, or None to compare the features.
 
     Args:
-        choice: `auto`, `features`, or `package.module:factory` of a network that turns rows into vectors.
-        request: What the task's model was built for.
+        choice: `auto`, `features`, or `package.module:factory` of a network that maps rows to vectors.
+        request: Request from which the task's model was built.
         model: The task's model.
 
     Raises:
-        ConfigurationError: If the user's network can't be used, or there is no such choice.
+        ConfigurationError: If the custom network can't be used, or the choice is unknown.
     """
     if choice == "features" or (choice == "auto" and request.data_kind not in EMBEDDED_KINDS):
         return None

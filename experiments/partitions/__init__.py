@@ -1,1 +1,1 @@
-"""How rows are dealt to clients; `table` lists all kinds."""
+"""Partitions of rows over clients; `table` registers all kinds."""

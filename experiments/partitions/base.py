@@ -1,14 +1,7 @@
-"""What a partitioner is given and returns, and helpers that partitioners share.
+"""Partitioner interface: settings, request and result, and helpers shared by partitioners.
 
-What a partitioner is given and what it returns.
-
-What a user may set about how rows are dealt.
-
-Shares of a whole: drawn from a Dirichlet distribution, and turned into whole rows.
-
-Repair of clients that a draw left with too few rows: the largest clients give some of theirs.
-
-Features as a table of numbers, and how much its columns vary in the data's own unit.
+The helpers draw shares and round them to whole rows, move rows to clients below the minimum size, and return features
+as columns with their variances in the data's original unit.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ Quantity = Annotated[int, Field(ge=1)]
 
 
 class PartitionSettings(BaseModel):
-    """How rows are dealt to clients. A kind reads the fields that the table of partitions lists for it."""
+    """Settings of a partition. A kind reads the fields listed for it in the table of partitions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -111,12 +104,12 @@ def _is_count(cell: Any) -> bool:
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """Dealt rows.
+    """A partition, with facts to record.
 
     Attributes:
-        partition: The rows of each client.
-        facts: What is worth recording about how it came about.
-        affected_clients: Clients that a published deal makes different from the others, ascending.
+        partition: Rows of each client.
+        facts: Facts to record about how it was created.
+        affected_clients: For published scenarios, the clients that differ from the others, ascending.
     """
 
     partition: Partition
@@ -126,17 +119,17 @@ class PartitionResult:
 
 @dataclass(frozen=True)
 class PartitionRequest:
-    """The rows to deal and the user's choices.
+    """Rows to partition and the user's settings.
 
     Attributes:
         labels: int64 in `[0, num_classes)`, shape `(num_rows,)`.
-        num_clients: Clients wanted, >= 1; None where the data fix it.
+        num_clients: Number of clients, >= 1; None if the data determine it.
         generator: The only source of randomness.
-        settings: The user's choices.
-        features: float32, shape `(num_rows, *feature_shape)`; None where the data have none.
+        settings: User settings.
+        features: float32, shape `(num_rows, *feature_shape)`; None if the data have none.
         deviations: Each column's standard deviation before standardisation, shape `(num_columns,)`, or None.
-        client_ids: The natural client of each row, or None.
-        data_kind: What a row is.
+        client_ids: Natural client of each row, or None.
+        data_kind: Type of a row.
     """
 
     labels: IntArray
@@ -157,7 +150,7 @@ class PartitionRequest:
         """Return the number of clients, checked against the number of rows.
 
         Raises:
-            DataError: If some client would have to stay without a row, or no number was given.
+            DataError: If some client would have no row, or the number is not set.
         """
         if self.num_clients is None:
             raise DataError(Fault("federation.num_clients", "be given for this partition", "nothing"))
@@ -172,10 +165,10 @@ class PartitionRequest:
         return self.num_clients
 
     def require_min_size(self) -> int:
-        """Return the fewest rows that a client may have, checked against the number of rows.
+        """Return the minimum number of rows per client, checked against the number of rows.
 
         Raises:
-            DataError: If there are too few rows to give every client as many.
+            DataError: If there are too few rows for every client.
         """
         num_clients, num_rows, min_size = self.require_num_clients(), len(self.labels), self.settings.min_size
         if num_clients * min_size > num_rows:
@@ -190,12 +183,12 @@ class PartitionRequest:
         return min_size
 
     def deal_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> PartitionResult:
-        """Return the deal in which each row goes to its owner, the rows of a client in random order.
+        """Return the partition that assigns each row to its owner, with each client's rows in random order.
 
         Args:
-            owners: The client of each row, shape `(num_rows,)`; -1 for a row that nobody gets.
-            num_clients: Number of clients, of whom one may own nothing; None for as many as are wanted.
-            facts: For the record.
+            owners: Client of each row, shape `(num_rows,)`; -1 for an unused row.
+            num_clients: Number of clients, some of which may have no rows; None for the requested number.
+            facts: Facts to record.
         """
         num_clients = num_clients or self.require_num_clients()
         shuffled = self.generator.permutation(len(owners))
@@ -206,19 +199,19 @@ class PartitionRequest:
         return PartitionResult(Partition(rows=rows.astype(np.int64), offsets=offsets), facts)
 
     def deal_counts(self, counts: IntArray, **facts: Any) -> PartitionResult:
-        """Return the deal in which client k has `counts[k, y]` rows of class y, drawn at random.
+        """Return the partition in which client k has `counts[k, y]` random rows of class y.
 
         Args:
-            counts: Shape `(num_clients, num_classes)`; no class is dealt more often than it has rows.
-            facts: For the record.
+            counts: Shape `(num_clients, num_classes)`; no class exceeds its number of rows.
+            facts: Facts to record.
         """
         owners = np.full(len(self.labels), -1, dtype=np.int64)
         clients = np.arange(len(counts))
         for label in range(counts.shape[1]):
             rows = self.generator.permutation(np.flatnonzero(self.labels == label))
-            dealt = np.repeat(clients, counts[:, label])
-            assert len(dealt) <= len(rows)
-            owners[rows[: len(dealt)]] = dealt
+            row_owners = np.repeat(clients, counts[:, label])
+            assert len(row_owners) <= len(rows)
+            owners[rows[: len(row_owners)]] = row_owners
         return self.deal_owners(owners, len(counts), **facts)
 
 
@@ -228,13 +221,13 @@ Partitioner = Callable[[PartitionRequest], PartitionResult]
 
 @dataclass(frozen=True)
 class PartitionKind:
-    """A member of the table of partitions.
+    """Entry of the table of partitions.
 
     Attributes:
-        deal: Deals the rows.
-        reads: The fields of `PartitionSettings` that it reads; any other must keep its default.
-        fixes_num_clients: Whether the number of clients follows from data or settings and may be left out.
-        repeats_rows: Whether a row may go to several clients.
+        deal: Partitions the rows.
+        reads: Fields of `PartitionSettings` that it reads; all others must keep their defaults.
+        fixes_num_clients: Whether data or settings determine the number of clients, which may then be omitted.
+        repeats_rows: Whether a row may be assigned to several clients.
     """
 
     deal: Partitioner
@@ -250,7 +243,7 @@ FloatVector = npt.NDArray[np.float64]
 def dirichlet_shares(alpha: float, num_parts: int, generator: np.random.Generator) -> FloatVector:
     """Draw shares from a symmetric Dirichlet(α), shape `(num_parts,)`.
 
-    Where α is too small for floating point, the result is its limit: one part, drawn uniformly, is the whole.
+    If α is too small for floating point, the result is its limit: a single part, drawn uniformly, has the whole share.
     """
     shares: FloatVector = generator.dirichlet(np.full(num_parts, alpha))
     if np.isfinite(shares).all() and shares.sum() > 0.5:
@@ -261,12 +254,12 @@ def dirichlet_shares(alpha: float, num_parts: int, generator: np.random.Generato
 
 
 def whole_rows(shares: FloatVector, num_rows: int, generator: np.random.Generator) -> IntArray:
-    """Round `shares * num_rows` to whole numbers that add up to `num_rows`, by the largest remainder.
+    """Round `shares * num_rows` to integers that sum to `num_rows`, by the largest-remainder method.
 
     Args:
-        shares: At least 0, with the sum 1, shape `(num_parts,)`.
-        num_rows: What is shared.
-        generator: Decides between equal remainders.
+        shares: Non-negative, summing to 1, shape `(num_parts,)`.
+        num_rows: Total to distribute.
+        generator: Breaks ties between equal remainders.
     """
     expected = shares * num_rows
     # The tolerance keeps a product such as 0.7 * 10 = 6.999… from losing a row.
@@ -279,30 +272,30 @@ def whole_rows(shares: FloatVector, num_rows: int, generator: np.random.Generato
 
 
 def fill_up(owners: IntArray, num_clients: int, min_size: int, generator: np.random.Generator) -> int:
-    """Change `owners` in place until every client has `min_size` rows; return how many rows moved.
+    """Change `owners` in place until every client has `min_size` rows; return the number of moved rows.
 
-    No more rows move than are missing. Each is drawn at random from whichever client is then the largest.
+    Only as many rows move as are missing. Each is drawn at random from the client that is largest at that point.
 
     Args:
-        owners: The client of each row, shape `(num_rows,)`; every row has one.
+        owners: Client of each row, shape `(num_rows,)`; every row has one.
         num_clients: Number of clients; `num_clients * min_size <= num_rows`.
-        min_size: Fewest rows of a client.
+        min_size: Minimum number of rows per client.
         generator: Draws the rows that move.
     """
     sizes = np.bincount(owners, minlength=num_clients)
-    short = np.flatnonzero(sizes < min_size)
-    if not len(short):
+    small_clients = np.flatnonzero(sizes < min_size)
+    if not len(small_clients):
         return 0
-    held: list[list[int]] = [[] for _ in range(num_clients)]
+    rows_by_client: list[list[int]] = [[] for _ in range(num_clients)]
     for row in generator.permutation(len(owners)):
-        held[owners[row]].append(int(row))
+        rows_by_client[owners[row]].append(int(row))
     largest = [(-int(size), client) for client, size in enumerate(sizes) if size > min_size]
     heapq.heapify(largest)
     num_moved = 0
-    for client in short:
+    for client in small_clients:
         for _ in range(min_size - int(sizes[client])):
             size, donor = heapq.heappop(largest)
-            owners[held[donor].pop()] = client
+            owners[rows_by_client[donor].pop()] = client
             num_moved += 1
             if -size - 1 > min_size:
                 heapq.heappush(largest, (size + 1, donor))
@@ -310,18 +303,18 @@ def fill_up(owners: IntArray, num_clients: int, min_size: int, generator: np.ran
 
 
 def feature_columns(request: PartitionRequest) -> FloatArray:
-    """Return the features, shape `(num_rows, num_columns)`; an image's pixels are its columns.
+    """Return the features, shape `(num_rows, num_columns)`; each pixel of an image is a column.
 
     Raises:
-        DataError: If the rows have no features, or tokens, whose numbers mean nothing as quantities.
+        DataError: If the rows have no features, or hold tokens, which are not quantities.
     """
     if request.features is None or request.data_kind == "tokens":
-        given = "tokens" if request.data_kind == "tokens" else "no features"
+        received = "tokens" if request.data_kind == "tokens" else "no features"
         raise DataError(
             Fault(
                 f"federation.partition.kind={request.settings.kind}",
                 "have features that are quantities",
-                given,
+                received,
                 "partitions by label or at random are possible",
             )
         )
@@ -331,12 +324,12 @@ def feature_columns(request: PartitionRequest) -> FloatArray:
 def raw_variances(request: PartitionRequest, columns: FloatArray, rows: IntArray | None = None) -> FloatVector:
     """Return each column's variance before standardisation, shape `(num_columns,)`.
 
-    Standardisation divides by a column's standard deviation; where that is on record it is multiplied back.
+    Standardisation divides by a column's standard deviation; it is multiplied back if recorded.
 
     Args:
-        request: Gives the deviations.
-        columns: The features as a table.
-        rows: Over these rows; None for all.
+        request: Provides the deviations.
+        columns: Features as a table.
+        rows: Rows over which to compute it; None for all.
     """
     variances = column_variances(columns, rows)
     if request.deviations is None:
@@ -347,7 +340,7 @@ def raw_variances(request: PartitionRequest, columns: FloatArray, rows: IntArray
 
 
 def column_variances(columns: FloatArray, rows: IntArray | None = None) -> FloatVector:
-    """Return each column's variance, in chunks that need no second copy of the table in double precision."""
+    """Return each column's variance, computed in chunks to avoid a double-precision copy of the table."""
     rows = np.arange(len(columns)) if rows is None else rows
     parts = [rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS)]
     means = sum(columns[part].sum(axis=0, dtype=np.float64) for part in parts) / len(rows)

@@ -1,44 +1,38 @@
-"""Published generators: FDS-WGC, SFDL, and blocks sorted by label.
+"""Published generators of label and feature skew: FDS-WGC, SFDL, and sorted blocks.
 
-FDS-WGC: feature distribution skew by Wasserstein-grouped columns.
+`fds_wgc`, feature distribution skew by Wasserstein-grouped columns:
 
-1. Columns are standardised, and the 1-Wasserstein distances between the distributions of every two are measured.
+1. Columns are standardised, and the pairwise 1-Wasserstein distances between their distributions are computed.
 2. Agglomerative clustering groups the columns into as many clusters as there are clients.
 3. Client k gets the rows whose values lie below the 25th or above the 75th percentile of their column, in any column of
-   cluster k (`tail_rule: all`: in all of them).
+cluster k (`tail_rule: all`: in all of them).
 
-So a row may go to several clients, or to none: both numbers are on record (`num_rows_repeated` counts the rows that
-several clients have, `num_rows_dropped` those that nobody has). There must be at least as many columns as clients.
+So a row may be assigned to several clients, or to none: both numbers are on record (`num_rows_repeated` counts the rows
+of several clients, `num_rows_dropped` those of none). There must be at least as many columns as clients. A column with
+fewer than `min_size` rows in its tails, such as a constant or an even split into two values, cannot define a client: it
+is excluded from the clustering, and counted (`num_columns_without_tails`). Reconstructions: "normalised" means zero
+mean and unit variance; average linkage; `any` is the default; clients are numbered by the first column of their
+cluster. Beyond 1,000 rows the distance is computed from 1,000 equally spaced quantiles of each column instead of all
+values.
 
-A column of which fewer than `min_size` rows lie in its tails, such as a constant or an even split into two values, can
-make nobody's data: it is left out of the clustering, and counted (`num_columns_without_tails`).
+`sfdl`, same features, different labels: rows are clustered by their features; within each cluster they are sorted by
+label and cut into equal blocks, block j for client j. So every client has as many rows of each cluster, while labels
+diverge as far as the clusters mix them. That block j goes to client j, so that client 0 has the lowest labels of every
+cluster, is a reconstruction. Clusters are those of k-means on standardised columns. Their number, from 2 to 10, is the
+one with the best sum of ranks by two indices: D. L. Davies and D. W. Bouldin, "A Cluster Separation Measure", IEEE PAMI
+1(2), 1979 (small is good), and T. Caliński and J. Harabasz, "A dendrite method for cluster analysis", Communications in
+Statistics 3(1), 1974 (large is good); ties go to the smaller number. The combination of the two is a reconstruction.
+Clusters are fitted on at most 5,000 random rows, and every row is then assigned to the nearest centre.
 
-Reconstructions: zero mean and unit variance as what "normalised" means; average linkage; any as the default; clients
-numbered by the first column of their cluster. Beyond 1,000 rows the distance is computed from 1,000 equally spaced
-quantiles of each column instead of all values.
+Other sorted blocks: rows are sorted and cut into blocks of equal size, block j for client j:
 
-SFDL: same features, different labels.
+- `lds`, label distribution skew: by label. A reconstruction of a method published by name only.
+- `fds_vop`, feature distribution skew without added noise: ascending by the column with the largest variance
+  before standardisation.
+- `sldf`, same labels, different features: each label's rows by the column with the largest variance among them
+  before standardisation. So the clients' label distributions are almost identical, while their features differ.
 
-The rows are clustered by their features; within each cluster they are sorted by label and cut into equal blocks, block
-j for client j. So every client has as many rows of each cluster, while labels diverge as far as the clusters mix them.
-That block j goes to client j, so that client 0 has the lowest labels of every cluster, is a reconstruction. Rows of
-equal label are in random order. All rows are used; sizes differ by one at most.
-
-Clusters are those of k-means on standardised columns. Their number is the one of 2 to 10 with the best sum of ranks by
-two indices: D. L. Davies and D. W. Bouldin, "A Cluster Separation Measure", IEEE PAMI 1(2), 1979 (small is good), and
-T. Caliński and J. Harabasz, "A dendrite method for cluster analysis", Communications in Statistics 3(1), 1974 (large is
-good); of equals the smaller. How the two are combined is a reconstruction. Clusters are found on 5,000 rows at most,
-drawn at random, and every row then belongs to the nearest centre.
-
-Rows in some order, cut into blocks of equal size, block j for client j. All rows are used.
-
-Sizes differ by one at most; rows that are equal in the order are in random order.
-
-- `lds`, label distribution skew: in the order of the label. A reconstruction of what is published by name.
-- `fds_vop`, feature distribution skew without added noise: ascending by the column whose variance is largest, before
-  standardisation.
-- `sldf`, same labels, different features: each label's rows by the column whose variance among them is largest, before
-  standardisation. So the clients' label distributions are almost identical, while their features differ.
+In all sorted blocks, all rows are used, sizes differ by one at most, and rows with equal keys are in random order.
 """
 
 from __future__ import annotations
@@ -67,7 +61,7 @@ TAILS = (25, 75)
 
 
 def fds_wgc(request: PartitionRequest) -> PartitionResult:
-    """Deal the tails of clusters of columns.
+    """Partition rows by the tails of clusters of columns.
 
     Raises:
         DataError: If there are fewer columns than clients, no features, or a cluster gives a client fewer than
@@ -91,11 +85,13 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
                 num_clients,
             )
         )
-    numbers = np.flatnonzero(usable)
-    clusters = _column_clusters(quantiles[numbers], num_clients)
-    members = [numbers[clusters == cluster] for cluster in range(num_clients)]
-    chosen = np.stack([_in_tails(columns, tails, member, request.settings.tail_rule == "all") for member in members])
-    sizes = chosen.sum(axis=1)
+    usable_columns = np.flatnonzero(usable)
+    clusters = _column_clusters(quantiles[usable_columns], num_clients)
+    columns_by_client = [usable_columns[clusters == cluster] for cluster in range(num_clients)]
+    is_assigned = np.stack(
+        [_in_tails(columns, tails, member, request.settings.tail_rule == "all") for member in columns_by_client]
+    )
+    sizes = is_assigned.sum(axis=1)
     if sizes.min() < min_size:
         client = int(sizes.argmin())
         raise DataError(
@@ -103,26 +99,26 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
                 "federation.partition.min_size",
                 (
                     f"be at most {sizes[client]}, the rows in the tails of all columns of client "
-                    f"{client}, {_named(members[client])}"
+                    f"{client}, {_named(columns_by_client[client])}"
                 ),
                 min_size,
                 "federation.partition.tail_rule=any is possible",
             )
         )
-    num_owners = chosen.sum(axis=0)
-    partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in chosen])
+    num_owners = is_assigned.sum(axis=0)
+    partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in is_assigned])
     return PartitionResult(
         partition,
         facts={
             "num_rows_repeated": int(np.count_nonzero(num_owners > 1)),
             "num_rows_dropped": int(np.count_nonzero(num_owners == 0)),
-            "num_columns_without_tails": len(usable) - len(numbers),
+            "num_columns_without_tails": len(usable) - len(usable_columns),
         },
     )
 
 
 def _quantiles(columns: FloatArray) -> tuple[FloatVector, FloatVector]:
-    """Return each standardised column's quantiles, shape `(num_columns, n)`, and its two tails' raw ends, `(2, …)`."""
+    """Return the quantiles of standardised columns, shape `(num_columns, n)`, and their raw tail bounds, `(2, …)`."""
     num_rows, num_columns = columns.shape
     num_quantiles = min(num_rows, MAX_QUANTILES)
     levels = (np.arange(num_quantiles) + 0.5) / num_quantiles
@@ -140,10 +136,10 @@ def _quantiles(columns: FloatArray) -> tuple[FloatVector, FloatVector]:
 
 
 def wasserstein_distances(quantiles: FloatVector) -> FloatVector:
-    """Return the 1-Wasserstein distance of every two distributions, shape `(n, n)`: the mean difference of quantiles.
+    """Return the pairwise 1-Wasserstein distances, shape `(n, n)`: the mean difference of quantiles.
 
     Args:
-        quantiles: Of each distribution at the same levels, ascending, shape `(n, num_levels)`.
+        quantiles: Quantiles of each distribution at the same levels, ascending, shape `(n, num_levels)`.
     """
     from scipy.spatial.distance import pdist, squareform
 
@@ -156,15 +152,15 @@ def _column_clusters(quantiles: FloatVector, num_clusters: int) -> IntArray:
 
     if num_clusters == 1:
         return np.zeros(len(quantiles), dtype=np.int64)
-    found = AgglomerativeClustering(num_clusters, metric="precomputed", linkage="average").fit_predict(
+    labels = AgglomerativeClustering(num_clusters, metric="precomputed", linkage="average").fit_predict(
         wasserstein_distances(quantiles)
     )
-    _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]
 
 
 def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int], in_all: bool) -> BoolArray:
-    """Return which rows lie in the tails of any, or all, of some columns."""
+    """Return which rows lie in the tails of any, or all, of the given columns."""
     result = np.full(len(columns), in_all)
     for column in member:
         values = columns[:, column]
@@ -179,14 +175,14 @@ def _named(member: IntArray) -> str:
 
 
 def lds(request: PartitionRequest) -> PartitionResult:
-    """Deal runs of rows sorted by label."""
+    """Partition rows into blocks sorted by label."""
     request.require_num_clients()
     rows = sorted_rows(np.arange(len(request.labels)), request.labels, request.generator)
     return deal_blocks(request, [rows])
 
 
 def fds_vop(request: PartitionRequest) -> PartitionResult:
-    """Deal runs of rows sorted by one column."""
+    """Partition rows into blocks sorted by one column."""
     request.require_num_clients()
     columns = feature_columns(request)
     column = int(np.argmax(raw_variances(request, columns)))
@@ -195,7 +191,7 @@ def fds_vop(request: PartitionRequest) -> PartitionResult:
 
 
 def sldf(request: PartitionRequest) -> PartitionResult:
-    """Deal segments of each label's sorted rows."""
+    """Partition each label's rows into blocks sorted by one column."""
     request.require_num_clients()
     columns = feature_columns(request)
 
@@ -209,16 +205,16 @@ def sldf(request: PartitionRequest) -> PartitionResult:
 
 
 def deal_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> PartitionResult:
-    """Deal a block of each group, given as row numbers in order, to each client; each row is in one group."""
+    """Assign a block of each group, given as ordered row numbers, to each client; each row is in one group."""
     owners = owners_by_blocks(groups, len(request.labels), request.require_num_clients())
     return request.deal_owners(owners, **facts)
 
 
 def owners_by_blocks(groups: Iterable[IntArray], num_rows: int, num_clients: int) -> IntArray:
-    """Return the client of each row, shape `(num_rows,)`: each group is cut into a block a client.
+    """Return the client of each row, shape `(num_rows,)`: each group is cut into one block per client.
 
-    Blocks of a group differ by one row at most. The rows that are too many for equal blocks go to clients in turn, from
-    group to group, so that the clients' sizes differ by one row at most, too.
+    Blocks of a group differ by one row at most. The remainders of groups go to clients in turn across groups, so that
+    client sizes differ by one row at most, too.
     """
     owners = np.empty(num_rows, dtype=np.int64)
     turn = 0
@@ -232,7 +228,7 @@ def owners_by_blocks(groups: Iterable[IntArray], num_rows: int, num_clients: int
 
 
 def sorted_rows(rows: IntArray, keys: FloatArray | IntArray, generator: np.random.Generator) -> IntArray:
-    """Return row numbers in ascending order of their keys, one of each row, equal ones in random order."""
+    """Return row numbers in ascending order of their keys, given one per row; ties in random order."""
     order = generator.permutation(len(rows))
     return rows[order[np.argsort(keys[order], kind="stable")]]
 
@@ -242,7 +238,7 @@ MAX_ROWS_CLUSTERED = 5_000
 
 
 def sfdl(request: PartitionRequest) -> PartitionResult:
-    """Deal blocks of each cluster's rows sorted by label.
+    """Partition each cluster's rows into blocks sorted by label.
 
     Raises:
         DataError: If there are more clients than rows, or no features.
@@ -265,13 +261,13 @@ def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
     generator = request.generator
     deviations = np.sqrt(column_variances(columns))
     scale = (1 / np.where(deviations > 0, deviations, 1.0)).astype(np.float32)
-    drawn = columns[np.sort(generator.permutation(len(columns))[:MAX_ROWS_CLUSTERED])] * scale
-    num_distinct = len(np.unique(drawn, axis=0))
+    sample = columns[np.sort(generator.permutation(len(columns))[:MAX_ROWS_CLUSTERED])] * scale
+    num_distinct = len(np.unique(sample, axis=0))
     seed = int(generator.integers(2**31))
     if request.settings.num_clusters is not None:
-        centres, _ = _k_means(drawn, min(request.settings.num_clusters, num_distinct), seed)
+        centres, _ = _k_means(sample, min(request.settings.num_clusters, num_distinct), seed)
     else:
-        centres = _best_centres(drawn, min(MAX_CLUSTERS, num_distinct, len(drawn) - 1), seed)
+        centres = _best_centres(sample, min(MAX_CLUSTERS, num_distinct, len(sample) - 1), seed)
     clusters = np.empty(len(columns), dtype=np.int64)
     for start in range(0, len(columns), CHUNK_ROWS):
         rows = columns[start : start + CHUNK_ROWS] * scale
@@ -280,21 +276,21 @@ def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
 
 
 def _best_centres(drawn: FloatArray, largest: int, seed: int) -> FloatArray:
-    """Return the centres of the number of clusters, from 2 to `largest`, that the two indices rank best."""
+    """Return the centres for the number of clusters, from 2 to `largest`, that the two indices rank best."""
     from scipy.stats import rankdata
     from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score
 
     if largest < 2:
         return _k_means(drawn, 1, seed)[0]
     candidates = [_k_means(drawn, number, seed) for number in range(2, largest + 1)]
-    by_davies_bouldin = rankdata([davies_bouldin_score(drawn, found) for _, found in candidates])
-    by_calinski_harabasz = rankdata([-calinski_harabasz_score(drawn, found) for _, found in candidates])
+    by_davies_bouldin = rankdata([davies_bouldin_score(drawn, clusters) for _, clusters in candidates])
+    by_calinski_harabasz = rankdata([-calinski_harabasz_score(drawn, clusters) for _, clusters in candidates])
     return candidates[int(np.argmin(by_davies_bouldin + by_calinski_harabasz))][0]
 
 
 def _k_means(drawn: FloatArray, number: int, seed: int) -> tuple[FloatArray, IntArray]:
-    """Return the centres, shape `(number, num_columns)`, and the cluster of each row that was drawn."""
+    """Return the centres, shape `(number, num_columns)`, and the cluster of each sampled row."""
     from sklearn.cluster import KMeans
 
-    found = KMeans(number, n_init=1, random_state=seed).fit(drawn)
-    return found.cluster_centers_, found.labels_
+    model = KMeans(number, n_init=1, random_state=seed).fit(drawn)
+    return model.cluster_centers_, model.labels_

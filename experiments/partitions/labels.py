@@ -1,81 +1,78 @@
-"""Partitions by label: class sets, class weights, Dirichlet, dominant classes.
+"""Partitions by label: sets of classes, class weights, Dirichlet proportions and dominant classes.
 
-Clients that have a set of classes each, and no row of any other class.
+`classes_per_client` and `heterogeneity_index` give each client a set of classes and no row of any other class. Sets are
+assigned greedily: clients with the largest demand per class choose first, and each draws at random among the classes
+with the most supply left, so that demand follows supply as far as the set sizes allow.
 
-`classes_per_client` is what severities of "20", "50" and "90" mean in the code of FedPilot: each client has that many
-per cent of the classes (so 20 is the most severe), while its documentation gives them as Dirichlet parameters of 1.0,
-0.5 and 0.1 (so 90 is). This partition is the former; `dirichlet` is the latter. A client has `class_share` of the
-classes, rounded, at least one. The clients of a class share its rows equally. All rows are used, unless the clients'
-sets together are fewer than the classes.
+`classes_per_client`: a client has `class_share` of the classes, rounded, at least one. The clients of a class share its
+rows equally. All rows are used, unless the clients' sets together are fewer than the classes. This is what the
+severities "20", "50" and "90" mean in the code of FedPilot: the percentage of classes per client (20 is the most
+severe). Its documentation defines them as Dirichlet parameters of 1.0, 0.5 and 0.1 (90 is the most severe), which is
+`dirichlet` here.
 
-`heterogeneity_index`: the FedCust method measures a client by HI = 1 − (c − 1)/(c_max − 1), c being the classes that it
-holds, and c_max all classes, and by its number of rows; its experiments use equally large groups of clients, one a
-combination. Here client k has level k mod L, and quantity ⌊k/L⌋ mod Q: with 4 levels and 6 quantities, 24 clients have
-all combinations. c is whole, so a client's index is the one nearest to its level that the number of classes allows; the
-realised ones are on record. With `quantities` each client has as many rows, in equal parts from each of its classes,
-and rows beyond that are not used; without, all rows are used and clients are as equal in size as the class counts
-allow.
+`heterogeneity_index`: the FedCust method characterizes a client by HI = 1 − (c − 1)/(c_max − 1), with c the number of
+classes that it holds and c_max the number of all classes, and by its number of rows; its experiments use equally large
+groups of clients, one per combination. Here client k has level k mod L and quantity ⌊k/L⌋ mod Q: with 4 levels and 6
+quantities, 24 clients cover all combinations. As c is an integer, a client's index is the one nearest to its level that
+the number of classes allows; the realised ones are on record. With `quantities`, each client has that many rows, in
+equal parts from each of its classes, and the remaining rows are not used; without, all rows are used and clients are as
+equal in size as the class counts allow.
 
-Sets are dealt greedily, as from shuffled packs of cards: clients that want much of a class choose first, and each takes
-at random among the classes of which most is left. So demand follows supply as far as the sets' sizes allow.
+`gaussian` and `poisson`: clients share the rows of each class in proportion to their weights for it. All rows are used.
+With equal class counts and equal total weights per class, all clients have the same size and a client's label
+distribution is its normalised row of weights. Otherwise a client's share of a class also depends on the class
+frequency, as in a Dirichlet partition. The number of rows moved to clients below `min_size` is on record. The FedCust
+method matches clients to proxies whose classes are sampled from Gaussian, Poisson and Dirichlet distributions, but the
+sampling is not published. This is a reconstruction: client k has a central class c_k, cycling through all classes, and
+a weight for each class by its distance from c_k on the ring of classes (so that the first class has two neighbours like
+any other):
 
-Deal by weights: the clients share the rows of each class in proportion to their weights for it. All rows are used.
+- `gaussian`: the normal density with standard deviation σ (`class_sigma`, in classes) at y − c_k, wrapped around
+  the ring. With σ → 0 a client has one class, with σ → ∞ the partition is IID.
+- `poisson`: for the class j positions after c_k, the Poisson probability of j with mean λ (`class_rate`),
+  wrapped. With λ → 0 a client has one class. A wrapped Poisson distribution with mean λ + λ' is the one with mean
+  λ convolved on the ring with another, so larger λ never increases the skew, and λ → ∞ is IID; λ above the number
+  of classes comes close.
 
-With equal class counts, and weights that add up to the same for every class, all clients have the same size and a
-client's label distribution is its row of weights, normalised. Otherwise a client's share of a class also follows its
-frequency, as in a Dirichlet partition, and no class is left over. Rows that move to fill up clients below `min_size`
-are on record.
+`dirichlet` and `inner_dirichlet`: label skew of adjustable strength by Dirichlet(α): small α is strong skew, large α
+tends to IID. All rows are used.
 
-The FedCust method matches clients to proxies whose classes are sampled from Gaussian, Poisson and Dirichlet
-distributions, but how they are sampled is not published. This is a reconstruction: client k has an own class c_k, all
-classes in turn, and a weight for each class by its distance from c_k on the ring of classes (so that the first class
-has two neighbours like any other):
-
-- `gaussian`: the normal density with standard deviation σ (`class_sigma`, in classes) at y − c_k, wrapped around the
-  ring. With σ → 0 a client has one class, with σ → ∞ the partition is IID.
-- `poisson`: for the class that follows c_k by j the Poisson probability of j with mean λ (`class_rate`), wrapped. With
-  λ → 0 a client has one class. A wrapped Poisson distribution with mean λ + λ' is that with mean λ, convolved on the
-  ring with another, so larger λ is never stronger skew, and λ → ∞ is IID; λ beyond the number of classes comes close.
-
-Label skew of adjustable strength by Dirichlet(α): small α is strong skew, large α tends to IID. All rows are used.
-
-`dirichlet`: for each class, clients share its rows in Dirichlet proportions. M. Yurochkin, M. Agarwal, S. Ghosh,
-K. Greenewald, N. Hoang and Y. Khazaeni, "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019:
-p_c ~ Dir_K(α) for each class c, and client k gets the share p_c,k of its rows. Skew is of sizes as of labels. T.-M. H.
+`dirichlet`: for each class, clients share its rows in Dirichlet proportions. M. Yurochkin, M. Agarwal, S. Ghosh, K.
+Greenewald, N. Hoang and Y. Khazaeni, "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019: p_c ~
+Dir_K(α) for each class c, and client k gets the share p_c,k of its rows. Both sizes and labels are skewed. T.-M. H.
 Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 arXiv:1909.06335, 2019, instead draw a mixture of classes per client and keep sizes equal. This is flwr-datasets'
-`DirichletPartitioner` with `self_balancing=False`, its default. `self_balancing` gives the other, which Yurochkin et
-al. have in their code and not in their text: a client that holds more than the average number of rows gets nothing of
-the classes that follow. Sizes differ less, and labels more than α says.
+`DirichletPartitioner` with `self_balancing=False`, its default. `self_balancing` enables the variant in the code, but
+not the text, of Yurochkin et al.: a client that holds more than the average number of rows gets nothing of the
+following classes. Sizes then differ less, and labels more than α implies.
 
-Deviation: a client that would get fewer than `min_size` rows. Others, flwr-datasets too, draw again until there is
-none, which need not end (many clients, small α). Here at most 20 draws are made; if none will do, the one that falls
-short by the fewest rows is repaired: rows, drawn at random, move from whichever client is then the largest to the
-clients below the minimum. The numbers of draws and of moved rows are on record.
+Deviation for clients below `min_size` rows: others, including flwr-datasets, redraw until there are none, which may not
+terminate (many clients, small α). Here at most 20 draws are made; if all fail, the draw with the fewest missing rows is
+repaired: randomly drawn rows move from the currently largest client to the clients below the minimum. The numbers of
+draws and of moved rows are on record.
 
-`inner_dirichlet`: equal sizes, differing by one at most; each client draws its rows from its own mixture of classes,
+`inner_dirichlet`: sizes are equal up to one row; each client draws its rows from its own mixture of classes,
 Dirichlet(α) over classes. D. A. E. Acar, Y. Zhao, R. M. Navarro, M. Mattina, P. N. Whatmough and V. Saligrama,
 "Federated Learning Based on Dynamic Regularization", ICLR 2021 (arXiv:2111.04263), as in flwr-datasets'
-`InnerDirichletPartitioner`: rows are dealt one by one, to clients in random order; the class is drawn from the client's
-mixture, and a class without rows left falls out of all mixtures.
+`InnerDirichletPartitioner`: rows are assigned one by one, to clients in random order; the class is drawn from the
+client's mixture, and an exhausted class is removed from all mixtures.
 
-Deviations from flwr-datasets, which draws row by row: rows are dealt in passes. In each, every place that is still open
-draws a class, and as many as the class has rows are served, in random order; a pass that leaves a place open exhausts a
-class, so there are no more passes than classes. And a client whose mixture has only exhausted classes left, where the
-original divides zero by zero, draws from the rows that are left; how often is on record. As all rows are used, the last
-ones do not follow the mixtures closely.
+Deviations from flwr-datasets, which draws row by row: rows are assigned in passes. In each, every open slot draws a
+class, and as many slots as the class has rows are filled, in random order; a pass that leaves a slot open exhausts a
+class, so there are no more passes than classes. A client whose mixture has only exhausted classes left, where the
+original divides zero by zero, draws from the remaining rows; the number of such draws is on record. As all rows are
+used, the last ones do not follow the mixtures closely.
 
-Dominant class: of a fraction of the clients, each has 80 % of its rows from one class.
+`dominant_class`: for a fraction of the clients, most rows come from one class. H. Wang, Z. Kaplan, D. Niu and B. Li,
+"Optimizing Federated Learning on Non-IID Data with Reinforcement Learning", INFOCOM 2020: at level σ = 0.8, 80 % of a
+client's rows belong to one class and the rest to the others. Here:
 
-H. Wang, Z. Kaplan, D. Niu and B. Li, "Optimizing Federated Learning on Non-IID Data with Reinforcement Learning",
-INFOCOM 2020: at level σ = 0.8, 80 % of a client's rows belong to one class and the rest to the others. Here:
-
-- Clients 0, 1, …, `dominant_fraction` of them, rounded, have a dominant class; the others have the overall label
-  distribution. Classes dominate in proportion to their frequency, as nearly as whole clients allow.
-- A dominant class has `dominant_share` of the client's rows, rounded; the rest follows the overall distribution of the
-  other classes.
-- All clients have the same size, the largest at which no class is asked for more rows than it has; the rows that are
-  left are not used.
+- The first `dominant_fraction` of the clients, rounded, have a dominant class; the others have the overall label
+  distribution. Classes dominate in proportion to their frequency, as closely as whole clients allow.
+- A dominant class has `dominant_share` of the client's rows, rounded; the rest follows the overall distribution
+  of the other classes.
+- All clients have the same size, the largest for which each class has enough rows; the remaining rows are not
+  used.
 """
 
 from __future__ import annotations
@@ -98,7 +95,7 @@ from fedscout.experiments.partitions.base import (
 
 
 def classes_per_client(request: PartitionRequest) -> PartitionResult:
-    """Deal a share of the classes to each client.
+    """Partition rows so that each client holds a share of the classes.
 
     Raises:
         DataError: If some client would have fewer than `min_size` rows, or a class fewer rows than clients.
@@ -106,23 +103,23 @@ def classes_per_client(request: PartitionRequest) -> PartitionResult:
     num_clients = request.require_num_clients()
     request.require_min_size()
     num_classes = max(1, round(request.settings.class_share * np.count_nonzero(request.class_counts)))
-    return _deal_sets(request, np.full(num_clients, num_classes), classes_per_client=num_classes)
+    return _partition_sets(request, np.full(num_clients, num_classes), classes_per_client=num_classes)
 
 
 def heterogeneity_index(request: PartitionRequest) -> PartitionResult:
-    """Deal sets of classes whose sizes make the levels.
+    """Partition rows by sets of classes whose sizes yield the requested heterogeneity levels.
 
     Raises:
         DataError: If the classes have too few rows, or there is one class only.
     """
     num_clients, settings = request.require_num_clients(), request.settings
     request.require_min_size()
-    largest = int(np.count_nonzero(request.class_counts)) - 1
-    if largest < 1:
+    max_extra_classes = int(np.count_nonzero(request.class_counts)) - 1
+    if max_extra_classes < 1:
         raise DataError(Fault("federation.partition.kind=heterogeneity_index", "have two classes or more", "one"))
     clients, levels = np.arange(num_clients), np.array(settings.levels)
-    set_sizes = 1 + np.rint((1 - levels) * largest).astype(np.int64)
-    realised = tuple((1 - (set_sizes - 1) / largest).tolist())
+    set_sizes = 1 + np.rint((1 - levels) * max_extra_classes).astype(np.int64)
+    realised = tuple((1 - (set_sizes - 1) / max_extra_classes).tolist())
     set_sizes = set_sizes[clients % len(levels)]
     if settings.quantities:
         sizes = np.array(settings.quantities)[clients // len(levels) % len(settings.quantities)]
@@ -135,30 +132,30 @@ def heterogeneity_index(request: PartitionRequest) -> PartitionResult:
                     sizes.min(),
                 )
             )
-        return _deal_sized_sets(request, set_sizes, sizes, realised_levels=realised)
-    return _deal_sets(request, set_sizes, realised_levels=realised)
+        return _partition_sized_sets(request, set_sizes, sizes, realised_levels=realised)
+    return _partition_sets(request, set_sizes, realised_levels=realised)
 
 
-def _deal_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> PartitionResult:
-    """Deal all rows such that client k has rows of `set_sizes[k]` classes, clients being as equal in size as can be.
+def _partition_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> PartitionResult:
+    """Partition all rows so that client k holds `set_sizes[k]` classes and client sizes are as equal as possible.
 
-    A client's weight in each of its classes is one over their number, and at least one row. A class that nobody holds
-    is not dealt, which only happens if the sets together are smaller than the number of classes.
+    A client's weight in each of its classes is one over their number; it gets at least one row of each. A class that no
+    client holds is not used, which only happens if the sets together are smaller than the number of classes.
 
     Args:
-        request: Gives the labels, and draws sets and rows.
+        request: Provides the labels and the random generator.
         set_sizes: Number of classes of each client, in `[1, classes that have rows]`, shape `(num_clients,)`.
-        facts: For the record.
+        facts: Facts to record.
 
     Raises:
         DataError: If the classes have too few rows for their clients.
     """
     num_clients, available = len(set_sizes), request.class_counts
     supply = available * (num_clients / available.sum())
-    held = _choose(supply, 1 / set_sizes, set_sizes, available, request.generator)
-    matrix = np.zeros(held.shape, dtype=np.int64)
-    for label in np.flatnonzero(held.any(axis=0)):
-        holders = np.flatnonzero(held[:, label])
+    is_held = _choose_class_sets(supply, 1 / set_sizes, set_sizes, available, request.generator)
+    matrix = np.zeros(is_held.shape, dtype=np.int64)
+    for label in np.flatnonzero(is_held.any(axis=0)):
+        holders = np.flatnonzero(is_held[:, label])
         weights = 1 / set_sizes[holders]
         spare = np.maximum(weights / weights.sum() * available[label] - 1, 0)
         shares = spare / spare.sum() if spare.sum() > 0 else weights / weights.sum()
@@ -167,14 +164,16 @@ def _deal_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> 
     return request.deal_counts(matrix, **facts)
 
 
-def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntArray, **facts: Any) -> PartitionResult:
-    """Deal `sizes[k]` rows to client k, in equal parts from each of `set_sizes[k]` classes.
+def _partition_sized_sets(
+    request: PartitionRequest, set_sizes: IntArray, sizes: IntArray, **facts: Any
+) -> PartitionResult:
+    """Assign `sizes[k]` rows to client k, in equal parts from each of `set_sizes[k]` classes.
 
     Args:
-        request: Gives the labels, and draws sets and rows.
+        request: Provides the labels and the random generator.
         set_sizes: Number of classes of each client, in `[1, classes that have rows]`, shape `(num_clients,)`.
-        sizes: Rows of each client, shape `(num_clients,)`, at least as many as its classes.
-        facts: For the record.
+        sizes: Rows of each client, shape `(num_clients,)`, at least its number of classes.
+        facts: Facts to record.
 
     Raises:
         DataError: If the classes have too few rows.
@@ -190,67 +189,71 @@ def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntA
                 f"{sizes.sum()} for {len(sizes)} clients",
             )
         )
-    held = _choose(available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator)
-    matrix = np.zeros(held.shape, dtype=np.int64)
+    is_held = _choose_class_sets(
+        available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator
+    )
+    matrix = np.zeros(is_held.shape, dtype=np.int64)
     for client, (size, num_classes) in enumerate(zip(sizes, set_sizes, strict=True)):
-        classes = request.generator.permutation(np.flatnonzero(held[client]))
+        classes = request.generator.permutation(np.flatnonzero(is_held[client]))
         matrix[client, classes] = size // num_classes
         matrix[client, classes[: size % num_classes]] += 1
-    asked = matrix.sum(axis=0)
-    for label in np.flatnonzero(asked > available):
+    requested = matrix.sum(axis=0)
+    for label in np.flatnonzero(requested > available):
         raise DataError(
             Fault(
                 "federation.partition.quantities",
                 (f"not ask for more rows of a class than there are, {available[label]} of class {label}"),
-                asked[label],
+                requested[label],
                 "smaller quantities, fewer clients or lower levels are possible",
             )
         )
     return request.deal_counts(matrix, **facts)
 
 
-def _choose(
+def _choose_class_sets(
     supply: FloatVector, demand: FloatVector, set_sizes: IntArray, available: IntArray, generator: np.random.Generator
 ) -> BoolArray:
     """Return which classes each client holds, shape `(num_clients, num_classes)`.
 
     Args:
-        supply: What there is of each class.
-        demand: What each client takes of each of its classes.
+        supply: Amount available of each class.
+        demand: Amount that each client takes of each of its classes.
         set_sizes: Number of classes of each client.
-        available: Rows of each class: a class has no more clients than rows.
-        generator: Draws among equals.
+        available: Rows of each class, the maximum number of its clients.
+        generator: Breaks ties.
     """
-    left = supply.copy()
-    num_free = available.copy()
-    held = np.zeros((len(set_sizes), len(supply)), dtype=np.bool_)
+    remaining_supply = supply.copy()
+    num_rows_free = available.copy()
+    is_held = np.zeros((len(set_sizes), len(supply)), dtype=np.bool_)
     unheld = available > 0
-    num_places = int(set_sizes.sum())
+    num_slots = int(set_sizes.sum())
     order = generator.permutation(len(set_sizes))
     for client in order[np.argsort(-demand[order], kind="stable")]:
         num_classes = int(set_sizes[client])
-        num_places -= num_classes
+        num_slots -= num_classes
         # Classes that nobody holds come first as soon as the clients after this one have too few places for them.
-        last_chance = unheld if num_places < np.count_nonzero(unheld) else np.zeros_like(unheld)
+        last_chance = unheld if num_slots < np.count_nonzero(unheld) else np.zeros_like(unheld)
         classes = generator.permutation(len(supply))
-        ranks = np.lexsort((-np.round(left[classes], 9), ~last_chance[classes], num_free[classes] == 0))
+        ranks = np.lexsort(
+            (-np.round(remaining_supply[classes], 9), ~last_chance[classes], num_rows_free[classes] == 0)
+        )
         chosen = classes[ranks[:num_classes]]
-        if (num_free[chosen] == 0).any():
+        if (num_rows_free[chosen] == 0).any():
             raise DataError(
                 Fault(
                     "every client",
                     (
                         f"get a row of each of its classes, {num_classes} at client {client}, but only "
-                        f"{np.count_nonzero(num_free)} classes have a row left"
+                        f"{np.count_nonzero(num_rows_free)} classes have a row left"
                     ),
                     hint=f"fewer classes a client, or fewer than {len(set_sizes)} clients, are possible",
                 )
             )
-        held[client, chosen] = True
-        left[chosen] -= demand[client]
-        num_free[chosen] -= 1
+        is_held[client, chosen] = True
+        remaining_supply[chosen] -= demand[client]
+        num_rows_free[chosen] -= 1
         unheld[chosen] = False
-    return held
+    return is_held
 
 
 def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
@@ -267,19 +270,19 @@ def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
 
 
 def gaussian(request: PartitionRequest) -> PartitionResult:
-    """Deal by wrapped normal weights."""
+    """Partition rows by wrapped normal class weights."""
     request.require_min_size()
-    return _deal_turned(request, wrapped_normal(len(request.class_counts), request.settings.class_sigma))
+    return _partition_by_kernel(request, wrapped_normal(len(request.class_counts), request.settings.class_sigma))
 
 
 def poisson(request: PartitionRequest) -> PartitionResult:
-    """Deal by wrapped Poisson weights."""
+    """Partition rows by wrapped Poisson class weights."""
     request.require_min_size()
-    return _deal_turned(request, wrapped_poisson(len(request.class_counts), request.settings.class_rate))
+    return _partition_by_kernel(request, wrapped_poisson(len(request.class_counts), request.settings.class_rate))
 
 
 def wrapped_normal(num_classes: int, sigma: float) -> FloatVector:
-    """Return the logarithms of the normal density at 0, 1, …, wrapped around the ring, up to a constant."""
+    """Return the log normal density at 0, 1, …, wrapped around the ring of classes, up to a constant."""
     reach = int(10 * sigma / num_classes) + 1
     turns = np.arange(-reach, reach + 1)[:, None] * num_classes
     exponents = -((np.arange(num_classes)[None, :] + turns) ** 2) / (2 * sigma**2)
@@ -287,7 +290,7 @@ def wrapped_normal(num_classes: int, sigma: float) -> FloatVector:
 
 
 def wrapped_poisson(num_classes: int, rate: float) -> FloatVector:
-    """Return the logarithms of the Poisson probabilities of 0, 1, …, wrapped around the ring."""
+    """Return the log Poisson probabilities of 0, 1, …, wrapped around the ring of classes."""
     from scipy.special import gammaln
 
     num_turns = int((rate + 12 * np.sqrt(rate) + 50) / num_classes) + 1
@@ -299,12 +302,12 @@ def wrapped_poisson(num_classes: int, rate: float) -> FloatVector:
 def owners_by_log_weights(labels: IntArray, log_weights: FloatVector, generator: np.random.Generator) -> IntArray:
     """Return the client of each row, shape `(num_rows,)`.
 
-    Logarithms keep a class whose weights are all tiny with the clients that want it most.
+    Logarithms keep a class whose weights are all tiny with the clients of the largest weights.
 
     Args:
         labels: In `[0, num_classes)`, shape `(num_rows,)`.
-        log_weights: Natural logarithms, shape `(num_clients, num_classes)`; at least one of a class is finite.
-        generator: Draws the rows, and who profits from rounding.
+        log_weights: Natural logarithms, shape `(num_clients, num_classes)`; each class has at least one finite weight.
+        generator: Draws the rows, and the clients for which rounding is up.
     """
     owners = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
@@ -320,20 +323,20 @@ def owners_by_log_weights(labels: IntArray, log_weights: FloatVector, generator:
     return owners
 
 
-def _deal_turned(request: PartitionRequest, kernel: FloatVector) -> PartitionResult:
-    """Deal by a kernel over the ring of classes, turned to each client's own class; fill up clients left too small.
+def _partition_by_kernel(request: PartitionRequest, kernel: FloatVector) -> PartitionResult:
+    """Partition by a kernel centred on each client's own class on the ring; fill up clients below `min_size`.
 
-    The clients' own classes are all classes in turn, in an order that is drawn, so that every class is in demand
-    equally often (to one client).
+    The clients' own classes cycle through all classes in random order, so that each class is the own class of equally
+    many clients, up to one.
 
     Args:
-        request: Gives the clients, and draws their classes.
-        kernel: Logarithm of the weight of the class that lies j classes after a client's own, shape `(num_classes,)`.
+        request: Provides the clients and the random generator.
+        kernel: Log weight of the class j positions after a client's own, shape `(num_classes,)`.
     """
     num_clients, num_classes = request.require_num_clients(), len(kernel)
     order = request.generator.permutation(num_classes)
-    own = order[np.arange(num_clients) % num_classes]
-    steps = (np.arange(num_classes)[None, :] - own[:, None]) % num_classes
+    own_classes = order[np.arange(num_clients) % num_classes]
+    steps = (np.arange(num_classes)[None, :] - own_classes[:, None]) % num_classes
     owners = owners_by_log_weights(request.labels, kernel[steps], request.generator)
     num_moved = fill_up(owners, num_clients, request.settings.min_size, request.generator)
     return request.deal_owners(owners, num_rows_moved=num_moved)
@@ -344,7 +347,7 @@ CHUNK_PLACES = 65_536
 
 
 def dirichlet(request: PartitionRequest) -> PartitionResult:
-    """Deal the rows of each class in Dirichlet proportions."""
+    """Partition the rows of each class in Dirichlet proportions."""
     num_clients, min_size = request.require_num_clients(), request.require_min_size()
     owners, num_draws = _draw_owners(request, num_clients)
     num_moved = fill_up(owners, num_clients, min_size, request.generator)
@@ -352,7 +355,7 @@ def dirichlet(request: PartitionRequest) -> PartitionResult:
 
 
 def _draw_owners(request: PartitionRequest, num_clients: int) -> tuple[IntArray, int]:
-    """Return the first draw that leaves no client short, else the least short one, and the number of draws made."""
+    """Return the first draw without a client below `min_size`, else the least short one, and the draw count."""
     best: IntArray | None = None
     least_short = 0
     for draw in range(1, MAX_DRAWS + 1):
@@ -386,35 +389,35 @@ def _owners(request: PartitionRequest, num_clients: int) -> IntArray:
 
 
 def _without(shares: FloatVector, left_out: BoolArray) -> FloatVector:
-    """Return the shares of those who are not left out, as shares of the whole; equal ones if all of theirs are zero."""
-    kept = np.where(left_out, 0.0, shares)
-    if kept.sum() == 0:
-        kept = np.where(left_out, 0.0, 1.0)
-    kept /= kept.sum()
-    return kept
+    """Return the shares renormalised over those not left out; equal shares if all of theirs are zero."""
+    remaining = np.where(left_out, 0.0, shares)
+    if remaining.sum() == 0:
+        remaining = np.where(left_out, 0.0, 1.0)
+    remaining /= remaining.sum()
+    return remaining
 
 
 def inner_dirichlet(request: PartitionRequest) -> PartitionResult:
-    """Deal rows by the clients' own mixtures."""
+    """Partition rows by each client's own Dirichlet mixture of classes."""
     num_clients, generator = request.require_num_clients(), request.generator
-    left = request.class_counts
-    mixtures = _mixtures(request.settings.alpha, num_clients, len(left), generator)
-    places = generator.permutation(np.arange(len(request.labels)) % num_clients)
-    matrix = np.zeros((num_clients, len(left)), dtype=np.int64)
-    num_off = 0
-    while len(places):
-        cumulated, is_off = _cumulated(mixtures, left)
-        drawn = _draw_classes(cumulated, places, generator)
-        served = _served(drawn, left)
-        num_off += int(np.count_nonzero(is_off[places[served]]))
-        np.add.at(matrix, (places[served], drawn[served]), 1)
-        left = left - np.bincount(drawn[served], minlength=len(left))
-        places = places[~served]
-    return request.deal_counts(matrix, num_rows_off_mixture=num_off)
+    num_left = request.class_counts
+    mixtures = _mixtures(request.settings.alpha, num_clients, len(num_left), generator)
+    slots = generator.permutation(np.arange(len(request.labels)) % num_clients)
+    matrix = np.zeros((num_clients, len(num_left)), dtype=np.int64)
+    num_off_mixture = 0
+    while len(slots):
+        cumulated, is_off = _cumulated(mixtures, num_left)
+        drawn_classes = _draw_classes(cumulated, slots, generator)
+        is_served = _served(drawn_classes, num_left)
+        num_off_mixture += int(np.count_nonzero(is_off[slots[is_served]]))
+        np.add.at(matrix, (slots[is_served], drawn_classes[is_served]), 1)
+        num_left = num_left - np.bincount(drawn_classes[is_served], minlength=len(num_left))
+        slots = slots[~is_served]
+    return request.deal_counts(matrix, num_rows_off_mixture=num_off_mixture)
 
 
 def _mixtures(alpha: float, num_clients: int, num_classes: int, generator: np.random.Generator) -> FloatVector:
-    """Draw each client's class probabilities; where α is too small for floating point, its limit: one class."""
+    """Draw each client's class probabilities; one-hot, the limit, where α is too small for floating point."""
     mixtures: FloatVector = generator.dirichlet(np.full(num_classes, alpha), size=num_clients)
     broken = ~(np.isfinite(mixtures).all(axis=1) & (mixtures.sum(axis=1) > 0.5))
     mixtures[broken] = np.eye(num_classes)[generator.integers(num_classes, size=int(broken.sum()))]
@@ -422,7 +425,7 @@ def _mixtures(alpha: float, num_clients: int, num_classes: int, generator: np.ra
 
 
 def _cumulated(mixtures: FloatVector, left: IntArray) -> tuple[FloatVector, BoolArray]:
-    """Return the clients' cumulated probabilities over classes with rows left, and whose mixture holds none of them."""
+    """Return the clients' cumulative probabilities over classes with rows left, and whose mixture has none of these."""
     weights = np.where(left > 0, mixtures, 0.0)
     is_off = weights.sum(axis=1) == 0
     weights[is_off] = left
@@ -431,7 +434,7 @@ def _cumulated(mixtures: FloatVector, left: IntArray) -> tuple[FloatVector, Bool
 
 
 def _draw_classes(cumulated: FloatVector, places: IntArray, generator: np.random.Generator) -> IntArray:
-    """Draw a class for each open place, given as the number of its client."""
+    """Draw a class for each open slot; `places` holds the client of each."""
     points = generator.random(len(places))
     drawn = np.empty(len(places), dtype=np.int64)
     for start in range(0, len(places), CHUNK_PLACES):
@@ -441,7 +444,7 @@ def _draw_classes(cumulated: FloatVector, places: IntArray, generator: np.random
 
 
 def _served(drawn: IntArray, left: IntArray) -> BoolArray:
-    """Return which places get a row of the class that they drew: of each class the first ones, as long as it lasts."""
+    """Return which slots get a row of the class that they drew: for each class the first ones, while rows last."""
     order = np.argsort(drawn, kind="stable")
     counts = np.bincount(drawn, minlength=len(left))
     ranks = np.empty(len(drawn), dtype=np.int64)
@@ -450,7 +453,7 @@ def _served(drawn: IntArray, left: IntArray) -> BoolArray:
 
 
 def dominant_class(request: PartitionRequest) -> PartitionResult:
-    """Deal clients with and without a dominant class.
+    """Partition rows among clients with and without a dominant class.
 
     Raises:
         DataError: If clients would have fewer than `min_size` rows, or there is one class only.
@@ -466,7 +469,7 @@ def dominant_class(request: PartitionRequest) -> PartitionResult:
     request.generator.shuffle(dominants)
     size = len(request.labels) // num_clients
     while size >= settings.min_size:
-        matrix = _matrix(request, dominants, size)
+        matrix = _dominated_counts(request, dominants, size)
         if matrix is not None:
             return request.deal_counts(matrix, num_dominated_clients=num_dominated)
         size -= 1
@@ -482,31 +485,31 @@ def dominant_class(request: PartitionRequest) -> PartitionResult:
     )
 
 
-def _matrix(request: PartitionRequest, dominants: IntArray, size: int) -> IntArray | None:
-    """Return the rows of each class that each client gets, or None if the classes have too few.
+def _dominated_counts(request: PartitionRequest, dominants: IntArray, size: int) -> IntArray | None:
+    """Return the number of rows of each class for each client, or None if a class has too few.
 
     Args:
-        request: Gives the classes, and draws who profits from rounding.
-        dominants: The classes of the clients that have a dominant one.
+        request: Provides the classes, and the random generator for rounding.
+        dominants: Dominant class of each client that has one.
         size: Rows of each client.
     """
     num_clients, available = request.require_num_clients(), request.class_counts
-    rest = np.tile(available / available.sum(), (num_clients, 1))
-    dominated = np.arange(len(dominants))
-    rest[dominated, dominants] = 0
-    rest /= rest.sum(axis=1, keepdims=True)
+    expected = np.tile(available / available.sum(), (num_clients, 1))
+    dominated_clients = np.arange(len(dominants))
+    expected[dominated_clients, dominants] = 0
+    expected /= expected.sum(axis=1, keepdims=True)
     num_dominant = round(request.settings.dominant_share * size)
-    rest *= np.where(np.arange(num_clients) < len(dominants), size - num_dominant, size)[:, None]
-    asked = rest.sum(axis=0) + np.bincount(dominants, minlength=len(available)) * num_dominant
-    if (asked > available + 1e-6).any():
+    expected *= np.where(np.arange(num_clients) < len(dominants), size - num_dominant, size)[:, None]
+    requested = expected.sum(axis=0) + np.bincount(dominants, minlength=len(available)) * num_dominant
+    if (requested > available + 1e-6).any():
         return None
-    matrix = _rounded(rest, request.generator)
-    matrix[dominated, dominants] += num_dominant
-    return matrix if _cut_to(available, matrix, rest, request.generator) else None
+    matrix = _rounded(expected, request.generator)
+    matrix[dominated_clients, dominants] += num_dominant
+    return matrix if _reduce_to_available(available, matrix, expected, request.generator) else None
 
 
 def _rounded(expected: FloatVector, generator: np.random.Generator) -> IntArray:
-    """Round each client's expected rows up or down, its total exactly, and nobody's or no class's favour on average."""
+    """Round each client's expected rows up or down, with exact totals and without bias to a client or class."""
     classes = generator.permutation(expected.shape[1])
     cumulated = np.cumsum(expected[:, classes], axis=1)
     cumulated[:, -1] = np.rint(cumulated[:, -1])
@@ -517,25 +520,28 @@ def _rounded(expected: FloatVector, generator: np.random.Generator) -> IntArray:
     return matrix
 
 
-def _cut_to(available: IntArray, matrix: IntArray, expected: FloatVector, generator: np.random.Generator) -> bool:
-    """Take back what rounding asked of a class beyond its rows, in place; return whether that was possible.
+def _reduce_to_available(
+    available: IntArray, matrix: IntArray, expected: FloatVector, generator: np.random.Generator
+) -> bool:
+    """Reduce, in place, classes that rounding raised above their rows; return whether that was possible.
 
-    Clients whose number was rounded up get a row of another class instead, one whose number was rounded down if any.
+    Clients whose number was rounded up get a row of another class instead, preferably one whose number was rounded
+    down.
     """
-    asked = matrix.sum(axis=0)
-    for label in np.flatnonzero(asked > available):
+    requested = matrix.sum(axis=0)
+    for label in np.flatnonzero(requested > available):
         rounded_up = generator.permutation(
             np.flatnonzero((matrix[:, label] > expected[:, label]) & (expected[:, label] > 0))
         )
-        for client in rounded_up[: asked[label] - available[label]]:
-            spare = available - asked
+        for client in rounded_up[: requested[label] - available[label]]:
+            spare = available - requested
             possible = np.flatnonzero((spare > 0) & (expected[client] > 0))
             if not len(possible):
                 return False
-            down = possible[matrix[client, possible] < expected[client, possible]]
-            other = generator.choice(down if len(down) else possible)
+            rounded_down = possible[matrix[client, possible] < expected[client, possible]]
+            other = generator.choice(rounded_down if len(rounded_down) else possible)
             matrix[client, label] -= 1
             matrix[client, other] += 1
-            asked[label] -= 1
-            asked[other] += 1
-    return not (asked > available).any()
+            requested[label] -= 1
+            requested[other] += 1
+    return not (requested > available).any()

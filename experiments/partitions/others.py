@@ -1,53 +1,44 @@
-"""Partitions by flwr-datasets, by given clients, and regardless of labels.
+"""Partitions by flwr-datasets, by given clients or counts, and at random.
 
-Partitions of flwr-datasets, used on a table of row numbers and labels.
+Partitions of flwr-datasets run on a table of row numbers and labels. The rows are shuffled first, so that partitioners
+that assign rows in order assign them at random, and the partitioner's seed is drawn from the request's generator:
+nothing depends on global random state. Requests known to fail are rejected beforehand; errors of a partitioner become
+data errors. For 10,000 clients the public `load_partition` takes thirteen seconds, nearly all of them for data sets
+that are not needed. The index lists behind it, `_partition_id_to_indices`, are private in some partitioners, and are
+read nevertheless; the version is pinned.
 
-The rows are shuffled before they are handed over, so that rows that a partitioner deals in order are dealt at random,
-and its seed is drawn from our generator: nothing depends on global random state. What a partitioner can't do is refused
-beforehand where that is known; its own refusals become data errors.
-
-For 10,000 clients the public `load_partition` costs thirteen seconds, nearly all of them for data sets that nobody
-reads. The lists of positions behind it, `_partition_id_to_indices`, are private in some partitioners, and are read all
-the same; the version is pinned.
-
-- `pathological`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental Study",
-  ICDE 2022 (arXiv:2102.02079), `#C = k`: every client has rows of a fixed number of classes. Each client's classes are
-  chosen, and the clients that have a class share its rows equally. `class_assignment` says how they are chosen:
-  `first-deterministic`, as in the paper, deals the first class in turn and draws the others; `deterministic` gives
-  client k the classes k, k + 1, …; `random` draws all, and may leave a class, and its rows, unused. An assignment by
-  chance can leave a class with more clients than rows, or a client with fewer than `min_size`; then another is drawn,
-  twenty times at most. Where no draw can succeed it is refused at once.
-- `shard`: B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-Efficient Learning of Deep
-  Networks from Decentralized Data", AISTATS 2017: rows are sorted by label and cut into equal runs, and each client
-  gets some, two in the paper, at random. All clients have the same size; rows that are left when a whole number of
-  shards is cut are not used, fewer than there are shards.
+- `pathological`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental
+  Study", ICDE 2022 (arXiv:2102.02079), `#C = k`: every client has rows of a fixed number of classes. Each
+  client's classes are chosen, and the clients that have a class share its rows equally. `class_assignment`
+  defines the choice: `first-deterministic`, as in the paper, assigns the first class in turn and draws the
+  others; `deterministic` gives client k the classes k, k + 1, …; `random` draws all, and may leave a class, and
+  its rows, unused. A random assignment can leave a class with more clients than rows, or a client with fewer than
+  `min_size`; then another is drawn, up to twenty times. If no draw can succeed, the request is rejected at once.
+- `shard`: B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-Efficient Learning of
+  Deep Networks from Decentralized Data", AISTATS 2017: rows are sorted by label and cut into equal shards, and
+  each client gets some, two in the paper, at random. All clients have the same size; the remaining rows, fewer
+  than the number of shards, are not used.
 - `distribution`: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated Optimization in
-  Heterogeneous Networks", MLSys 2020 (arXiv:1812.06127): label and quantity skew at once. Client k has the classes k,
-  k + 1, …, `classes_per_client` of them; each gets the same few rows first, and the clients of a class share the rest
-  in the proportions of log-normal numbers with σ = `lognormal_sigma` (2 in the paper). All rows are used. The few rows
-  first are as many as give a client `min_size` rows from its classes together. The number of clients must be a
-  multiple of the number of classes.
-- `linear`, `square`, `exponential`: client k = 1, …, K gets a share of the rows in proportion to k, k² or e^k. Labels
-  are dealt at random, and all rows are used: what rounding leaves goes to the last and largest client. Sizes follow
-  from the law alone, so what it can't do for a number of clients is known beforehand.
+  Heterogeneous Networks", MLSys 2020 (arXiv:1812.06127): label and quantity skew combined. Client k has the
+  classes k, k + 1, …, `classes_per_client` of them; it first gets the same small number of rows from each, and
+  the clients of a class share the rest in proportion to log-normal numbers with σ = `lognormal_sigma` (2 in the
+  paper). All rows are used. The initial rows give each client `min_size` rows from all its classes together. The
+  number of clients must be a multiple of the number of classes.
+- `linear`, `square`, `exponential`: client k = 1, …, K gets a share of the rows in proportion to k, k² or e^k.
+  Labels are assigned at random, and all rows are used: rounding remainders go to the last and largest client.
+  Sizes follow from the formula alone, so infeasible numbers of clients are known beforehand.
 
-Clients as they are given, with their number: by the data, or by the user.
+`natural`: each client holds its own rows according to the data. All rows are used.
 
-`natural`: each client owns the rows that the data say are its own. All rows are used.
+`counts`: client k gets `counts[k][y]` random rows of class y, from a client × class matrix: a nested list, or the path
+of a CSV file without a header, one line per client. Rows beyond the counts are not used.
 
-`counts`: by a client × class matrix, client k gets `counts[k][y]` rows of class y, drawn at random. The matrix is a
-nested list, or the path of a CSV file without a header, one line a client. Rows beyond the counts are not used.
+`iid` shuffles the rows and assigns them in turn: sizes differ by one at most. All rows are used.
 
-Labels dealt at random: IID, and clients that differ in how many rows they have, not in what is in them.
-
-`iid` shuffles the rows and deals them in turn: sizes differ by one at most.
-
-`quantity_skew`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental Study",
-ICDE 2022 (arXiv:2102.02079), section IV-C: the clients' sizes follow Dir_K(β), here `alpha`. Deviation: they draw again
-until the smallest client has ten rows, which need not end. Here `min_size` rows of every client are set aside first,
-and the rest is shared in Dirichlet proportions.
-
-Both use all rows. Sizes that grow by a law are flwr-datasets'.
+`quantity_skew`: Q. Li, Y. Diao, Q. Chen and B. He (above), section IV-C: client sizes follow Dir_K(β), here `alpha`,
+and labels are assigned at random. All rows are used. Deviation: they redraw until the smallest client has ten rows,
+which may not terminate. Here `min_size` rows of every client are reserved first, and the rest is shared in Dirichlet
+proportions.
 """
 
 from __future__ import annotations
@@ -73,15 +64,15 @@ MakePartitioner = Callable[[Any, int], Any]
 
 
 def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> PartitionResult:
-    """Deal rows by a partitioner of flwr-datasets.
+    """Partition rows with a partitioner of flwr-datasets.
 
     Args:
-        request: The rows. Shapes and sizes that the partitioner would not survive are the caller's to refuse.
-        make: Makes the partitioner.
-        facts: For the record.
+        request: The rows. The caller must reject shapes and sizes that the partitioner cannot handle.
+        make: Creates the partitioner.
+        facts: Facts to record.
 
     Raises:
-        DataError: If the partitioner refuses.
+        DataError: If the partitioner raises an error.
     """
     import flwr_datasets.partitioner
     from datasets import Dataset
@@ -112,35 +103,37 @@ def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: 
 
 
 def pathological(request: PartitionRequest) -> PartitionResult:
-    """Deal a number of classes to each client.
+    """Partition rows so that each client has a fixed number of classes.
 
     Raises:
         DataError: If no assignment gives every client enough rows of each of its classes.
     """
-    _require_possible(request)
+    _reject_impossible(request)
     num_clients, settings = request.require_num_clients(), request.settings
-    chosen = (num_clients, LABEL, settings.classes_per_client, settings.class_assignment)
+    arguments = (num_clients, LABEL, settings.classes_per_client, settings.class_assignment)
     num_draws = 1 if settings.class_assignment == "deterministic" else MAX_DRAWS
     reason = Fault("")
     for draw in range(1, num_draws + 1):
         try:
-            deal = deal_with_flower(
-                request, lambda kinds, seed: kinds.PathologicalPartitioner(*chosen, seed=seed), pathological_draws=draw
+            result = deal_with_flower(
+                request,
+                lambda kinds, seed: kinds.PathologicalPartitioner(*arguments, seed=seed),
+                pathological_draws=draw,
             )
         except DataError as error:
             reason = error.faults[0]
             continue
-        smallest = int(deal.partition.sizes.min())
+        smallest = int(result.partition.sizes.min())
         if smallest >= settings.min_size:
-            return deal
-        must = f"be at most {smallest}, the rows of the smallest client"
-        reason = Fault("federation.partition.min_size", must, settings.min_size)
-    tried = f"{num_draws} assignments were tried; fewer clients, or fewer classes a client, may do"
-    raise DataError(reason.with_hint(tried))
+            return result
+        condition = f"be at most {smallest}, the rows of the smallest client"
+        reason = Fault("federation.partition.min_size", condition, settings.min_size)
+    hint = f"{num_draws} assignments were tried; fewer clients, or fewer classes a client, may do"
+    raise DataError(reason.with_hint(hint))
 
 
-def _require_possible(request: PartitionRequest) -> None:
-    """Refuse what is known beforehand to fail under all assignments."""
+def _reject_impossible(request: PartitionRequest) -> None:
+    """Reject requests for which every assignment fails."""
     num_clients, num_classes = request.require_num_clients(), request.settings.classes_per_client
     request.require_min_size()
     available = request.class_counts[request.class_counts > 0]
@@ -183,7 +176,7 @@ def _require_possible(request: PartitionRequest) -> None:
 
 
 def shard(request: PartitionRequest) -> PartitionResult:
-    """Deal runs of sorted rows.
+    """Partition rows into shards sorted by label.
 
     Raises:
         DataError: If there are fewer rows than shards, or clients would have fewer than `min_size` rows.
@@ -208,28 +201,28 @@ def shard(request: PartitionRequest) -> PartitionResult:
             )
         )
 
-    chosen = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
+    arguments = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
     return deal_with_flower(
-        request, lambda kinds, seed: kinds.ShardPartitioner(**chosen, seed=seed), shard_size=shard_size
+        request, lambda kinds, seed: kinds.ShardPartitioner(**arguments, seed=seed), shard_size=shard_size
     )
 
 
 def distribution(request: PartitionRequest) -> PartitionResult:
-    """Deal by log-normal shares of each class.
+    """Partition rows by log-normal shares of each class.
 
     Raises:
-        DataError: If the number of clients is no multiple of that of the classes, there are fewer classes than a
-            client should have, or a class has too few rows.
+        DataError: If the number of clients is not a multiple of the number of classes, there are fewer classes than a
+            client needs, or a class has too few rows.
     """
-    num_clients, num_of_client = request.require_num_clients(), request.settings.classes_per_client
+    num_clients, num_classes_per_client = request.require_num_clients(), request.settings.classes_per_client
     available = request.class_counts[request.class_counts > 0]
     num_classes = len(available)
-    if num_of_client > num_classes:
+    if num_classes_per_client > num_classes:
         raise DataError(
             Fault(
                 "federation.partition.classes_per_client",
                 f"be at most {num_classes}, the number of classes",
-                num_of_client,
+                num_classes_per_client,
             )
         )
     if num_clients % num_classes:
@@ -243,55 +236,57 @@ def distribution(request: PartitionRequest) -> PartitionResult:
                 num_clients,
             )
         )
-    num_holders = num_of_client * num_clients // num_classes
-    num_first = -(-request.settings.min_size // num_of_client)
-    if available.min() < (num_first + 1) * num_holders:
+    num_holders = num_classes_per_client * num_clients // num_classes
+    num_initial_rows = -(-request.settings.min_size // num_classes_per_client)
+    if available.min() < (num_initial_rows + 1) * num_holders:
         raise DataError(
             Fault(
                 "every class",
                 (
-                    f"have {num_first + 1} rows for each of its {num_holders} clients, "
-                    f"{(num_first + 1) * num_holders} in all"
+                    f"have {num_initial_rows + 1} rows for each of its {num_holders} clients, "
+                    f"{(num_initial_rows + 1) * num_holders} in all"
                 ),
                 available.min(),
                 (f"fewer clients, or less than federation.partition.min_size = {request.settings.min_size}, may do"),
             )
         )
     shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
-    chosen = (shares, num_clients, num_of_client, LABEL, num_first)
+    arguments = (shares, num_clients, num_classes_per_client, LABEL, num_initial_rows)
     return deal_with_flower(
-        request, lambda kinds, seed: kinds.DistributionPartitioner(*chosen, seed=seed), num_rows_first=num_first
+        request,
+        lambda kinds, seed: kinds.DistributionPartitioner(*arguments, seed=seed),
+        num_rows_first=num_initial_rows,
     )
 
 
 def linear(request: PartitionRequest) -> PartitionResult:
-    """Deal sizes in proportion to k."""
-    return _deal_growing(request, "LinearPartitioner", lambda clients: 2 / (clients * (clients + 1)))
+    """Partition rows into sizes proportional to k."""
+    return _partition_by_size_law(request, "LinearPartitioner", lambda clients: 2 / (clients * (clients + 1)))
 
 
 def square(request: PartitionRequest) -> PartitionResult:
-    """Deal sizes in proportion to k²."""
-    return _deal_growing(
+    """Partition rows into sizes proportional to k²."""
+    return _partition_by_size_law(
         request, "SquarePartitioner", lambda clients: 6 / (clients * (clients + 1) * (2 * clients + 1))
     )
 
 
 def exponential(request: PartitionRequest) -> PartitionResult:
-    """Deal sizes in proportion to e^k."""
-    return _deal_growing(
+    """Partition rows into sizes proportional to e^k."""
+    return _partition_by_size_law(
         request, "ExponentialPartitioner", lambda clients: float(1 / np.exp(np.arange(min(clients, 700))).sum())
     )
 
 
-def _deal_growing(
+def _partition_by_size_law(
     request: PartitionRequest, partitioner: str, smallest_share: Callable[[int], float]
 ) -> PartitionResult:
-    """Deal by a law of flwr-datasets.
+    """Partition rows by a size partitioner of flwr-datasets.
 
     Args:
         request: The rows.
         partitioner: Its name in flwr-datasets.
-        smallest_share: Share of all rows that the first of a number of clients gets; falls with that number.
+        smallest_share: Share of all rows for the first client, given the number of clients; decreases with that number.
 
     Raises:
         DataError: If the first client would get fewer than `min_size` rows.
@@ -299,14 +294,16 @@ def _deal_growing(
     num_clients, num_rows, min_size = request.require_num_clients(), len(request.labels), request.settings.min_size
     smallest = num_rows if num_clients == 1 else int(smallest_share(num_clients) * num_rows)
     if smallest < min_size:
-        fewer = range(1, num_clients)
-        most = bisect_left(fewer, True, key=lambda clients: int(smallest_share(clients) * num_rows) < min_size)
+        smaller_numbers = range(1, num_clients)
+        max_clients = bisect_left(
+            smaller_numbers, True, key=lambda clients: int(smallest_share(clients) * num_rows) < min_size
+        )
         raise DataError(
             Fault(
                 f"federation.partition.kind={request.settings.kind}",
                 (f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows"),
                 f"{smallest} for {num_clients} clients",
-                f"at most {most} clients are possible",
+                f"at most {max_clients} clients are possible",
             )
         )
     return deal_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
@@ -316,10 +313,10 @@ KEY = "federation.partition.counts"
 
 
 def natural(request: PartitionRequest) -> PartitionResult:
-    """Give each natural client its rows; clients are numbered in alphabetical order of their names.
+    """Assign each natural client its rows; clients are numbered in alphabetical order of their names.
 
     Raises:
-        DataError: If the data name no clients, or their number is not the one given.
+        DataError: If the data have no natural clients, or their number differs from `num_clients`.
     """
     if request.client_ids is None:
         raise DataError(
@@ -342,11 +339,12 @@ def natural(request: PartitionRequest) -> PartitionResult:
 
 
 def counts(request: PartitionRequest) -> PartitionResult:
-    """Deal the rows that the matrix names.
+    """Partition rows by a client × class matrix of counts.
 
     Raises:
         ConfigurationError: If there is no matrix, or the file can't be read as one.
-        DataError: If it does not fit the data: too many rows of a class, an empty client, another number of clients.
+        DataError: If it is inconsistent with the data: too many rows of a class, an empty client, another number of
+            clients.
     """
     matrix = _matrix(request.settings.counts)
     faults = _faults(request, matrix)
@@ -406,10 +404,10 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
         ]
     if matrix.shape[1] != len(available):
         return [Fault(KEY, f"have {len(available)} columns, one a class", matrix.shape[1])]
-    asked = matrix.sum(axis=0)
+    requested = matrix.sum(axis=0)
     faults: list[str] = [
-        Fault(KEY, f"not ask for more rows of class {label} than there are, {available[label]}", asked[label])
-        for label in np.flatnonzero(asked > available)
+        Fault(KEY, f"not ask for more rows of class {label} than there are, {available[label]}", requested[label])
+        for label in np.flatnonzero(requested > available)
     ]
     empty = np.flatnonzero(matrix.sum(axis=1) == 0)
     if len(empty):
@@ -418,13 +416,13 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
 
 
 def iid(request: PartitionRequest) -> PartitionResult:
-    """Deal rows regardless of their labels."""
+    """Partition rows at random, regardless of their labels."""
     num_clients = request.require_num_clients()
     return request.deal_owners(request.generator.permutation(np.arange(len(request.labels)) % num_clients))
 
 
 def quantity_skew(request: PartitionRequest) -> PartitionResult:
-    """Deal rows at random to clients of Dirichlet sizes."""
+    """Partition rows at random among clients of Dirichlet sizes."""
     num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
     shares = dirichlet_shares(request.settings.alpha, num_clients, generator)
     sizes = min_size + whole_rows(shares, len(request.labels) - num_clients * min_size, generator)

@@ -1,4 +1,4 @@
-"""The table of partitions: a new one is a function beside its relatives and one line here."""
+"""Registry of partitions: to add one, write its function and add one line here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PARTITIONS: Mapping[str, PartitionKind] = {
 
 
 def settings_not_read(settings: PartitionSettings) -> dict[str, object]:
-    """Return the fields that are set although the kind does not read them, with their values."""
+    """Return the settings that differ from their defaults although the kind does not read them."""
     assert settings.kind is not None
     default = PartitionSettings()
     return {

@@ -1,1 +1,1 @@
-"""Tables and figures of five sources as experiments: SOURCE/source.yaml, SOURCE/TABLE.yaml, and what measures them."""
+"""Tables and figures of five sources as experiments: SOURCE/source.yaml, SOURCE/TABLE.yaml, measurements."""

@@ -1,4 +1,4 @@
-"""What published tables need beyond trainings, choices and reports: times and numbers of reports."""
+"""Measurements for published tables that are not trainings, choices or reports: times and report statistics."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from fedscout.experiments.timings.detection import (
 
 
 def distance_of_the_third_client(report: HeterogeneityReport) -> float | None:
-    """Return how much farther the third client's model is than the others' median, as a ratio."""
+    """Return the ratio of the third client's model distance to the median of the others'."""
     distances = report.metrics.model_distances
     others = sorted(value for client, value in distances.items() if client != 2)
     return distances[2] / others[len(others) // 2] if 2 in distances and others else None
 
 
 def centroid_distance(report: HeterogeneityReport) -> float | None:
-    """Return the largest distance of two clients' centroids on the principal axes, in the unit of the features."""
+    """Return the largest distance between two clients' centroids on the principal axes, in feature units."""
     centroids = list(report.centroids.values())
     pairs = (
         sum((one - other) ** 2 for one, other in zip(first, second, strict=True)) ** 0.5
@@ -47,7 +47,7 @@ UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 
 @dataclass(frozen=True)
 class TimedStudies:
-    """Wall time of studies, as a ratio to that of one training in the same turn.
+    """Wall time of studies, as a ratio to that of one training in the same repetition.
 
     Attributes:
         arguments: Of the federation and the training.
@@ -60,18 +60,18 @@ class TimedStudies:
     studies: Mapping[str, tuple[str, ...] | None]
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Run all rows in turns."""
+        """Run all rows in each repetition."""
         absent: dict[str, str] = {}
         if not [*built_columns({self.column: self.arguments}, context, absent)]:
             return Measured({}, absent=absent)
-        found: dict[Cell, list[float]] = {(row, self.column): [] for row in self.studies}
+        ratios: dict[Cell, list[float]] = {(row, self.column): [] for row in self.studies}
         for turn in range(context.num_seeds):
             context.note(f"turn {turn}")
             seconds = {row: self._seconds(settings, context, turn) for row, settings in self.studies.items()}
-            one = next(seconds[row] for row, settings in self.studies.items() if settings is None)
+            training_seconds = next(seconds[row] for row, settings in self.studies.items() if settings is None)
             for row in self.studies:
-                found[row, self.column].append(seconds[row] / one)
-        return Measured({cell: tuple(values) for cell, values in found.items()})
+                ratios[row, self.column].append(seconds[row] / training_seconds)
+        return Measured({cell: tuple(values) for cell, values in ratios.items()})
 
     def _seconds(self, settings: tuple[str, ...] | None, context: CellContext, turn: int) -> float:
         config = read_config((*self.arguments, *(settings or ()), *UNCONFIRMED, f"seed={turn}"), context.settings)
@@ -95,18 +95,18 @@ class TimedDetections:
     federations: Mapping[str, tuple[str, ...]]
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Time every federation, each in turns with its rounds."""
-        found: dict[Cell, Values] = {}
+        """Time every federation, alternating detection and rounds."""
+        values: dict[Cell, Values] = {}
         absent: dict[str, str] = {}
         for column, built in built_columns(self.federations, context, absent):
             context.note(column)
             local, engine = built.config.training.local(), built.config.engine
             turns = range(context.num_seeds)
             costs = [detection_cost(built.federation, local, engine, repeats=1) for _ in turns]
-            found["detection, seconds", column] = tuple(cost.seconds for cost in costs)
-            found["one round, seconds", column] = tuple(cost.round_seconds for cost in costs)
-            found["detection, rounds", column] = tuple(cost.round_equivalents for cost in costs)
-        return Measured(found, absent=absent)
+            values["detection, seconds", column] = tuple(cost.seconds for cost in costs)
+            values["one round, seconds", column] = tuple(cost.round_seconds for cost in costs)
+            values["detection, rounds", column] = tuple(cost.round_equivalents for cost in costs)
+        return Measured(values, absent=absent)
 
 
 MODULES = (LABELS, FEATURES, PUBLISHED_OUTLIERS, WHOLE)
@@ -119,15 +119,15 @@ class TimedModules:
 
     Attributes:
         arguments: Of the federation.
-        column: Its name.
+        column: The name of its column.
     """
 
     arguments: tuple[str, ...]
     column: str
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Time the modules in turns with rounds."""
-        found: dict[Cell, Values] = {}
+        """Time the modules, alternating with rounds."""
+        values: dict[Cell, Values] = {}
         absent: dict[str, str] = {}
         for column, built in built_columns({self.column: self.arguments}, context, absent):
             context.note(column)
@@ -135,16 +135,16 @@ class TimedModules:
             turns = range(context.num_seeds)
             costs = [module_costs(built.federation, local, engine, repeats=1) for _ in turns]
             for name in MODULES:
-                found[name, column] = tuple(cost.seconds[name] / cost.round_seconds for cost in costs)
-        return Measured(found, absent=absent)
+                values[name, column] = tuple(cost.seconds[name] / cost.round_seconds for cost in costs)
+        return Measured(values, absent=absent)
 
 
 def built_columns(
     federations: Mapping[str, Sequence[str]], context: CellContext, absent: dict[str, str]
 ) -> Iterator[tuple[str, BuiltFederation]]:
-    """Yield every column whose data are there; `absent` gets the reason of the others."""
-    for column, given in federations.items():
+    """Yield every column whose data are available; `absent` receives the reasons of the others."""
+    for column, arguments in federations.items():
         try:
-            yield column, built_federation(column, given, context.settings)
+            yield column, built_federation(column, arguments, context.settings)
         except DataError as error:
             absent[column] = str(error)

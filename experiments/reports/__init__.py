@@ -1,1 +1,1 @@
-"""What a person sees: console, pictures, files."""
+"""Reports: console output, charts, pages, exports."""

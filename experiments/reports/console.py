@@ -1,13 +1,4 @@
-"""Consoles, tables, paragraphs and names on a screen.
-
-The consoles of results, on which the words of others are shown and not obeyed; tables, paths and JSON on them.
-
-A text in lines of a screen.
-
-A table as Markdown, for the terminal as for a document.
-
-What became of a table's columns, as a table for `describe` and one line for `run`.
-"""
+"""Console output of untrusted text, tables, paragraphs, paths, JSON, and numbers with units."""
 
 from __future__ import annotations
 
@@ -29,35 +20,35 @@ if TYPE_CHECKING:
 
 
 class PlainConsole(Console):
-    """A console for the words of others: markup, emoji codes and control characters are shown, not obeyed."""
+    """A console for untrusted text: markup, emoji codes and control characters are printed literally."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the text of a string, be it printed, in a table or a title."""
+        """Return the text of a string that is printed or part of a table or title."""
         return super().render_str(visible(text), **options)
 
 
 def plain_table(*headings: str, numbers: Sequence[str] = (), **options: Any) -> Table:
-    """Return a table without lines; columns of numbers stand on the right. Options are those of rich's own."""
+    """Return a table without borders; number columns are right-aligned. Options are those of rich's `Table`."""
     look = {"box": None, "padding": (0, 2, 0, 0), "title_justify": "left", "title_style": "bold"}
     columns = [Column(heading, justify="right" if heading in numbers else "left") for heading in headings]
     return Table(*columns, **{**look, **options})
 
 
 def out_console() -> Console:
-    """Return the console of results; wide enough for tables where standard output is no terminal."""
+    """Return the console for results; 120 columns wide if standard output is no terminal."""
     return PlainConsole(width=None if sys.stdout.isatty() else 120, soft_wrap=False)
 
 
 def show_path(console: Console, label: str, path: Path, remark: str = "") -> None:
-    """Print where something lies, on one line however long the path is."""
+    """Print a path on one line, regardless of its length."""
     console.print(f"{label}: {path}{remark}", soft_wrap=True)
 
 
 def show_json(document: Mapping[str, Any]) -> None:
-    """Print a document alone on standard output."""
+    """Print a JSON document on standard output."""
     show_json_text(json_text(document).removesuffix("\n"))
 
 
@@ -66,7 +57,7 @@ INDENT = "  "
 
 
 def paragraph(text: str, width: int, indent: str = INDENT, style: str = "") -> list[Text]:
-    """Return a text in lines of at most this width."""
+    """Return a text wrapped to lines of at most this width."""
     lines = list(Text(visible(" ".join(text.split()))).wrap(Console(width=width), width - len(indent)))
     for line in lines:
         line.rstrip()
@@ -74,7 +65,7 @@ def paragraph(text: str, width: int, indent: str = INDENT, style: str = "") -> l
 
 
 def markdown_table(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a table whose cells are told by `str`."""
+    """Return the lines of a Markdown table, with cells converted by `str`."""
     return [f"| {' | '.join(map(str, cells))} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
@@ -82,13 +73,13 @@ UNITS = ("kB", "MB", "GB", "TB")
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time for people, such as `42.5 s`, `13.1 min` or `2.78 h`."""
+    """Return a time as text, such as `42.5 s`, `13.1 min` or `2.78 h`."""
     unit, size = next(((u, s) for u, s in (("h", 3600), ("min", 60)) if seconds >= 2 * s), ("s", 1))
     return f"{seconds / size:.3g} {unit}"
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes for people, in powers of 1000, such as `73.9 kB`."""
+    """Return a number of bytes as text, in powers of 1000, such as `73.9 kB`."""
     if count < 1000:
         return f"{count:.0f} B"
     power = min(int(math.log10(count)) // 3, len(UNITS))
@@ -99,12 +90,13 @@ MOST_NAMED = 5
 
 
 def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = False) -> None:
-    """Print what became of the columns of one's own table; nothing of other data.
+    """Print how the columns of a user's table are used; nothing for other data.
 
     Args:
-        console: Where to.
-        facts: Of the federation.
-        is_brief: One line, and only if something was left out unasked, or codes for missing values are suspected.
+        console: Output console.
+        facts: Facts of the federation.
+        is_brief: Print one line, and only if a column was left out automatically, codes for missing values are
+            suspected, or a column has a remark.
     """
     columns: Sequence[Mapping[str, Any]] = facts.get("columns", ())
     if is_brief:
@@ -116,9 +108,9 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     console.print()
     table = plain_table("column", "kind", "missing", "features", "what became of it", "overruled by federation.…")
     for column in columns:
-        became = "; ".join(filter(None, (column["became"], column["suspicion"], column["remark"])))
+        usage = "; ".join(filter(None, (column["became"], column["suspicion"], column["remark"])))
         counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]
-        table.add_row(column["name"], column["kind"], *counts, became, column["key"].replace("federation.", ""))
+        table.add_row(column["name"], column["kind"], *counts, usage, column["key"].replace("federation.", ""))
     console.print(table)
 
 

@@ -1,9 +1,8 @@
-"""What a person sees of a description: the numbers, what a scenario changed, and the strip of clients × classes.
+"""Console output and files of a federation's description.
 
-The files that a description leaves.
-
+Files:
 OUT/description.json   everything
-OUT/clients.png        clients × classes; also clients.svg. Not where clients play episodes: they hold no classes
+OUT/clients.png        heat map of clients × classes; also clients.svg; not for reinforcement-learning clients
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ OTHER_COLUMNS = 20
 
 
 def show_description(console: Console, description: Description, by_count: bool = False) -> None:
-    """Print a description; `by_count`, a shade is a number of rows instead of a share of the client's rows."""
+    """Print a description; with `by_count`, shades are numbers of rows instead of shares of the client's rows."""
     blocks = _blocks(console)
     console.print(description.name, style="bold")
     if description.source:
@@ -65,8 +64,11 @@ def show_description(console: Console, description: Description, by_count: bool 
 
 
 def _lines(description: Description) -> Iterable[tuple[str, str]]:
-    found = description.realised
-    yield "clients", f"{found.num_clients}" + (f", {found.num_empty_clients} empty" if found.num_empty_clients else "")
+    result = description.realised
+    yield (
+        "clients",
+        f"{result.num_clients}" + (f", {result.num_empty_clients} empty" if result.num_empty_clients else ""),
+    )
     if description.unseen_clients:
         yield (
             "unseen",
@@ -77,45 +79,47 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
         return
     yield (
         "rows",
-        f"{found.num_rows_dealt} of {found.num_rows} dealt, {found.num_rows_not_dealt} not, "
-        f"{found.num_rows_repeated} more than once"
+        f"{result.num_rows_dealt} of {result.num_rows} dealt, {result.num_rows_not_dealt} not, "
+        f"{result.num_rows_repeated} more than once"
         + (f"; {equal} equal an earlier row" if (equal := description.facts.get("num_duplicate_rows")) else "")
         + f"; a row is {_row_text(description)}",
     )
     if num_server_rows := description.facts.get("num_server_rows", 0):
         labelled = "labelled" if description.facts["server_labels"] else "without labels"
-        whence = f" of {description.facts['server_dataset']}" if "server_dataset" in description.facts else ""
-        yield "server", f"{num_server_rows} further rows{whence}, {labelled}, which no client holds"
+        origin = f" of {description.facts['server_dataset']}" if "server_dataset" in description.facts else ""
+        yield "server", f"{num_server_rows} further rows{origin}, {labelled}, which no client holds"
     if description.target_name:
         yield "predicted", f"{description.target_name}, a quantity; labels below are its tenths"
     else:
         yield "classes", _classes_text(description)
-    rows = found.client_rows
+    rows = result.client_rows
     yield ("rows a client", f"{rows.smallest:g} to {rows.largest:g}, median {rows.median:g}, mean {rows.mean:.1f}")
-    if found.quantity_ratio is not None:
+    if result.quantity_ratio is not None:
         yield (
             "quantity skew",
-            f"largest/smallest {found.quantity_ratio:.2f}, coefficient of variation {found.quantity_variation:.3f}, "
-            f"Gini {found.quantity_gini:.3f}",
+            f"largest/smallest {result.quantity_ratio:.2f}, coefficient of variation {result.quantity_variation:.3f}, "
+            f"Gini {result.quantity_gini:.3f}",
         )
-    if found.label_skew is not None and found.label_skew_client is not None:
+    if result.label_skew is not None and result.label_skew_client is not None:
         yield (
             "label skew",
-            f"{found.label_skew:.4f} bits, {description.names.one_client(found.label_skew_client)}: "
+            f"{result.label_skew:.4f} bits, {description.names.one_client(result.label_skew_client)}: "
             "largest Jensen-Shannon divergence between a client's labels and all clients'",
         )
-    if found.label_divergence is not None:
-        yield "  over clients", _spread(found.label_divergence)
-    if found.label_hellinger is not None:
-        moved = "" if found.label_wasserstein is None else f"1-Wasserstein {found.label_wasserstein:.4f} classes, "
-        yield "label distance", f"Hellinger {found.label_hellinger:.4f}, {moved}mean over pairs"
-    if found.heterogeneity_index is not None:
-        yield "heterogeneity index", f"{_spread(found.heterogeneity_index)} (0: all classes, 1: one)"
-    yield from _feature_lines(found)
+    if result.label_divergence is not None:
+        yield "  over clients", _spread(result.label_divergence)
+    if result.label_hellinger is not None:
+        wasserstein_text = (
+            "" if result.label_wasserstein is None else f"1-Wasserstein {result.label_wasserstein:.4f} classes, "
+        )
+        yield "label distance", f"Hellinger {result.label_hellinger:.4f}, {wasserstein_text}mean over pairs"
+    if result.heterogeneity_index is not None:
+        yield "heterogeneity index", f"{_spread(result.heterogeneity_index)} (0: all classes, 1: one)"
+    yield from _feature_lines(result)
 
 
 def _classes_text(description: Description) -> str:
-    """Return the number of classes, and the rows of each, the most frequent first with its share."""
+    """Return the number of classes and the rows of each, most frequent first with its share."""
     counts = description.class_counts
     total = sum(count for _, count in counts)
     if not total:
@@ -160,7 +164,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _show_changes(console: Console, description: Description) -> None:
-    """Print what a scenario did, client by client."""
+    """Print the effects of the scenario on each client."""
     plays = description.score_name is not None
     if not description.changes and (plays or not description.affected_clients):
         return
@@ -170,13 +174,13 @@ def _show_changes(console: Console, description: Description) -> None:
     if not description.changes:
         console.print("It changed how rows are dealt, and no row.")
         return
-    shown = [_change_cells(change, description.names) for change in description.changes[:CHANGES_SHOWN]]
+    cells_by_client = [_change_cells(change, description.names) for change in description.changes[:CHANGES_SHOWN]]
     table = plain_table()
-    kept = [heading for heading in shown[0] if any(cells[heading] for cells in shown)]
-    for heading in kept:
+    headings = [heading for heading in cells_by_client[0] if any(cells[heading] for cells in cells_by_client)]
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("sends", "by") else "right", overflow="fold")
-    for cells in shown:
-        table.add_row(*(cells[heading] or "-" for heading in kept))
+    for cells in cells_by_client:
+        table.add_row(*(cells[heading] or "-" for heading in headings))
     console.print(table)
     more = len(description.changes) - CHANGES_SHOWN
     if more > 0:
@@ -184,15 +188,17 @@ def _show_changes(console: Console, description: Description) -> None:
 
 
 def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
-    """Return what to show under each heading; nothing where nothing was changed."""
-    numbers = change.share_numbers_changed > 0
+    """Return the text for each heading; empty where nothing changed."""
+    has_changed_numbers = change.share_numbers_changed > 0
     latency = f"{change.latency_shift:.3g} + {change.latency_mean:.3g} s" if change.has_latency else ""
     down, up = change.bytes_per_second_down, change.bytes_per_second_up
     return {
         "client": names.client(change.client),
         "labels changed": f"{change.num_labels_changed} of {change.num_rows}" if change.num_labels_changed else "",
-        "numbers changed": f"{100 * change.share_numbers_changed:.0f} %" if numbers else "",
-        "added, in deviations": f"{change.feature_shift:+.2f} ± {change.feature_deviation:.2f}" if numbers else "",
+        "numbers changed": f"{100 * change.share_numbers_changed:.0f} %" if has_changed_numbers else "",
+        "added, in deviations": f"{change.feature_shift:+.2f} ± {change.feature_deviation:.2f}"
+        if has_changed_numbers
+        else "",
         "misses rounds": f"{100 * change.dropout:.0f} %" if change.dropout else "",
         "latency": latency,
         "a step": f"{change.seconds_per_step:.3g} s" if change.seconds_per_step else "",
@@ -204,13 +210,13 @@ def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
 
 
 def _brief_steps(steps: Iterable[str]) -> str:
-    """Return steps with short numbers, each cut where it is long."""
+    """Return steps with rounded numbers, truncated if long."""
     brief = [LONG_NUMBER.sub(lambda number: f"{float(number[0]):.3g}", step) for step in steps]
     return ", ".join(step if len(step) <= STEP_LENGTH else f"{step[: STEP_LENGTH - 1]}…" for step in brief)
 
 
 def _show_physics(console: Console, description: Description) -> None:
-    """Print the physics in which clients play, with the clients that share them."""
+    """Print the physics of reinforcement-learning clients, with the clients that share them."""
     sharing: dict[str, list[int]] = {}
     for client in description.clients:
         if client.physics is not None:
@@ -226,8 +232,8 @@ def _show_physics(console: Console, description: Description) -> None:
 
 
 def _show_strip(console: Console, description: Description, by_count: bool, blocks: str) -> None:
-    """Print clients × classes."""
-    names = [one.name or "" for one in description.clients]
+    """Print the heat map of clients × classes."""
+    names = [client.name or "" for client in description.clients]
     room = console.width - OTHER_COLUMNS - min(LABEL_LENGTH, 12 + max(len(name) for name in names))
     strip = strip_of(description, max(room, 8))
     rows = [*strip.clients, *strip.deciles]
@@ -268,7 +274,7 @@ def _strip_cells(row: StripRow, largest: float, by_count: bool, blocks: str, wid
 
 
 def _blocks(console: Console) -> str:
-    """Return the shades that the terminal can show; where it can't, other texts may hold what it can't show either."""
+    """Return the shade characters that the terminal supports; also replace unencodable text if limited."""
     try:
         BLOCKS.encode(console.encoding)
     except UnicodeEncodeError:
@@ -281,10 +287,10 @@ def _blocks(console: Console) -> str:
 def _show_legend(
     console: Console, description: Description, strip: Strip, largest: float, by_count: bool, blocks: str
 ) -> None:
-    what = "rows" if by_count else "share of the client's rows"
+    unit = "rows" if by_count else "share of the client's rows"
     steps = [largest * step / NUM_SHADES for step in range(1, NUM_SHADES + 1)]
-    shown = ", ".join(f"{blocks[number]} to {step:.3g}" for number, step in enumerate(steps, 1))
-    console.print(f"{what}: {blocks[0]} none, {shown}")
+    legend = ", ".join(f"{blocks[number]} to {step:.3g}" for number, step in enumerate(steps, 1))
+    console.print(f"{unit}: {blocks[0]} none, {legend}")
     if by_count and strip.deciles:
         console.print("Deciles have a scale of their own, up to their largest cell.")
     console.print(
@@ -295,28 +301,28 @@ def _show_legend(
     names = class_labels(description)
     more = len(names) - CLASSES_NAMED
     listed = ", ".join(names[:CLASSES_NAMED]) + (f" and {more} more" if more > 0 else "")
-    together = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} neighbours a column"
-    console.print(f"classes from left to right{together}: {listed}")
+    columns_text = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} neighbours a column"
+    console.print(f"classes from left to right{columns_text}: {listed}")
 
 
 def check_output(folder: Path) -> None:
-    """Check that files can be written to a folder, before any work is done for them. Nothing is made.
+    """Check that files can be written to a folder before any work is done. Nothing is created.
 
     Raises:
-        LogError: If the folder, or the one it would be made in, is none or can't be written.
+        LogError: If the folder, or its closest existing parent, is no folder or not writable.
     """
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise LogError(UNUSABLE.format(path=folder, reason=f"{there} is no folder"))
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise LogError(UNUSABLE.format(path=folder, reason=f"{existing} is no folder"))
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
 
 
 def write_description(description: Description, folder: Path, by_count: bool = False) -> tuple[Path, ...]:
-    """Write the files, all or none, in place of those of an earlier description.
+    """Write the files, all or none, replacing those of an earlier description.
 
     Raises:
-        LogError: If a file can't be written, as when the disk is full.
+        LogError: If a file can't be written, for example because the disk is full.
     """
     text = json_text(description.model_dump(mode="json"))
     writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
@@ -332,7 +338,7 @@ def write_description(description: Description, folder: Path, by_count: bool = F
 
 
 def _write_all_or_none(folder: Path, files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write files beside their places, and rename them when all are written; what fails leaves nothing new."""
+    """Write temporary files and rename them when all are written; a failure leaves no new files."""
     new = [path for path in files if not os.path.lexists(path)]
     written: dict[Path, Path] = {}
     path = folder
@@ -344,8 +350,8 @@ def _write_all_or_none(folder: Path, files: Mapping[Path, Callable[[Path], objec
                 for path, temporary in written.items():
                     temporary.replace(path)
             except BaseException:
-                for each in (*written.values(), *new):
-                    remove_quietly(each)
+                for leftover in (*written.values(), *new):
+                    remove_quietly(leftover)
                 raise
     except OSError as error:
         raise LogError(UNUSABLE.format(path=folder, reason=not_written(path, error))) from error

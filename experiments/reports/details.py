@@ -1,4 +1,4 @@
-"""All that a study found, for who wants to know: diagnosis, advice, trials, tuning and confirmation, in full."""
+"""Detailed console output of a study: diagnosis, advice, trials, tuning and confirmation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def show_study(console: Console, finished: FinishedStudy) -> None:
-    """Print all that a study's screen rests on."""
+    """Print all details of a study."""
     console.print("\nIn full", style="bold")
     show_verdict(console, finished.outcome, finished.report)
     console.print()
@@ -48,18 +48,18 @@ def show_study(console: Console, finished: FinishedStudy) -> None:
 
 
 def federation_line(federation: Federation) -> str:
-    """Return what was built in a line."""
+    """Return a one-line summary of a federation."""
     sizes, task = federation.partition.sizes, federation.task
     if task is not None:
         score = f"{task.score_name} {task.largest_score:g} at most"
         return f"{federation.name}: every client plays; {federation.num_classes} actions, {score}"
     predicted = federation.target_name
-    what = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
-    return f"{federation.name}: {sizes.sum()} rows, {what}, {sizes.min()} to {sizes.max()} each"
+    task_text = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
+    return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} each"
 
 
 def show_federation(console: Console, federation: Federation) -> None:
-    """Print what was built."""
+    """Print a summary of a federation."""
     console.print(federation.name, style="bold", end="")
     console.print(federation_line(federation).removeprefix(federation.name))
     if "model" in federation.facts:
@@ -72,20 +72,22 @@ def show_federation(console: Console, federation: Federation) -> None:
 
 
 def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
-    """Print whose labels a trial is scored against, where a scenario moved some."""
+    """Print which labels a trial is scored against, if a scenario changed some."""
     moved: dict[int, int] = federation.facts.get("moved_labels", {})
     if not moved or trial.status == "failed":
         return
     num_rows = federation.partition.sizes.sum()
-    where = Names.of(federation).some_clients(sorted(moved))
-    own = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {where}"
-    against, other = (own, "the correct labels") if view == "own" else ("the correct labels", own)
+    clients = Names.of(federation).some_clients(sorted(moved))
+    observed_labels = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {clients}"
+    against, other = (
+        (observed_labels, "the correct labels") if view == "own" else ("the correct labels", observed_labels)
+    )
     score = trial.clean_fitness if view == "own" else trial.own_fitness
     console.print(f"The score is counted against {against}. Against {other} it is {score:.4f}.")
 
 
 def show_report(console: Console, report: HeterogeneityReport) -> None:
-    """Print the diagnosis: one verdict a property, the published rule beside it in small."""
+    """Print the diagnosis: one verdict per property, with the published rule below in dim text."""
     from fedscout.detectors.report import verdicts
 
     console.print("\nDiagnosis", style="bold")
@@ -115,17 +117,17 @@ def show_trials(
     measure: Measure = ACCURACY,
     second: Measure | None = None,
 ) -> None:
-    """Print trials, one a line; `second` is what the second of two objectives measures."""
-    rungs = any(not trial.whole for trial in trials)
+    """Print a table of trials; `second` is what the second of two objectives measures."""
+    has_partial_trials = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} against FedAvg"
-    numbers = ["trial", "generation", *(["rounds"] if rungs else [])]
-    told = told_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
-    headings = [measure.name, against, *told]
+    numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
+    columns = told_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
+    headings = [measure.name, against, *columns]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
-        more = [cells[index] for cells in told.values()]
+        more = [cells[index] for cells in columns.values()]
         generation = str(trial.generation) if trial.generation else "-"
-        rounds = [str(trial.num_rounds)] if rungs else []
+        rounds = [str(trial.num_rounds)] if has_partial_trials else []
         first = [str(trial.trial), generation, *rounds, trial_name(trial.spec, trial.selection)]
         if trial.status == "failed":
             table.add_row(*first, "failed", (trial.error or "")[:60], *more)
@@ -142,28 +144,28 @@ def _named(second: Measure | None) -> tuple[str, ...]:
 
 
 def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCURACY) -> None:
-    """Print from which earlier studies a search started."""
+    """Print the earlier studies from which a search was warm-started."""
     from fedscout.strategies import parse_strategy
 
     console.print("\nWarm start", style="bold")
     for note in found.notes:
         console.print(f"  {note}")
-    for each in found.studies:
-        told = each.note or f"distance {each.distance:.2f}" + ", of the same data" * each.same_data
-        console.print(f"  {each.study}: {told}")
+    for study in found.studies:
+        similarity = study.note or f"distance {study.distance:.2f}" + ", of the same data" * study.same_data
+        console.print(f"  {study.study}: {similarity}")
     for proposal in found.proposals:
         name = str(parse_strategy(proposal.strategy))
         console.print(f"  try {name}: {measure.told(proposal.gain)} in {proposal.study}")
 
 
 def show_seconds(console: Console, seconds: Mapping[str, float]) -> None:
-    """Print how long each stage of this run took; one that was read back is not among them."""
-    told = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
-    console.print(f"\nSeconds of this run: {told}.")
+    """Print the duration of each stage of this run; stages read from the log are not included."""
+    stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
+    console.print(f"\nSeconds of this run: {stages}.")
 
 
 def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
-    """Print what the diagnosis says without a trial, and what it made the search try first."""
+    """Print the rules' recommendation from the diagnosis, and the configurations that the search tried first."""
     console.print("\nFrom the diagnosis", style="bold")
     console.print(f"  the rules' answer, which takes no trial: {advice.spec}. {advice.grounds[0].because}")
     for candidate in first:
@@ -172,12 +174,12 @@ def show_advice(console: Console, advice: Recommendation, first: Sequence[Altern
 
 
 def show_one_shot(console: Console, found: Recommendation) -> None:
-    """Print what was trained in place of a search, who recommended it, and why."""
+    """Print what was trained instead of a search, who recommended it, and why."""
     console.print("\nOne shot", style="bold")
     console.print(f"  {found.answered_by}")
     console.print(f"  {found.spec}")
-    for ground in found.grounds:
-        console.print(f"  {ground.rule}: {ground.because} [{ground.source}]")
+    for reason in found.grounds:
+        console.print(f"  {reason.rule}: {reason.because} [{reason.source}]")
     for note in found.notes:
         if note != found.instead_of_model:
             console.print(f"  {note}")
@@ -189,10 +191,10 @@ def show_outcome(
     """Print the search, its winner and the confirmation."""
     if outcome.warm_start is not None:
         show_warm_start(console, outcome.warm_start, measure)
-    asked = outcome.recommendation
-    if asked is not None:
-        show_one_shot(console, asked)
-    if outcome.advice is not None and (asked is None or asked.source == "llm"):
+    recommendation = outcome.recommendation
+    if recommendation is not None:
+        show_one_shot(console, recommendation)
+    if outcome.advice is not None and (recommendation is None or recommendation.source == "llm"):
         show_advice(console, outcome.advice, outcome.first_generation)
     if outcome.levelled is not None:
         console.print(
@@ -234,20 +236,22 @@ def _tuned_text(rate: TunedRate) -> str:
 def show_confirmation(
     console: Console, confirmation: Confirmation, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
-    """Print the fresh seeds' verdict, in both views where they differ."""
+    """Print the verdict on the fresh seeds, in both views if they differ."""
     import numpy as np
 
     from fedscout.search.confirmation.confirmation import difference_text
 
-    clean = any(one.own != one.clean for one in confirmation.contestants)
-    beside = told_columns([TrialLine.of_contestant(one) for one in confirmation.contestants], *_named(second))
-    numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *beside]
+    clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
+    columns = told_columns(
+        [TrialLine.of_contestant(candidate) for candidate in confirmation.contestants], *_named(second)
+    )
+    numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *columns]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
-    for index, one in enumerate(confirmation.contestants):
-        views = [one.own, one.clean] if clean else [one.own]
+    for index, candidate in enumerate(confirmation.contestants):
+        views = [candidate.own, candidate.clean] if clean else [candidate.own]
         spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
-        more = [cells[index] for cells in beside.values()]
-        table.add_row(one.role, one.name, f"{one.learning_rate:g}", *spread, *more)
+        more = [cells[index] for cells in columns.values()]
+        table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread, *more)
     console.print()
     console.print(table)
     for role, sides in confirmation.versus.items():
@@ -255,9 +259,9 @@ def show_confirmation(
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
             console.print(f"{name}: {difference_text(sides[view], measure, confirmation.design)}")
     for rival in confirmation.rivals:
-        told = "dropped" if rival.dropped else "still in the running"
+        status = "dropped" if rival.dropped else "still in the running"
         console.print(
-            f"challenger minus {rival.name} ({told}): {difference_text(rival.behind, measure, confirmation.design)}"
+            f"challenger minus {rival.name} ({status}): {difference_text(rival.behind, measure, confirmation.design)}"
         )
     console.print(confirmation.sentence, style="bold")
 
@@ -268,29 +272,29 @@ SIMULATED, TO_TARGET = "simulated time", "time to target"
 
 
 def trial_name(spec: StrategySpec, selection: str | None) -> str:
-    """Return the name, such as `fedadam(eta=0.1, selection=oort)`.
+    """Return the name of a trial, such as `fedadam(eta=0.1, selection=oort)`.
 
     Args:
-        spec: What was tried.
-        selection: The policy, also where it is the study's and the specification does not name it; None without one.
+        spec: The strategy.
+        selection: The selection policy, including the study's if the strategy names none; None without one.
     """
     return str(spec if selection is None else spec.with_values({SELECTION: selection}))
 
 
 @dataclass(frozen=True)
 class TrialLine:
-    """What one line of a table may tell; None where it is not known.
+    """The values of a table row; None where unknown.
 
     Attributes:
         own: Score of the model that a client would use.
-        shared: That of the global model; None where that is what clients use.
-        new_client: That of the model that a client would use which never trained.
-        bytes_down: What all clients of a round are sent.
-        bytes_up: What they answer.
-        told_own: Whether the own score stands apart, as the fitness is another thing.
-        second: Fitness by the second objective, where there are two.
-        simulated_seconds: What the rounds took on the simulated clock.
-        seconds_to_target: What they took until the target was reached, where there is one.
+        shared: Score of the global model; None where that is the model clients use.
+        new_client: Score of the model for a client that never trained.
+        bytes_down: Bytes sent to all clients of a round.
+        bytes_up: Bytes sent by all clients of a round.
+        told_own: Whether the own score has its own column, as the fitness is something else.
+        second: Fitness by the second objective, if there are two.
+        simulated_seconds: Simulated time of the rounds.
+        seconds_to_target: Simulated time until the target was reached, if there is one.
     """
 
     own: float | None
@@ -305,7 +309,7 @@ class TrialLine:
 
     @classmethod
     def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> TrialLine:
-        """Return what a trial tells; of one that failed, bytes alone."""
+        """Return the values of a trial; a failed one has only bytes."""
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
         second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
         simulated = None if trial.round_seconds is None else sum(trial.round_seconds)
@@ -315,7 +319,7 @@ class TrialLine:
 
     @classmethod
     def of_contestant(cls, one: Candidate) -> TrialLine:
-        """Return what a contestant tells, the mean over its seeds."""
+        """Return the values of a confirmation candidate, averaged over its seeds."""
         scores = (one.score or one.own, one.global_accuracy, one.new_client_accuracy)
         own, shared, new_client = (None if values is None else sum(values) / len(values) for values in scores)
         second = None if one.second is None else sum(one.second) / len(one.second)
@@ -323,10 +327,11 @@ class TrialLine:
 
 
 def told_columns(lines: Sequence[TrialLine], second: str = "second objective") -> dict[str, list[str]]:
-    """Return the columns that say something, by heading: one cell a line.
+    """Return the columns that carry information, by heading, with one cell per line.
 
-    The score stands where fitness is another thing. The global model stands where some line's clients use others, new
-    clients where there are some, bytes where lines differ or one stands alone, time where there is a simulated clock.
+    The score has a column where the fitness is something else. The global model has one where some clients use another
+    model, new clients where there are some, bytes where lines differ or there is only one line, and time where there is
+    a simulated clock.
     """
     columns: dict[str, list[str]] = {}
     if any(line.second is not None for line in lines):
@@ -349,7 +354,7 @@ def told_columns(lines: Sequence[TrialLine], second: str = "second objective") -
 
 
 def _seconds_to_target(trial: Trial, target: float | None) -> float | None:
-    """Return what a trial took until a target was reached, in simulated seconds; None if it was not, or without one."""
+    """Return the simulated seconds until a trial reached a target; None if it did not, or without a target."""
     if target is None or trial.round_seconds is None or not trial.num_rounds:
         return None
     reached = Objective("time_to_accuracy", trial.num_rounds, target).reached(trial.scores() or ())

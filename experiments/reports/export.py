@@ -1,27 +1,20 @@
 """Exports of a study to Optuna, MLflow, TensorBoard and Weights & Biases.
 
-A study as its folder tells it; the folder stays as it is, whoever may be writing to it.
+A study is read from its folder, which is not changed and may be in use by a running study.
 
-A study's search as an Optuna study, so that Optuna's dashboard and plots show it.
+Optuna: the search becomes an Optuna study for Optuna's dashboard and plots. Parameters are `strategy` and
+`<strategy>.<parameter>`, with the ranges of the search space; a trial has only those of its own strategy. Client
+parameters, which all strategies share, keep their names. A range is widened to include values tried beyond it. FedAvg
+and the trials of the search become trials. Trials on other seeds (confirmation) or with another learning rate (tuned
+baseline) do not, as their fitness is not comparable. A trial with fewer rounds than the study's is marked as pruned.
 
-Parameters are `strategy` and `<strategy>.<parameter>`, with the ranges from which the search drew them; a trial has
-those of its own strategy only. The clients' parameters, which all strategies share, go by their own names. A range is
-widened to hold what was tried beyond it.
+MLflow: a study is an experiment and a trial is a run with metrics over rounds. A trial that already exists, identified
+by its tag, is skipped, so that exporting a resumed study adds the new trials.
 
-FedAvg and the trials of the search become trials. Those of other seeds (the confirmation) or of another learning rate
-(the tuned baseline) do not: their fitness can't be compared. A trial of fewer rounds than the study's is a pruned one.
+TensorBoard: a trial is a run with curves over rounds and hyperparameters. A trial exported before is rewritten.
 
-A study's trials as MLflow runs: an experiment per study, a run per trial with metrics over rounds.
-
-A trial that is there already, told by its tag, is left as it is; so a study that went on adds what is new.
-
-A study's trials as TensorBoard events: a run per trial, with curves over rounds and hyper-parameters.
-
-A trial that was exported before is written anew.
-
-A study's trials as runs of Weights & Biases, offline: files that `wandb sync` sends, and nothing sent before.
-
-A run's id is its trial's, so a study that is exported and sent again takes the place of what was sent.
+Weights & Biases: a trial is an offline run, whose files `wandb sync` uploads. The run's id is the trial's, so that
+exporting and uploading again replaces the earlier run.
 """
 
 from __future__ import annotations
@@ -69,7 +62,7 @@ CURVES = ("accuracy", "clean_accuracy", *SCORES_WHERE_KNOWN, "clean_metric", "lo
 
 @dataclass(frozen=True)
 class LoggedStudy:
-    """A study with its trials by number, so far if it is running, and why files of its log could not be used."""
+    """A study with its trials by number, possibly still running, and why log files could not be used."""
 
     path: Path
     config: StudyConfig
@@ -79,18 +72,18 @@ class LoggedStudy:
 
     @property
     def name(self) -> str:
-        """A name that no other study has, and that a folder may have: the data set and the beginning of the hash."""
+        """A unique name that is valid as a folder name: the data set and the start of the hash."""
         return f"{Path(self.config.federation.dataset).stem}-{self.config_hash[:8]}"
 
     @property
     def num_clients(self) -> int:
-        """Number of clients that take part; of natural clients those that were evaluated."""
-        asked = self.config.federation.num_seen
-        return asked or max((len(record.client) for record in self.records), default=0) or 1
+        """Number of participating clients; for natural clients, those that were evaluated."""
+        configured = self.config.federation.num_seen
+        return configured or max((len(record.client) for record in self.records), default=0) or 1
 
 
 def read_study(path: Path) -> LoggedStudy:
-    """Read a study.
+    """Return the study in a folder.
 
     Raises:
         LogError: If the folder holds none, or one of another version.
@@ -114,18 +107,18 @@ def trial_name(record: Trial) -> str:
 
 
 def settings_of(record: Trial) -> dict[str, Any]:
-    """Return what was tried, flat: strategy, parameters, the clients' step size, seed."""
+    """Return the settings of a trial as a flat dictionary: strategy, parameters, clients' learning rate, seed."""
     flat: dict[str, Any] = {"strategy": record.strategy}
     for name, value in record.parameters.items():
         if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": held for inner, held in value.items()}
+            flat |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
         elif value is not None:
             flat[name] = value
     return flat | {"learning_rate": record.learning_rate, "seed": record.seed}
 
 
 def curves_of(record: Trial) -> Iterator[tuple[str, int, float]]:
-    """Yield what was measured in every round, from 1: measure, round, value; nothing for a value that is not finite."""
+    """Yield measure, round (from 1) and value of each measurement; non-finite values are skipped."""
     for name in CURVES:
         for number, value in enumerate(getattr(record, f"round_{name}") or (), start=1):
             if math.isfinite(value):
@@ -133,10 +126,10 @@ def curves_of(record: Trial) -> Iterator[tuple[str, int, float]]:
 
 
 def export_module(module: str, target: str) -> Any:
-    """Import a module of the program that is exported to, which the extra of its name installs.
+    """Return an imported module of the target program, which the extra of the same name installs.
 
     Raises:
-        ConfigurationError: If it is not installed; says how to install it.
+        ConfigurationError: If it is not installed; the message says how to install it.
     """
     return extra_module(module, target, f"--to {target}")
 
@@ -148,9 +141,10 @@ ATTRIBUTES = ("trial", "phase", "generation", "seed", "learning_rate", "own_fitn
 
 
 def export_to_optuna(study: LoggedStudy, path: Path) -> int:
-    """Write a study into a file of Optuna studies, in place of what it holds of the study, and return how many trials.
+    """Write a study into a file of Optuna studies, replacing an earlier export, and return the number of trials.
 
-    The file is SQLite's if its suffix is one of `SQLITE_SUFFIXES`, else an Optuna journal; other studies in it stay.
+    The file is an SQLite database if its suffix is in `SQLITE_SUFFIXES`, else an Optuna journal; other studies in it
+    are kept.
 
     Raises:
         LogError: If the study is no search, or if the file can't be written or is no file of Optuna studies.
@@ -179,15 +173,15 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
 
 def optuna_trials(study: LoggedStudy) -> Iterator[FrozenTrial]:
     """Yield the trials of the search, FedAvg first."""
-    shown = [record for record in study.records if record.phase in PHASES]
-    specs = [_spec(record) for record in shown]
+    records = [record for record in study.records if record.phase in PHASES]
+    specs = [_spec(record) for record in records]
     cohort = cohort_of(study.config, study.num_clients)
-    own = own_selection(study.config)
-    space = planned_space(study.config.search, cohort, study.config.training.local(), own)
+    selection = own_selection(study.config)
+    space = planned_space(study.config.search, cohort, study.config.training.local(), selection)
     labels = tuple(dict.fromkeys([*space.kinds, *(spec.label for spec in specs)]))
-    baseline = [record.num_rounds for record in shown if record.phase == "baseline"]
+    baseline = [record.num_rounds for record in records if record.phase == "baseline"]
     num_rounds = full_rounds(study.config.training.model_dump(), baseline)
-    for record, spec in zip(shown, specs, strict=True):
+    for record, spec in zip(records, specs, strict=True):
         yield _trial(record, spec, space, labels, num_rounds)
 
 
@@ -201,11 +195,11 @@ def _trial(
     distributions: dict[str, BaseDistribution] = {STRATEGY: CategoricalDistribution(labels)}
     values = spec.search_values()
     ranges = space.parameters_of(spec.label, values) if spec.label in space.kinds else {}
-    for name, found in ranges.items():
+    for name, parameter_range in ranges.items():
         if name in values:
-            shown = name if name in space.client_ranges else f"{spec.label}.{name}"
-            parameters[shown] = values[name]
-            distributions[shown] = _distribution(found, values[name])
+            full_name = name if name in space.client_ranges else f"{spec.label}.{name}"
+            parameters[full_name] = values[name]
+            distributions[full_name] = _distribution(parameter_range, values[name])
     failed = record.status == "failed"
     finished = TrialState.COMPLETE if record.num_rounds >= num_rounds else TrialState.PRUNED
     trial = create_trial(
@@ -218,7 +212,7 @@ def _trial(
             number: score for number, score in enumerate(record.scores() or (), start=1) if not isnan(score)
         },
     )
-    trial.datetime_complete = _local(record.finished_at)
+    trial.datetime_complete = _naive_local_time(record.finished_at)
     trial.datetime_start = trial.datetime_complete - timedelta(seconds=record.seconds.get("total") or 0.0)
     return trial
 
@@ -249,8 +243,8 @@ def _spec(record: Trial) -> StrategySpec:
     return parse_strategy({"kind": kind, **record.parameters})
 
 
-def _local(time: datetime) -> datetime:
-    """Return a time as Optuna keeps them: local, without a zone."""
+def _naive_local_time(time: datetime) -> datetime:
+    """Return a time as Optuna stores it: local, without a time zone."""
     return time.astimezone().replace(tzinfo=None)
 
 
@@ -285,13 +279,13 @@ LONGEST_VALUE = 6000
 
 
 def export_to_mlflow(study: LoggedStudy, tracking_uri: str) -> int:
-    """Log all trials that MLflow does not have yet, confirmation included, and return how many these are.
+    """Log all trials that MLflow does not have, including confirmation, and return their number.
 
-    The tracking URI is one such as `sqlite:///mlflow.db`, or the address of a server.
+    The tracking URI is for example `sqlite:///mlflow.db`, or the address of a server.
 
     Raises:
         ConfigurationError: If MLflow is not installed.
-        LogError: If MLflow refuses.
+        LogError: If MLflow reports an error.
     """
     mlflow = export_module("mlflow", "mlflow")
     entities = export_module("mlflow.entities", "mlflow")
@@ -302,8 +296,8 @@ def export_to_mlflow(study: LoggedStudy, tracking_uri: str) -> int:
         client = mlflow.MlflowClient(tracking_uri=tracking_uri)
         experiment = client.get_experiment_by_name(study.name)
         identity = client.create_experiment(study.name) if experiment is None else experiment.experiment_id
-        known = _known(client, identity)
-        missing = [record for record in study.records if trial_name(record) not in known]
+        exported = _exported_trials(client, identity)
+        missing = [record for record in study.records if trial_name(record) not in exported]
         for record in missing:
             _log(client, entities, identity, record)
     except (exceptions.MlflowException, OSError) as error:
@@ -312,9 +306,9 @@ def export_to_mlflow(study: LoggedStudy, tracking_uri: str) -> int:
     return len(missing)
 
 
-def _known(client: Any, experiment: str) -> set[str]:
-    """Return the trials that MLflow has; runs that an earlier export did not finish are deleted."""
-    known: set[str] = set()
+def _exported_trials(client: Any, experiment: str) -> set[str]:
+    """Return the trials that MLflow has; runs left unfinished by an earlier export are deleted."""
+    exported: set[str] = set()
     token = None
     while True:
         page = client.search_runs([experiment], page_token=token)
@@ -322,10 +316,10 @@ def _known(client: Any, experiment: str) -> set[str]:
             if run.info.end_time is None and KEY in run.data.tags:
                 client.delete_run(run.info.run_id)
             elif KEY in run.data.tags:
-                known.add(run.data.tags[KEY])
+                exported.add(run.data.tags[KEY])
         token = page.token
         if not token:
-            return known
+            return exported
 
 
 def _log(client: Any, entities: Any, experiment: str, record: Trial) -> None:
@@ -336,12 +330,12 @@ def _log(client: Any, entities: Any, experiment: str, record: Trial) -> None:
         tags["error"] = record.error[:LONGEST_VALUE]
     run = client.create_run(experiment, start_time=start, tags=tags, run_name=trial_name(record)).info.run_id
     parameters = [entities.Param(name, _text(value)) for name, value in settings_of(record).items()]
-    for few in _batches(parameters, PARAMETERS_A_BATCH):
-        client.log_batch(run, params=few)
+    for batch in _batches(parameters, PARAMETERS_A_BATCH):
+        client.log_batch(run, params=batch)
     metrics = [entities.Metric("fitness", record.fitness, end, 0)]
     metrics += [entities.Metric(name, value, end, number) for name, number, value in curves_of(record)]
-    for few in _batches(metrics, METRICS_A_BATCH):
-        client.log_batch(run, metrics=few)
+    for batch in _batches(metrics, METRICS_A_BATCH):
+        client.log_batch(run, metrics=batch)
     client.set_terminated(run, status="FAILED" if record.status == "failed" else "FINISHED", end_time=end)
 
 
@@ -355,7 +349,7 @@ def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def export_to_tensorboard(study: LoggedStudy, path: Path) -> int:
-    """Write all trials, confirmation included, into a folder of the study's name, and return how many these are.
+    """Write all trials, including confirmation, into a folder named after the study, and return their number.
 
     Raises:
         ConfigurationError: If TensorBoard is not installed.
@@ -376,11 +370,11 @@ def export_to_tensorboard(study: LoggedStudy, path: Path) -> int:
 
 
 def _write_tensorboard(writer: Any, record: Trial) -> None:
-    when = record.finished_at.timestamp()
+    timestamp = record.finished_at.timestamp()
     for name, number, value in curves_of(record):
-        writer.add_scalar(name, value, number, walltime=when)
+        writer.add_scalar(name, value, number, walltime=timestamp)
     facts = {"phase": record.phase, "status": record.status, "error": record.error or ""}
-    writer.add_text("trial", json.dumps(facts), 0, walltime=when)
+    writer.add_text("trial", json.dumps(facts), 0, walltime=timestamp)
     settings = {
         name: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # as TensorBoard takes them
         for name, value in settings_of(record).items()
@@ -394,7 +388,7 @@ QUIET = {"console": "off", "silent": True, "disable_git": True, "save_code": Fal
 
 
 def export_to_wandb(study: LoggedStudy, path: Path) -> int:
-    """Write all trials, confirmation included, into a folder of the study's name, and return how many these are.
+    """Write all trials, including confirmation, into a folder named after the study, and return their number.
 
     Raises:
         ConfigurationError: If wandb is not installed.

@@ -1,25 +1,16 @@
-"""The HTML page of a study, a comparison or a sweep, and its files.
+"""The HTML page of a study, a comparison of studies, or a sweep, with its files.
 
-The page of one study: verdict, federation, diagnosis, search, clients, confirmation, cost, how to reproduce.
+A page is one self-contained HTML file: charts are embedded as Vega-Lite specifications together with Vega's code. Its
+`Content-Security-Policy` forbids loading anything. Untrusted text, such as names of files, columns, classes and
+strategies, is escaped by the template and in chart data.
 
-Every section stands, whatever the folder holds; one that has nothing says what is missing.
+A study's page has a verdict, federation, diagnosis, search, clients, confirmation, cost, and the command to reproduce
+it, which is built from the configuration and checked to give the same digest. Every section is always present; an empty
+one states what is missing. A comparison page shows recommendation, certainty and cost of several studies side by side.
 
-A page as one HTML file that needs nothing else: pictures as Vega-Lite, Vega's own code beside them.
-
-A file's policy (`Content-Security-Policy`) forbids it to load anything, so it can't even by mistake. What others have
-written, names of files, columns, classes and strategies, is escaped by the template and in the data of pictures.
-
-`report.html` in a folder of a study or a sweep; a report that can't be written takes nothing with it.
-
-Vega, Vega-Lite and Vega-Embed as JavaScript, out of vl-convert, which holds them and needs no network.
-
-To put them together takes it more than a second, so the text is kept in the user's own cache.
-
-The pictures of a page as files, rendered by vl-convert without a browser.
-
-How to run a study again: the command, made from its configuration and checked to give the same one.
-
-Several studies on one page: what each advises, how sure, and at what cost, side by side.
+Vega, Vega-Lite and Vega-Embed come from vl-convert, which bundles them and needs no network. As bundling takes more
+than a second, the code is cached in the user's cache folder. vl-convert also renders charts to files, without a
+browser. A report that can't be written does not affect the study.
 """
 
 from __future__ import annotations
@@ -87,7 +78,7 @@ from fedscout.search.confirmation.confirmation import difference_text
 
 
 def command_of(study: StudyFiles) -> str | None:
-    """Return a command that runs the same study; None if this version can't tell one that has the same digest."""
+    """Return a command that reproduces the study; None if no command of this version has the same digest."""
     from fedscout.experiments.config import StudyConfig, load_config
 
     try:
@@ -107,7 +98,7 @@ def command_of(study: StudyFiles) -> str | None:
 
 
 def _settings(config: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield key and value of whatever is not as usual."""
+    """Yield key and value of each setting that differs from its default."""
     for name, value in config.items():
         key, default = f"{prefix}{name}", usual.get(name)
         if isinstance(value, Mapping) and isinstance(default, Mapping):
@@ -117,7 +108,7 @@ def _settings(config: Mapping[str, Any], usual: Mapping[str, Any], prefix: str =
 
 
 def _text(value: Any) -> str:
-    """Return a value as an argument gives it, which is YAML: words as they are where they mean themselves."""
+    """Return a value as a YAML argument; strings are unquoted where YAML reads them unchanged."""
     import yaml
 
     if isinstance(value, str):
@@ -131,13 +122,13 @@ def study_page(folder: Path) -> Page:
     """Return the page of a study's folder.
 
     Raises:
-        LogError: If the folder holds none.
+        LogError: If the folder holds no study.
     """
     return page_of(read_study_files(folder))
 
 
 def page_of(study: StudyFiles) -> Page:
-    """Return the page of a study that was read."""
+    """Return the page of a loaded study."""
     clients = client_table(study)
     headline, lead, figures = verdict(study, clients)
     sections = (
@@ -174,7 +165,7 @@ def _federation(study: StudyFiles) -> Section:
 def _class_picture(labels: pd.DataFrame) -> Picture:
     clients = list(dict.fromkeys(labels["client"]))[:MOST_CLIENTS]
     common = labels.groupby("class", sort=False)["rows"].sum().nlargest(MOST_CLASSES).index
-    shown = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
+    displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
     caption = "A row a client, a column a class: the deeper the blue, the more of the client's rows are of it."
     num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
     if num_clients > len(clients) or num_classes > len(common):
@@ -182,7 +173,7 @@ def _class_picture(labels: pd.DataFrame) -> Picture:
             f" The first {len(clients)} of {num_clients} clients, the {len(common)} commonest of {num_classes} classes."
         )
     caption += " Numbers are those that clients tell; too small ones are left out."
-    return Picture("class-map", caption, class_map(shown))
+    return Picture("class-map", caption, class_map(displayed))
 
 
 def _search(study: StudyFiles) -> Section:
@@ -222,17 +213,22 @@ def _search(study: StudyFiles) -> Section:
 
 
 def _one_shot(study: StudyFiles) -> list[str]:
-    """Return who recommended what was trained, and why; nothing where a search chose."""
+    """Return who recommended the trained strategy, and why; empty for a search."""
     answer = (study.result or {}).get("recommendation")
     if answer is None:
         return []
-    model, (ground, *_) = answer["language_model"], answer["grounds"]
-    told = "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
-    return [f"Nothing was searched. {answer['instead_of_model'] or told}", f"{answer['name']}: {ground['because']}"]
+    model, (reason, *_) = answer["language_model"], answer["grounds"]
+    answered_by = (
+        "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
+    )
+    return [
+        f"Nothing was searched. {answer['instead_of_model'] or answered_by}",
+        f"{answer['name']}: {reason['because']}",
+    ]
 
 
 def _front(study: StudyFiles) -> list[Picture]:
-    """Return the picture of two objectives, nothing of one."""
+    """Return the chart of two objectives; empty for one objective."""
     table = front_table(study)
     if table.empty:
         return []
@@ -256,8 +252,8 @@ def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
         f"seed{'s' if table['seeds'].max() > 1 else ''}: grey with {names[0]}, blue with {names[1]}, "
         "red where it is less."
     )
-    called = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
-    picture = Picture("client-scores", caption, client_scores(called, names, name))
+    named_table = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
+    picture = Picture("client-scores", caption, client_scores(named_table, names, name))
     return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
 
 
@@ -269,11 +265,11 @@ def _confirmation(study: StudyFiles) -> Section:
     names = {"fedavg": "FedAvg", "tuned-fedavg": "FedAvg, tuned"}
     means, seeds, rows = [], [], []
     for role, views in confirmation.versus.items():
-        found = views[view]
-        mean, each = gain_rows(names[role], confirmation, found)
+        difference = views[view]
+        mean, seed_rows = gain_rows(names[role], confirmation, difference)
         means.append(mean)
-        seeds += each
-        rows.append((names[role], difference_text(found, confirmation.measure, confirmation.design)))
+        seeds += seed_rows
+        rows.append((names[role], difference_text(difference, confirmation.measure, confirmation.design)))
     wider = "widened" if confirmation.design.same_rows else "new data"
     chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
@@ -285,12 +281,12 @@ def _confirmation(study: StudyFiles) -> Section:
         ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean"),
         [
             (
-                one.name if one.role in ("challenger", "contender") else names[one.role],
-                *(f"{score:.4f}" for score in one.scores(view)),
-                f"{sum(one.scores(view)) / len(one.scores(view)):.4f}",
+                candidate.name if candidate.role in ("challenger", "contender") else names[candidate.role],
+                *(f"{score:.4f}" for score in candidate.scores(view)),
+                f"{sum(candidate.scores(view)) / len(candidate.scores(view)):.4f}",
             )
-            for one in confirmation.contestants
-            if len(one.scores(view)) == len(confirmation.seeds)
+            for candidate in confirmation.contestants
+            if len(candidate.scores(view)) == len(confirmation.seeds)
         ],
     )
     return Section(
@@ -355,17 +351,17 @@ SMALLEST = 500_000
 
 @cache
 def vega_code() -> str:
-    """Return code that defines `vegaEmbed` and may stand in a `<script>`."""
-    kept = _cache() / f"vega-{version('vl-convert-python')}.js"
+    """Return JavaScript that defines `vegaEmbed` and is safe within a `<script>` element."""
+    cache_file = _cache() / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError, ValueError):
-        code = kept.read_text(encoding="utf-8")
-        if len(code) > SMALLEST and kept.stat().st_uid == os.getuid():
+        code = cache_file.read_text(encoding="utf-8")
+        if len(code) > SMALLEST and cache_file.stat().st_uid == os.getuid():
             return code
     import vl_convert
 
     code = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
     with suppress(OSError):  # without it, it is made anew each time
-        write_atomically(kept, partial(Path.write_text, data=code, encoding="utf-8"))
+        write_atomically(cache_file, partial(Path.write_text, data=code, encoding="utf-8"))
     return code
 
 
@@ -379,7 +375,7 @@ CODE = {tag: re.compile(f"<{tag}>(.*?)</{tag}>", re.DOTALL) for tag in ("script"
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write a page, all at once.
+    """Write a page atomically.
 
     Raises:
         OSError: If it can't be written.
@@ -390,7 +386,7 @@ def write_page(page: Page, path: Path) -> Path:
 
 
 def html_of(page: Page) -> str:
-    """Return a page as text."""
+    """Return the HTML of a page."""
     import jinja2
     from markupsafe import Markup
 
@@ -414,10 +410,10 @@ def html_of(page: Page) -> str:
 
 
 def _policy(text: str) -> str:
-    """Return what the page may run and look like: its own scripts and styles, told by their digests, and no other.
+    """Return a content security policy that allows only the page's own scripts and styles, by their digests.
 
     Args:
-        text: Of the page, in which the words of others are escaped, so that these are all its scripts and styles.
+        text: HTML of the page, in which untrusted text is escaped, so that it contains no other scripts or styles.
     """
     scripts, styles = (" ".join(map(_digest, CODE[tag].findall(text))) for tag in ("script", "style"))
     return f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:"
@@ -428,13 +424,17 @@ def _digest(code: str) -> str:
 
 
 def _specification(chart: Any) -> dict[str, Any]:
-    """Return a chart as Vega-Lite, as wide as its place; without validation, which takes longer than all the rest."""
-    found: dict[str, Any] = chart.properties(width="container").to_dict(validate=False)
-    found.pop("config", None)
-    held = [one["data"]["values"] for one in (found, *found.get("layer", ())) if "values" in one.get("data", {})]
-    if sum(map(len, [*held, *found.get("datasets", {}).values()])) > MANY_MARKS:
-        found["usermeta"] = {"renderer": "canvas"}
-    return found
+    """Return the Vega-Lite specification of a chart with responsive width, unvalidated as validation is slow."""
+    specification: dict[str, Any] = chart.properties(width="container").to_dict(validate=False)
+    specification.pop("config", None)
+    inline_values = [
+        layer["data"]["values"]
+        for layer in (specification, *specification.get("layer", ()))
+        if "values" in layer.get("data", {})
+    ]
+    if sum(map(len, [*inline_values, *specification.get("datasets", {}).values()])) > MANY_MARKS:
+        specification["usermeta"] = {"renderer": "canvas"}
+    return specification
 
 
 REPORT = "report.html"
@@ -444,7 +444,7 @@ logger = logging.getLogger("fedscout")
 
 
 def page_in(folder: Path) -> Page:
-    """Return the page of a folder, be it a study's or a sweep's.
+    """Return the page of a study's or a sweep's folder.
 
     Raises:
         LogError: If the folder holds neither.
@@ -462,16 +462,16 @@ def write_report(folder: Path) -> Path:
 
     Raises:
         LogError: If the folder holds neither.
-        EngineError: If it can't be written, as when the disk is full.
+        EngineError: If it can't be written, for example because the disk is full.
     """
     return written(page_in(folder), folder / REPORT)
 
 
 def write_comparison(folders: Sequence[Path]) -> Path:
-    """Write a page of several studies into the folder of the first.
+    """Write the comparison page of several studies into the folder of the first.
 
     Raises:
-        UserError: If a folder holds no study, or they can't be compared.
+        UserError: If a folder holds no study, or the studies can't be compared.
         EngineError: If it can't be written.
     """
     return written(comparison_page(folders), folders[0] / COMPARISON)
@@ -490,10 +490,10 @@ def written(page: Page, path: Path) -> Path:
 
 
 def report_of_finished(folder: Path) -> Path | None:
-    """Write the report at the end of a study or a sweep, whose results stand whatever happens here.
+    """Write the report of a finished study or sweep; errors are logged, as the results are already saved.
 
     Returns:
-        The file; None if there is none, which is said in a line, but for a folder that can only be read.
+        The file; None if it was not written. In a read-only folder, the existing report if there is one.
     """
     if not os.access(folder, os.W_OK):
         return folder / REPORT if (folder / REPORT).is_file() else None
@@ -510,25 +510,25 @@ WIDTH = 560
 
 
 def write_figures(folder: Path, file_format: FileFormat, name: str | None = None) -> list[Path]:
-    """Write the pictures of a study or a sweep.
+    """Write the charts of a study or a sweep to files.
 
     Args:
-        folder: Of the study or the sweep.
-        file_format: Of the files.
-        name: Of one picture; None writes all.
+        folder: Folder of the study or the sweep.
+        file_format: Format of the files.
+        name: Name of one chart; None writes all.
 
     Raises:
         LogError: If the folder holds neither.
-        ConfigurationError: If it has no such picture.
+        ConfigurationError: If there is no such chart.
         EngineError: If a file can't be written.
     """
     refuse_links(folder)
     pictures = {picture.name: picture for picture in page_in(folder).pictures}
     if name is not None and name not in pictures:
-        known = ", ".join(pictures) or "none"
-        raise ConfigurationError(Fault("--what", f"be a picture of {folder}, which are {known}", hint=f"got {name}"))
-    wanted = pictures.values() if name is None else [pictures[name]]
-    return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in wanted]
+        names = ", ".join(pictures) or "none"
+        raise ConfigurationError(Fault("--what", f"be a picture of {folder}, which are {names}", hint=f"got {name}"))
+    selected = pictures.values() if name is None else [pictures[name]]
+    return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in selected]
 
 
 def _written(picture: Picture, path: Path, file_format: FileFormat) -> Path:
@@ -541,7 +541,7 @@ def _written(picture: Picture, path: Path, file_format: FileFormat) -> Path:
 
 
 def rendered(picture: Picture, file_format: FileFormat) -> bytes:
-    """Return the bytes of a picture's file, on a white ground."""
+    """Return the bytes of a chart's file, on a white background."""
     return drawn(picture.chart.properties(width=WIDTH), file_format)
 
 
@@ -549,11 +549,11 @@ MOST = 8
 
 
 def comparison_page(folders: Sequence[Path]) -> Page:
-    """Return the page of two studies or more, in the order in which they are given.
+    """Return the page that compares at least two studies, in the given order.
 
     Raises:
         LogError: If a folder holds no study.
-        ConfigurationError: If there are too many, or they measure different things.
+        ConfigurationError: If there are too many, or their measures differ.
     """
     if len(folders) > MOST:
         raise ConfigurationError(Fault("--compare", f"name at most {MOST - 1} folders", len(folders) - 1))
@@ -567,7 +567,7 @@ def comparison_page(folders: Sequence[Path]) -> Page:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Return a name of each folder that no other has."""
+    """Return a unique name for each folder."""
     names = [folder.resolve().name for folder in folders]
     return [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
 
@@ -580,12 +580,12 @@ def _verdicts(studies: dict[str, StudyFiles]) -> Section:
     rows = []
     for name, study in studies.items():
         headline, _, figures = verdict(study)
-        told = dict.fromkeys(("gain", "interval", "cost"), "")
+        cells = dict.fromkeys(("gain", "interval", "cost"), "")
         if study.confirmation is not None:
-            told["gain"] = figures[0][1]
-            told["interval"] = figures[1][1] if len(figures) > 2 else ""
-        told["cost"] = figures[-1][1] if figures else ""
-        rows.append((name, study.name, headline, *told.values()))
+            cells["gain"] = figures[0][1]
+            cells["interval"] = figures[1][1] if len(figures) > 2 else ""
+        cells["cost"] = figures[-1][1] if figures else ""
+        rows.append((name, study.name, headline, *cells.values()))
     headings = ("study", "of", "verdict", "gain", "95 % interval", "cost")
     return Section("verdicts", "Verdicts", table=Table(headings, rows, ("of", "verdict")))
 
@@ -596,17 +596,19 @@ def _gains(studies: dict[str, StudyFiles]) -> Section:
         confirmation = study.confirmation
         if confirmation is None:
             continue
-        found, unit = confirmation.versus[confirmation.reference][confirmation.view], confirmation.measure.unit
-        mean, each = gain_rows(name, confirmation, found)
+        difference, unit = confirmation.versus[confirmation.reference][confirmation.view], confirmation.measure.unit
+        mean, seed_rows = gain_rows(name, confirmation, difference)
         means.append(mean)
-        seeds += each
+        seeds += seed_rows
     if not means:
         return Section("gains", "Gains", missing=("None of the studies was confirmed on fresh seeds.",))
     caption = (
         "What each study's pick gains on the stronger of FedAvg and tuned FedAvg. Thin line: 95 % interval for new "
         "data; thick: for another run; ticks: fresh seeds."
     )
-    same_rows = [name for name, study in studies.items() if (one := study.confirmation) and one.design.same_rows]
+    same_rows = [
+        name for name, study in studies.items() if (confirmed := study.confirmation) and confirmed.design.same_rows
+    ]
     if same_rows:
         caption += f" Every seed of {', '.join(same_rows)} tests on the same rows, for which both are too short."
     chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), unit)
@@ -617,8 +619,8 @@ def _curves(studies: dict[str, StudyFiles]) -> Section:
     picks = []
     for number, (name, study) in enumerate(studies.items()):
         trials = searched(study)
-        own = trials[trials["chosen"]].head(1)
-        picks.append(own.assign(role=name, trial=number))
+        chosen = trials[trials["chosen"]].head(1)
+        picks.append(chosen.assign(role=name, trial=number))
     frame = pd.concat(picks, ignore_index=True)
     if frame.empty:
         return Section("curves", "Learning curves", missing=("None of the studies has a trial yet.",))

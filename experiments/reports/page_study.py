@@ -1,8 +1,6 @@
-"""Sections of a study's page: verdict and diagnosis.
+"""Sections of a study's page: the verdict in sentences with key figures, and the diagnosis with charts.
 
-The verdict of a study in plain sentences, and the few numbers that matter, all out of its result and its log.
-
-The diagnosis on a study's page: each property's answer, and what it rests on as pictures.
+Both are derived from the study's result and log.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
-    """Return what to use, how much better and how sure, what it cost, and who loses by it where clients are given."""
+    """Return recommendation, gain, certainty and cost, and which clients lose if their scores are given."""
     cost = _cost_figures(study)
     confirmation = study.confirmation
     if confirmation is None:
@@ -60,7 +58,9 @@ def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
 
 
 def _reference(confirmation: Confirmation) -> str:
-    return reference_name(next(one for one in confirmation.contestants if one.role == confirmation.reference))
+    return reference_name(
+        next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
+    )
 
 
 def _difference_words(confirmation: Confirmation, difference: PairedDifference) -> str:
@@ -91,14 +91,14 @@ def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
 
 
 def _losers(study: StudyFiles, clients: BeforeAndAfter | None) -> tuple[str, ...]:
-    """Return who loses by the choice, in a sentence, where a choice is advised."""
+    """Return a sentence on the clients that lose by the choice, if a choice is recommended."""
     if clients is None or study.confirmation is None or study.confirmation.verdict != "better":
         return ()
     return (losers_sentence(study, clients),)
 
 
 def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
-    """Return which clients have less after the choice than before, the mean over seeds."""
+    """Return a sentence on the clients whose mean score over seeds is lower after the choice than before."""
     table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
@@ -108,14 +108,14 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     worst = lost.iloc[0]
     change = study.score_measure.told(float(worst["change"]))
     always = lost[lost["seeds_worse"] == lost["seeds"]]
-    named = study.names.some_clients(sorted(int(client) for client in lost["client"]))
-    names = f"{named[:1].upper()}{named[1:]}"
+    losing_clients = study.names.some_clients(sorted(int(client) for client in lost["client"]))
+    names = f"{losing_clients[:1].upper()}{losing_clients[1:]}"
     if len(lost) == 1:
         return f"{names} loses by it: {change} in the mean, worse on {worst['worse']}."
-    sure = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
-    always_told = f"on every seed that scores them: {sure}"
-    most = study.names.one_client(int(worst["client"]))
-    return f"{names} lose by it in the mean, {most} most of all ({change}); {always_told}."
+    always_losing = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
+    always_text = f"on every seed that scores them: {always_losing}"
+    worst_client = study.names.one_client(int(worst["client"]))
+    return f"{names} lose by it in the mean, {worst_client} most of all ({change}); {always_text}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
@@ -126,30 +126,34 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     best = fittest(searched)
     name, fitness = strategy_name(best), f"{study.measure.name} {best['fitness']:.4f}"
     if study.result is None and best["phase"] == "train":
-        told = (f"It reached {fitness}, the mean of the last rounds.", *_chosen(best, study.names), *_simulated(best))
-        return f"{name} was trained.", told
+        sentences = (
+            f"It reached {fitness}, the mean of the last rounds.",
+            *_chosen(best, study.names),
+            *_simulated(best),
+        )
+        return f"{name} was trained.", sentences
     if study.result is None:
         headline = f"Not finished: {name} is best so far."
         return headline, (f"It has {fitness} on the search's seed; the same command goes on.",)
     several = len(searched) > 1
-    flattered = "the largest of several on one seed, which flatters it" if several else "on the search's one seed"
-    return f"Best of the search: {name}.", (f"It has {fitness}, {flattered}; it was not tried on fresh seeds.",)
+    caveat = "the largest of several on one seed, which flatters it" if several else "on the search's one seed"
+    return f"Best of the search: {name}.", (f"It has {fitness}, {caveat}; it was not tried on fresh seeds.",)
 
 
 def _chosen(trial: Mapping[str, Any], names: Names) -> Iterator[str]:
-    """Yield who chose the clients of a trial, and in how many rounds these trained; nothing without a policy."""
+    """Yield the client selection policy of a trial and the clients' numbers of rounds; nothing without a policy."""
     policy, rounds = policy_of(trial), trial["client_rounds"]
     if policy is None or not isinstance(rounds, list):
         return
     idle = [client for client, count in zip(trial["client"], rounds, strict=True) if not count]
-    told = (
+    text = (
         f"{policy} chose who trains: clients trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
     )
-    yield told + (f", {names.some_clients(idle)} in none." if idle else ".")
+    yield text + (f", {names.some_clients(idle)} in none." if idle else ".")
 
 
 def _simulated(trial: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the rounds of a trial took on the simulated clock; nothing without one."""
+    """Yield the simulated duration of a trial's rounds; nothing without a simulated clock."""
     if isinstance(trial["round_seconds"], list):
         yield f"Its rounds took {seconds_text(sum(trial['round_seconds']))} of simulated time."
 
@@ -159,9 +163,9 @@ def _cost_figures(study: StudyFiles) -> tuple[tuple[str, str], ...]:
     if table.empty:
         return ()
     count, sent = int(table["trainings"].sum()), 1e6 * float(table["megabytes"].sum())
-    told = f"{seconds_text(float(table['seconds'].sum()))} of training"
-    told += f", {bytes_text(sent)} sent and received" if sent > 0 else ""
-    return ((told, f"{count} training{'s' if count != 1 else ''}"),)
+    text = f"{seconds_text(float(table['seconds'].sum()))} of training"
+    text += f", {bytes_text(sent)} sent and received" if sent > 0 else ""
+    return ((text, f"{count} training{'s' if count != 1 else ''}"),)
 
 
 VALUES: dict[DetectorName, tuple[str, str]] = {
@@ -179,26 +183,36 @@ MEANINGS: dict[DetectorName, str] = {
 
 
 def diagnosis(study: StudyFiles) -> Section:
-    """Return the section; it says why where the detectors were not asked."""
+    """Return the diagnosis section; it states why if detection did not run."""
     report = study.report
     if report is None:
         reason = "The detectors were not asked: fedscout run asks them, fedscout search and train do not."
         return Section("diagnosis", "Diagnosis", missing=(reason,))
     rows, pictures, missing = [], [], []
-    for found in verdicts(report):
-        finding = next(one for one in report.findings if one.name == found.name)
-        answer = ("yes" if found.detected else "no") if found.measured else "not measured"
-        flagged = ", ".join(map(study.names.client, found.decided_by.flagged_clients[:12])) or "none"
-        rows.append((TITLES[found.name], answer, flagged, _strength(found.decided_by), MEANINGS[found.name]))
-        picture = _evidence_picture(report, study.names, finding, found.decided_by, found.sentence)
+    for property_verdict in verdicts(report):
+        finding = next(candidate for candidate in report.findings if candidate.name == property_verdict.name)
+        answer = ("yes" if property_verdict.detected else "no") if property_verdict.measured else "not measured"
+        flagged = ", ".join(map(study.names.client, property_verdict.decided_by.flagged_clients[:12])) or "none"
+        rows.append(
+            (
+                TITLES[property_verdict.name],
+                answer,
+                flagged,
+                _strength(property_verdict.decided_by),
+                MEANINGS[property_verdict.name],
+            )
+        )
+        picture = _evidence_picture(
+            report, study.names, finding, property_verdict.decided_by, property_verdict.sentence
+        )
         if picture is None:
-            missing.append(found.sentence)
+            missing.append(property_verdict.sentence)
         else:
             pictures.append(picture)
-        if found.name == "feature_skew":
-            pictures += _centroids(report, study.names, found.decided_by)
-            pictures += _density(report, study.names, found.decided_by)
-            pictures += _shifts(report, study.names, found.decided_by)
+        if property_verdict.name == "feature_skew":
+            pictures += _centroids(report, study.names, property_verdict.decided_by)
+            pictures += _density(report, study.names, property_verdict.decided_by)
+            pictures += _shifts(report, study.names, property_verdict.decided_by)
     table = Table(
         ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
     )
@@ -221,16 +235,20 @@ def _evidence_picture(
     tested = decided.clients if isinstance(decided, CalibratedFinding) else {}
     rows = []
     for client, value in values.items():
-        own = tested.get(client)
-        why = "" if own is None else f"{own.source}, effect {own.effect:.3g}, p = {own.p_value:.2g}"
+        client_test = tested.get(client)
+        why = (
+            ""
+            if client_test is None
+            else f"{client_test.source}, effect {client_test.effect:.3g}, p = {client_test.p_value:.2g}"
+        )
         flagged = _flag(client, decided)
         rows.append({"client": names.client(client), "value": value, "flagged": flagged, "why": why})
     threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
     line = "" if threshold is None else " Dashed: the published rule's threshold."
-    by = " Colour: the test's decision, which compares more than this value." if tested else ""
+    remark = " Colour: the test's decision, which compares more than this value." if tested else ""
     if finding.name == "feature_skew" and report.label_skew.detected:
-        by += " Skewed labels alone move centroids apart."
-    return Picture(name, f"{sentence}{line}{by}", evidence(pd.DataFrame(rows), title, threshold))
+        remark += " Skewed labels alone move centroids apart."
+    return Picture(name, f"{sentence}{line}{remark}", evidence(pd.DataFrame(rows), title, threshold))
 
 
 def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
@@ -244,12 +262,21 @@ def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | Cal
 
 
 def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
-    """Return where clients' rows lie, rows of the same class compared; nothing where no two axes tell clients apart."""
+    """Return a chart of clients by class-conditional feature shift; empty if no two axes distinguish clients."""
     caption = (
         "Where clients' rows lie against the median client's, rows of the same class compared, on the two axes on "
         "which clients differ most; in standard deviations, what chance explains taken off. The larger, the more rows."
     )
-    rows = _places(report, names, decided, {one.client: one.shift for one in report.features if len(one.shift) > 1})
+    rows = _places(
+        report,
+        names,
+        decided,
+        {
+            client_features.client: client_features.shift
+            for client_features in report.features
+            if len(client_features.shift) > 1
+        },
+    )
     chart = positions(rows, ("first shared axis", "second shared axis"))
     return [Picture("feature-shifts", caption, chart)] if len(rows) else []
 
@@ -260,7 +287,7 @@ def _places(
     decided: Finding | CalibratedFinding,
     places: Mapping[int, Sequence[float]],
 ) -> pd.DataFrame:
-    """Return a row a client that has a place: what `positions` draws."""
+    """Return one row per client with a position, as input of `positions`."""
     sizes = {facts.client: facts.num_rows for facts in report.clients}
     rows = [
         {
@@ -276,26 +303,26 @@ def _places(
 
 
 def _density(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
-    held = report.density
-    if held is None:
+    histogram = report.density
+    if histogram is None:
         return []
-    filled = [place for counts in held.counts.values() for place, count in enumerate(counts) if count]
-    shown = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
+    filled = [bin_index for counts in histogram.counts.values() for bin_index, count in enumerate(counts) if count]
+    displayed_bins = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
     rows = [
         {
             "client": names.client(client),
-            "value": held.start + (place + 0.5) * held.width,
+            "value": histogram.start + (bin_index + 0.5) * histogram.width,
             "share": count / max(sum(counts), 1),
         }
         | {"flagged": _flag(client, decided)}
-        for client, counts in list(held.counts.items())[:MOST_CLIENTS]
-        for place, count in enumerate(counts)
-        if place in shown
+        for client, counts in list(histogram.counts.items())[:MOST_CLIENTS]
+        for bin_index, count in enumerate(counts)
+        if bin_index in displayed_bins
     ]
     caption = "How each client's values of the feature of largest variance are spread, a line a client."
-    if len(held.counts) > MOST_CLIENTS:
-        caption += f" The first {MOST_CLIENTS} of {len(held.counts)} clients."
-    return [Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {held.feature}"))]
+    if len(histogram.counts) > MOST_CLIENTS:
+        caption += f" The first {MOST_CLIENTS} of {len(histogram.counts)} clients."
+    return [Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {histogram.feature}"))]
 
 
 def _flag(client: int, decided: Finding | CalibratedFinding) -> str:

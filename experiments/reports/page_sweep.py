@@ -1,6 +1,6 @@
-"""The page of a sweep: where the search's choice beats FedAvg and by how much, which strategy it is, and every study.
+"""The page of a sweep: gain over FedAvg and winning strategy for each setting, and all studies.
 
-FedAvg is tuned FedAvg in those studies that tuned it and where that is stronger. Cells are means over seeds with the
+FedAvg means tuned FedAvg in studies that tuned it and where it is stronger. Cells are means over seeds with the
 intervals of `fedscout.experiments.sweeps.results`, read from the sweep's table.
 """
 
@@ -40,7 +40,7 @@ def sweep_page(folder: Path) -> Page:
     """Return the page of a sweep's folder.
 
     Raises:
-        LogError: If the folder holds no table of a sweep that can be read.
+        LogError: If the folder holds no readable table of a sweep.
     """
     binding, rows = read_json(folder / BINDING), _rows(folder / "table.parquet")
     axes = [axis for axis in (binding or {}).get("axes", ()) if rows and axis in rows[0]]
@@ -67,9 +67,9 @@ def sweep_page(folder: Path) -> Page:
 
 
 def _short(axis: str, axes: Sequence[str]) -> str:
-    """Return the end of an axis's key, or all of it where another's ends so, too."""
+    """Return the last part of an axis's key, or the whole key if another axis ends in the same part."""
     end = axis.rpartition(".")[2]
-    return end if [one.rpartition(".")[2] for one in axes].count(end) == 1 else axis
+    return end if [other.rpartition(".")[2] for other in axes].count(end) == 1 else axis
 
 
 def _rows(path: Path) -> list[Row]:
@@ -88,22 +88,22 @@ def _rows(path: Path) -> list[Row]:
 
 def _measure(rows: Sequence[Row]) -> Measure:
     names = {row["measure"] for row in rows} - {None}
-    return next((held for held in MEASURES.values() if {held.name} == names), UNLIKE)
+    return next((known_measure for known_measure in MEASURES.values() if {known_measure.name} == names), UNLIKE)
 
 
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
-    """Return a row a group that has a difference, with the place of each group, what it gained, and what to use."""
+    """Return one row per group with a difference: its index, gain, and recommended strategy."""
     choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
-    found = []
+    cells = []
     for place, group in enumerate(groups):
         gain = group.gain
         if gain is None:
             continue
-        own = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
-        strategy = Counter(row["strategy"] for row in own).most_common(1)[0][0]
+        chosen_rows = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
+        strategy = Counter(row["strategy"] for row in chosen_rows).most_common(1)[0][0]
         factor = measure.per_unit
         better = group.told_apart and gain.mean > 0
-        found.append(
+        cells.append(
             {
                 "place": place,
                 "gain": factor * gain.mean,
@@ -116,7 +116,7 @@ def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> li
                 "text": measure.number(gain.mean),
             }
         )
-    return found
+    return cells
 
 
 def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, ...]]:
@@ -150,18 +150,20 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
     )
     pictures = []
     for number, fixed in enumerate(panels[:MOST_PANELS]):
-        inside = _placed(cells, groups, fixed, values, (layout.x, layout.colour))
-        if not inside:
+        panel_cells = _panel_cells(cells, groups, fixed, values, (layout.x, layout.colour))
+        if not panel_cells:
             continue
-        where = "".join(f" At {_short(axis, list(values))} = {value_text(value)}." for axis, value in fixed.items())
+        fixed_text = "".join(
+            f" At {_short(axis, list(values))} = {value_text(value)}." for axis, value in fixed.items()
+        )
         names = list(values)
         axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
         ending = f"-{number + 1}" if len(panels) > 1 else ""
-        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval contains zero.{where}"
-        pictures.append(Picture(f"gain-map{ending}", gain, gain_map(inside, axes, measure.unit)))
-        winner = f"What to use: FedAvg, unless another strategy is shown to be better.{where}"
-        pictures.append(Picture(f"winner-map{ending}", winner, winner_map(inside, axes)))
-        means = f"Means over seeds with their 95 % intervals; {HOLLOW}.{where}"
+        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval contains zero.{fixed_text}"
+        pictures.append(Picture(f"gain-map{ending}", gain, gain_map(panel_cells, axes, measure.unit)))
+        winner = f"What to use: FedAvg, unless another strategy is shown to be better.{fixed_text}"
+        pictures.append(Picture(f"winner-map{ending}", winner, winner_map(panel_cells, axes)))
+        means = f"Means over seeds with their 95 % intervals; {HOLLOW}.{fixed_text}"
         pictures.append(Picture(f"means{ending}", means, plot.chart([fixed])))
     missing = (
         (f"The first {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
@@ -169,7 +171,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
     return Section("maps", title, pictures=tuple(pictures), missing=missing)
 
 
-def _placed(
+def _panel_cells(
     cells: Sequence[Cell],
     groups: Sequence[Group],
     fixed: Mapping[str, Any],
@@ -180,38 +182,38 @@ def _placed(
     along, down = axes
     rows = []
     for cell in cells:
-        held = groups[cell["place"]].values
-        if not fixed.items() <= held.items():
+        group_values = groups[cell["place"]].values
+        if not fixed.items() <= group_values.items():
             continue
-        own = [
-            (0, "") if axis is None else (values[axis].index(held[axis]), value_text(held[axis]))
+        positions = [
+            (0, "") if axis is None else (values[axis].index(group_values[axis]), value_text(group_values[axis]))
             for axis in (along, down)
         ]
-        rows.append({**cell, "x": own[0][1], "y": own[1][1], "order": (own[1][0], own[0][0])})
+        rows.append({**cell, "x": positions[0][1], "y": positions[1][1], "order": (positions[1][0], positions[0][0])})
     rows.sort(key=lambda row: row["order"])
     return [{name: value for name, value in row.items() if name != "order"} for row in rows]
 
 
 def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
     axes = list(groups[0].values) if groups else []
-    rivals = [one for one in (FEDAVG, TUNED) if any(one in group.accuracy for group in groups)]
+    references = [chooser for chooser in (FEDAVG, TUNED) if any(chooser in group.accuracy for group in groups)]
     rows = []
     for cell in cells:
         group = groups[cell["place"]]
         ends = "" if cell["low"] is None else f"{cell['low']:+.1f} to {cell['high']:+.1f}"
-        held = [value_text(group.values[axis]) for axis in axes]
-        means = [f"{group.accuracy[one].mean:.4f}" if one in group.accuracy else "" for one in rivals]
-        rows.append((*held, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
-    named = [_short(axis, axes) for axis in axes]
-    of_rivals = [f"{measure.name} of {LABELS[one]}" for one in rivals]
-    headings = (*named, *of_rivals, f"gain, {measure.unit}", "95 % interval", "chosen", "use")
+        axis_values = [value_text(group.values[axis]) for axis in axes]
+        means = [f"{group.accuracy[chooser].mean:.4f}" if chooser in group.accuracy else "" for chooser in references]
+        rows.append((*axis_values, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
+    axis_names = [_short(axis, axes) for axis in axes]
+    reference_headings = [f"{measure.name} of {LABELS[chooser]}" for chooser in references]
+    headings = (*axis_names, *reference_headings, f"gain, {measure.unit}", "95 % interval", "chosen", "use")
     return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "use")))
 
 
 def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:
     per_study = {row["study"]: row for row in rows}
     seeds = [axis for axis in axes if axis in SEEDS]
-    found = [
+    table_rows = [
         (
             name,
             *(value_text(row[axis]) for axis in seeds),
@@ -221,7 +223,7 @@ def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:
         )
         for name, row in per_study.items()
     ]
-    return Table(("study", *seeds, "status", "trials", "time"), found[:200], ("status",))
+    return Table(("study", *seeds, "status", "trials", "time"), table_rows[:200], ("status",))
 
 
 def _reason(row: Row) -> str:

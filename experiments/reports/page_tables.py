@@ -1,14 +1,8 @@
-"""Values and tables of which pages are made.
+"""Page elements, the contents of a study's folder, and the tables that charts and texts of a page are based on.
 
-What a page is made of: values that the template lays out. Texts are plain; the template escapes them.
-
-A study as its folder tells it, finished or not: configuration, report, result, and the log as a table.
-
-The folder is only read. What is not there, or can't be read, is None or empty, and `faults` says so.
-
-Tables that a study's pictures and words rest on: each follows from files of its folder alone.
-
-The trials of a study of two objectives, and which of them no other beats: read from its log alone.
+Page elements are values that the template lays out; texts are plain, as the template escapes them. A study's folder is
+read only, and the study need not be finished: missing or unreadable parts are None or empty and listed in `faults`.
+Every table is derived from the files of the folder alone.
 """
 
 from __future__ import annotations
@@ -44,17 +38,17 @@ from fedscout.strategies.specification import SELECTION
 
 
 class NothingToDrawError(UserError):
-    """A picture was asked for of which the folder holds nothing."""
+    """The folder has no data for the requested chart."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with the words below it.
+    """A chart with its caption.
 
     Attributes:
-        name: Unique on its page, letters and hyphens; also the name of its file.
-        caption: What there is to see, in a sentence or two.
-        chart: As wide as whoever shows it makes it.
+        name: Unique on its page, letters and hyphens; also the file name.
+        caption: Description of the chart in a sentence or two.
+        chart: The chart; its width is set where it is shown.
     """
 
     name: str
@@ -64,7 +58,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """A small table: headings, and a text a cell. Columns but the first hold numbers unless `words` names them."""
+    """A small table of headings and text cells. Columns after the first hold numbers unless listed in `words`."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -73,16 +67,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
+    """A section of a page.
 
     Attributes:
         name: Unique on its page.
-        title: Its heading.
-        sentences: A paragraph each.
-        pictures: In order, below the sentences.
-        table: Below the pictures.
-        missing: What is not there and why, a sentence each.
-        code: Commands, a line each.
+        title: Heading.
+        sentences: Paragraphs.
+        pictures: Charts, shown below the paragraphs.
+        table: Table, shown below the charts.
+        missing: What is missing and why, one sentence each.
+        code: Commands, one per line.
     """
 
     name: str
@@ -96,15 +90,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page, verdict first.
+    """A page, with the verdict first.
 
     Attributes:
-        title: Of what it tells.
+        title: Title of the page.
         headline: The verdict in a few words.
-        lead: Sentences below it.
-        figures: The few numbers that matter: what each is, and its text.
-        sections: In order.
-        foot: The last line.
+        lead: Sentences below the headline.
+        figures: Key figures as pairs of label and text.
+        sections: Sections in order.
+        foot: Footer line.
     """
 
     title: str
@@ -158,16 +152,16 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class StudyFiles:
-    """What a study's folder holds.
+    """Contents of a study's folder.
 
     Attributes:
         folder: The folder.
-        claim: `config.json`.
-        result: `result.json`; None while the study is not finished.
-        report: Of the detectors; None if they were not asked.
-        confirmation: Out of the result; None without.
-        trials: The log, a row a trial by number, columns as in docs/log.md; lists are lists.
-        faults: What could not be read, a sentence each.
+        claim: Contents of `config.json`.
+        result: Contents of `result.json`; None while the study is unfinished.
+        report: Report of the detectors; None if detection did not run.
+        confirmation: Confirmation in the result; None without one.
+        trials: The log, one row per trial by number, columns as in docs/log.md; list values are lists.
+        faults: What could not be read, one sentence each.
     """
 
     folder: Path
@@ -180,34 +174,34 @@ class StudyFiles:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration, as far as it decides results."""
-        held: Mapping[str, Any] = self.claim["config"]
-        return held
+        """The part of the configuration that determines results."""
+        config: Mapping[str, Any] = self.claim["config"]
+        return config
 
     @property
     def federation(self) -> Mapping[str, Any]:
-        """Facts of the federation; empty while the study is not finished."""
+        """Facts of the federation; empty while the study is unfinished."""
         return {} if self.result is None else self.result.get("federation", {})
 
     @property
     def dependence(self) -> tuple[str, ...]:
-        """What must be known of its scores, of rows that belong together above all, a sentence each."""
+        """Notes on the scores, mainly on rows that depend on each other, one sentence each."""
         return tuple(map(str, (self.result or {}).get("dependence", ())))
 
     @property
     def name(self) -> str:
-        """What the study is of."""
-        known = self.federation.get("name") or next(iter(self.trials["study"]), "")
-        return str(known or self.config.get("federation", {}).get("dataset", self.folder.name))
+        """Display name of the study."""
+        federation_name = self.federation.get("name") or next(iter(self.trials["study"]), "")
+        return str(federation_name or self.config.get("federation", {}).get("dataset", self.folder.name))
 
     @property
     def view(self) -> str:
-        """The view that decides: `own` or `clean`."""
+        """The view that the fitness uses: `own` (observed data) or `clean` (uncorrupted data)."""
         return str(self.config.get("search", {}).get("view", "own"))
 
     @cached_property
     def measure(self) -> Measure:
-        """What the fitness is of."""
+        """The measure of the fitness."""
         if self.confirmation is not None:
             return self.confirmation.measure
         if self.config.get("search", {}).get("objective", "accuracy") != "accuracy":
@@ -216,35 +210,35 @@ class StudyFiles:
 
     @property
     def score_measure(self) -> Measure:
-        """What the score of a round is of."""
+        """The measure of a round's score."""
         measured = self.trials["metric"].dropna()
         return MEASURES.get(next(iter(measured), "accuracy"), ACCURACY)
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes; their numbers where they are not known."""
+        """Names of the classes, or their numbers if the names are unknown."""
         names = [str(name) for name in self.federation.get("class_names", ())]
         count = 0 if self.report is None else self.report.num_classes
         return names if len(names) >= count else [str(number) for number in range(count)]
 
     @property
     def names(self) -> Names:
-        """Names of its clients and classes; positions while the study is not finished."""
+        """Names of clients and classes; positions while the study is unfinished."""
         return Names(tuple(map(str, self.federation.get("client_names", ()))), tuple(self.class_names))
 
     def scores(self, trial: Mapping[str, Any], of: str = "round") -> list[float]:
-        """Return a trial's scores in the deciding view, of each round or, `of="client"`, of each client."""
+        """Return a trial's scores in the study's view, per round or, with `of="client"`, per client."""
         measure = "accuracy" if pd.isna(trial["metric"]) else "metric"
         name = f"{of}_{'clean_' if self.view == 'clean' else ''}{measure}"
-        found = trial.get(name)
-        return list(found) if isinstance(found, list) else []
+        scores = trial.get(name)
+        return list(scores) if isinstance(scores, list) else []
 
 
 def read_study_files(folder: Path) -> StudyFiles:
-    """Read a study's folder.
+    """Return the contents of a study's folder.
 
     Raises:
-        LogError: If the folder holds none.
+        LogError: If the folder holds no study.
     """
     claim, _ = read_claim(folder)
     faults: list[str] = []
@@ -253,20 +247,20 @@ def read_study_files(folder: Path) -> StudyFiles:
         result = read_result(folder)
     except LogError as error:
         faults.append(f"{error}.")
-    written = _read(folder / "report.json", faults) or (result or {}).get("report")
-    confirmed = (result or {}).get("confirmation")
+    report = _read(folder / "report.json", faults) or (result or {}).get("report")
+    confirmation = (result or {}).get("confirmation")
     rows, unread = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
     faults += [f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread.items()]
     trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
-    trials["parameters"] = [json.loads(held or "{}") for held in trials["parameters"]]
-    if result is None and trials.empty and written is None:
+    trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
+    if result is None and trials.empty and report is None:
         raise LogError(Fault("the folder", "hold a study", f"{folder} without a trial or a report that can be read"))
     return StudyFiles(
         folder,
         claim,
         result,
-        _parsed(HeterogeneityReport, written, "report", faults),
-        _parsed(Confirmation, confirmed, "confirmation", faults),
+        _validated(HeterogeneityReport, report, "report", faults),
+        _validated(Confirmation, confirmation, "confirmation", faults),
         trials,
         tuple(faults),
     )
@@ -282,7 +276,7 @@ def _read(path: Path, faults: list[str]) -> dict[str, Any] | None:
         return None
 
 
-def _parsed(kind: type[Model], document: Any, what: str, faults: list[str]) -> Model | None:
+def _validated(kind: type[Model], document: Any, what: str, faults: list[str]) -> Model | None:
     if document is None:
         return None
     try:
@@ -310,7 +304,7 @@ BeforeAndAfter = tuple[pd.DataFrame, tuple[str, str]]
 
 @dataclass(frozen=True)
 class Configured:
-    """A configuration as the log knows it: strategy, parameters and the clients' step size."""
+    """A trained configuration in the log: strategy, parameters and the clients' learning rate."""
 
     strategy: str
     parameters: str
@@ -318,33 +312,33 @@ class Configured:
 
     @classmethod
     def of(cls, held: Any) -> Configured:
-        """Return that of a trial, a contestant, or a row of either."""
-        own: Mapping[str, Any] = held if isinstance(held, Mapping) else vars(held)
-        return cls(own["strategy"], json.dumps(dict(own["parameters"]), sort_keys=True), own["learning_rate"])
+        """Return the configuration of a trial, a confirmation candidate, or a row of either."""
+        values: Mapping[str, Any] = held if isinstance(held, Mapping) else vars(held)
+        return cls(values["strategy"], json.dumps(dict(values["parameters"]), sort_keys=True), values["learning_rate"])
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table's rows, by the names of its columns."""
+    """Return a table's rows as dictionaries by column name."""
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def fittest(trials: pd.DataFrame) -> dict[str, Any]:
-    """Return the trial of largest fitness, the first of equals, of at least one."""
+    """Return the trial of largest fitness, the first if tied; there must be at least one."""
     return max(rows_of(trials), key=lambda trial: float(trial["fitness"]))
 
 
 def policy_of(trial: Mapping[str, Any]) -> str | None:
-    """Return the policy by which a trial's clients were chosen; None without one, as in logs of earlier versions."""
+    """Return a trial's client selection policy; None without one, as in logs of earlier versions."""
     selection = trial.get(SELECTION)
     return selection if isinstance(selection, str) else None
 
 
 def strategy_name(trial: Mapping[str, Any]) -> str:
-    """Return a trial's strategy with its parameters and its policy, as everywhere: `fedprox(proximal_mu=0.1)`.
+    """Return a trial's strategy with parameters and selection policy, such as `fedprox(proximal_mu=0.1)`.
 
-    The policy stands there where the parameters name it, or the study is this one training: of a search, all trials
-    that name none have the study's. A user's own strategy, whose code no page runs, and one of another version are
-    shown as the log has them.
+    The policy is included if the parameters name it or if the study is a single training; in a search, all trials that
+    do not name one use the study's policy. Custom strategies, whose code is not run here, and strategies of another
+    version are shown as logged.
     """
     strategy, parameters = str(trial["strategy"]), trial["parameters"]
     selection = policy_of(trial) if trial.get("phase") == "train" else None
@@ -353,34 +347,36 @@ def strategy_name(trial: Mapping[str, Any]) -> str:
             return trial_name(parse_strategy({**parameters, "kind": strategy}), selection)
     if selection is not None:
         parameters = {**parameters, SELECTION: selection}
-    shown = [f"{name}={value}" for name, value in parameters.items() if value is not None and name != "path"]
-    return f"{strategy}({', '.join(shown)})" if shown else strategy
+    arguments = [f"{name}={value}" for name, value in parameters.items() if value is not None and name != "path"]
+    return f"{strategy}({', '.join(arguments)})" if arguments else strategy
 
 
 def searched(study: StudyFiles) -> pd.DataFrame:
-    """Return trials on the search's seed that can be compared, `role` saying which are in front.
+    """Return the comparable trials on the search's seed, with highlighted ones marked by `role`.
 
     A row has `trial`, `name`, `scores`, `fitness`, `role`, `chosen`, `phase`, `strategy` and `parameters`.
     """
-    own = study.trials[study.trials["phase"] != "confirmation"]
-    own = own[(own["phase"] != "tuned-baseline") | (own["seed"] == study.config.get("seed", 0))]
-    own = own[own["status"] == "completed"]
-    front = _front(study, own)
+    comparable = study.trials[study.trials["phase"] != "confirmation"]
+    comparable = comparable[
+        (comparable["phase"] != "tuned-baseline") | (comparable["seed"] == study.config.get("seed", 0))
+    ]
+    comparable = comparable[comparable["status"] == "completed"]
+    front = _front(study, comparable)
     rows = []
-    for trial in rows_of(own):
+    for trial in rows_of(comparable):
         role = front.get(trial["trial"], "")
-        held = {name: trial[name] for name in ("trial", "fitness", "phase", "strategy", "parameters")}
+        columns_of_trial = {name: trial[name] for name in ("trial", "fitness", "phase", "strategy", "parameters")}
         name = strategy_name(trial)
         if trial["phase"] == "tuned-baseline":
             name = f"{name}, client rate {trial['learning_rate']:g}"
         chosen = role.startswith(("chosen", "best"))
-        rows.append({**held, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
+        rows.append({**columns_of_trial, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
     columns = ["trial", "name", "scores", "fitness", "role", "chosen", "phase", "strategy", "parameters"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
-    """Return the trials that are shown in front, by number: the pick, FedAvg, and FedAvg at its tuned rate."""
+    """Return the roles of the highlighted trials by number: the pick, FedAvg, and FedAvg at its tuned rate."""
     by_configuration: dict[Configured, int] = {}
     for trial in rows_of(trials):
         by_configuration.setdefault(Configured.of(trial), trial["trial"])
@@ -393,16 +389,16 @@ def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
         return front
     better = confirmation.verdict == "better"
     words = {"tuned-fedavg": "FedAvg, tuned rate", "challenger": "chosen" if better else "best of the search"}
-    for one in confirmation.contestants:
-        number = by_configuration.get(Configured.of(one))
-        if number is not None and one.role in words:
-            front[number] = words[one.role]
+    for candidate in confirmation.contestants:
+        number = by_configuration.get(Configured.of(candidate))
+        if number is not None and candidate.role in words:
+            front[number] = words[candidate.role]
     return front
 
 
 def parameter_frame(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return trials with a column a parameter, and the names of those that take several values, the commonest first."""
-    flat = pd.DataFrame([_plain(held) for held in trials["parameters"]], index=trials.index)
+    """Return trials with one column per parameter, and the names of varying parameters, most common first."""
+    flat = pd.DataFrame([_scalar_parameters(parameters) for parameters in trials["parameters"]], index=trials.index)
     flat = flat.drop(columns=[name for name in NOT_SEARCHED if name in flat])
     varying = [name for name in map(str, flat) if len(flat[name].dropna().unique()) > 1]
     varying.sort(key=lambda name: -len(flat[name].dropna()))
@@ -410,7 +406,7 @@ def parameter_frame(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return trials.join(flat.rename(columns=clash)), [clash.get(name, name) for name in varying]
 
 
-def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _scalar_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value if isinstance(value, int | float | str | bool) else json.dumps(value)
         for name, value in parameters.items()
@@ -419,7 +415,7 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def label_table(study: StudyFiles) -> pd.DataFrame:
-    """Return what clients tell of their labels: `client`, `class`, `rows`, `share`, every pair, in order."""
+    """Return the label counts that clients report: `client`, `class`, `rows`, `share`, for every pair in order."""
     if study.report is None:
         return pd.DataFrame(columns=["client", "class", "rows", "share"])
     names = study.class_names
@@ -450,10 +446,11 @@ def size_table(study: StudyFiles) -> pd.DataFrame:
 
 
 def client_table(study: StudyFiles) -> BeforeAndAfter | None:
-    """Return clients' scores before and after, means over paired seeds of the log, and what was used; None if unknown.
+    """Return the clients' scores before and after, and the names of both strategies; None if unknown.
 
-    Before is the reference of the confirmation, or plain FedAvg without one; after is the pick. Columns are `client`,
-    `before`, `after`, `change`, `worse`, `seeds_worse`, `seeds` and `rows`.
+    Scores are means over paired seeds of the log. "Before" is the confirmation's reference, or plain FedAvg without a
+    confirmation; "after" is the pick. Columns are `client`, `before`, `after`, `change`, `worse`, `seeds_worse`,
+    `seeds` and `rows`.
     """
     pair = _before_and_after(study)
     if pair is None:
@@ -485,20 +482,20 @@ def _before_and_after(study: StudyFiles) -> tuple[tuple[pd.DataFrame, str], tupl
     confirmation = study.confirmation
     if confirmation is None:
         base = trials[trials["phase"] == "baseline"]
-        found = trials[trials["phase"].isin(["search", "train"])]
-        if base.empty or found.empty:
+        searched_trials = trials[trials["phase"].isin(["search", "train"])]
+        if base.empty or searched_trials.empty:
             return None
-        best = fittest(found)
-        return (base, "FedAvg"), (found[found["trial"] == best["trial"]], strategy_name(best))
-    own = trials[trials["phase"] == "confirmation"]
-    keys = [Configured.of(trial) for trial in rows_of(own)]
-    by_role = {one.role: one for one in reversed(confirmation.contestants)}
+        best = fittest(searched_trials)
+        return (base, "FedAvg"), (searched_trials[searched_trials["trial"] == best["trial"]], strategy_name(best))
+    confirmation_trials = trials[trials["phase"] == "confirmation"]
+    keys = [Configured.of(trial) for trial in rows_of(confirmation_trials)]
+    by_role = {candidate.role: candidate for candidate in reversed(confirmation.contestants)}
     reference, pick = by_role[confirmation.reference], confirmation.contestants[0]
     sides = []
-    for one in (reference, pick):
-        wanted = Configured.of(one)
-        name = one.name if one is pick else f"FedAvg, rate {one.learning_rate:g}"
-        sides.append((own[[key == wanted for key in keys]], name))
+    for candidate in (reference, pick):
+        key_of_candidate = Configured.of(candidate)
+        name = candidate.name if candidate is pick else f"FedAvg, rate {candidate.learning_rate:g}"
+        sides.append((confirmation_trials[[key == key_of_candidate for key in keys]], name))
     return sides[0], sides[1]
 
 
@@ -514,25 +511,25 @@ def _by_client(study: StudyFiles, trials: pd.DataFrame) -> pd.DataFrame:
 def gain_rows(
     against: str, confirmation: Confirmation, difference: PairedDifference
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return what `confirmed_difference` draws of a comparison, in the measure's unit: its means, and a row a seed.
+    """Return the means and per-seed rows of a comparison for `confirmed_difference`, in the measure's unit.
 
     Args:
-        against: What the row is called.
-        confirmation: Whose comparison it is.
-        difference: The challenger's to what it is compared with.
+        against: Label of the row.
+        confirmation: Confirmation with the comparison.
+        difference: Difference between the challenger and what it is compared with.
     """
     factor = confirmation.measure.per_unit
     ends = {name: getattr(difference, name) for name in ("mean", "low", "high", "here_low", "here_high")}
     scaled = {name: None if end is None else factor * end for name, end in ends.items()}
     seeds = [
-        {"against": against, "seed": str(seed), "difference": factor * each}
-        for seed, each in zip(confirmation.seeds, difference.differences, strict=False)
+        {"against": against, "seed": str(seed), "difference": factor * seed_difference}
+        for seed, seed_difference in zip(confirmation.seeds, difference.differences, strict=False)
     ]
     return {"against": against, **scaled}, seeds
 
 
 def cost_table(study: StudyFiles) -> pd.DataFrame:
-    """Return `part`, `trainings`, `rounds`, `megabytes` and `seconds` of each part of the study, in its order."""
+    """Return `part`, `trainings`, `rounds`, `megabytes` and `seconds` of each phase of the study, in order."""
     trials = study.trials
     repetitions = study.config.get("training", {}).get("repetitions", 1)
     sent = (trials["bytes_down"].astype(float) + trials["bytes_up"].astype(float)) * trials["num_rounds"] / 1e6
@@ -549,7 +546,7 @@ def cost_table(study: StudyFiles) -> pd.DataFrame:
 
 
 def front_table(study: StudyFiles) -> pd.DataFrame:
-    """Return `trial`, `name`, `first`, `second` and `front` of FedAvg and what was searched; empty of one objective."""
+    """Return `trial`, `name`, `first`, `second` and `front` of each trial; empty for one objective."""
     trials = study.trials[(study.trials["status"] == "completed") & study.trials["phase"].isin(["baseline", "search"])]
     searched = [trial for trial in rows_of(trials) if isinstance(trial["objectives"], list)]
     points = [trial["objectives"] for trial in searched]
@@ -557,17 +554,17 @@ def front_table(study: StudyFiles) -> pd.DataFrame:
         {
             "trial": trial["trial"],
             "name": strategy_name(trial),
-            "first": own[0],
-            "second": own[1],
-            "front": BEATEN if any(beats(other, own) for other in points) else ON_FRONT,
+            "first": point[0],
+            "second": point[1],
+            "front": BEATEN if any(beats(other, point) for other in points) else ON_FRONT,
         }
-        for trial, own in zip(searched, points, strict=True)
+        for trial, point in zip(searched, points, strict=True)
     ]
     return pd.DataFrame(rows, columns=["trial", "name", "first", "second", "front"])
 
 
 def objective_names(study: StudyFiles) -> tuple[str, str]:
-    """Return what the two objectives measure; their keys where the configuration is of another version."""
+    """Return the names of the two objectives; their keys if the configuration is of another version."""
     try:
         names = [measure.name for measure in measures_of_study(StudyConfig.model_validate(study.config))]
     except ValidationError:

@@ -1,4 +1,4 @@
-"""What a command prints while it works (stage, trials, best so far, time left), and what the work has cost."""
+"""Progress of a running command (stage, trials, best so far, time left), and the cost of a study."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a study has cost.
+    """Cost of a study.
 
     Attributes:
-        num_trainings: All of them, those of fewer rounds included.
-        num_known: Those of them that were in the log before.
-        seconds: Of this run.
-        num_short: Those that a race ended after few rounds.
+        num_trainings: All trainings, including those of fewer rounds.
+        num_known: Trainings read from the log of an earlier run.
+        seconds: Duration of this run.
+        num_short: Trainings stopped early by successive halving.
     """
 
     num_trainings: int
@@ -50,11 +50,11 @@ STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg",
 
 
 class TrialCounter:
-    """Told of each trial that finished.
+    """Counter of finished trials.
 
     Attributes:
-        num_trials: That finished.
-        step: What the last one was part of; FedAvg itself is of the first generation.
+        num_trials: Number of finished trials.
+        step: Step of the last trial; FedAvg itself belongs to the first generation.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class TrialCounter:
         self._lost: set[str] = set()
 
     def record(self, trial: Trial, known: bool) -> str:
-        """Take up a trial, and return the step that it is the first one after; empty if the step goes on."""
-        before, step = self.step, self.step
+        """Record a trial, and return the previous step if the trial starts a new one, else an empty string."""
+        previous, step = self.step, self.step
         if trial.phase in STEPS:
             step = STEPS[trial.phase].format(generation=trial.generation)
         self.step = step
@@ -83,11 +83,11 @@ class TrialCounter:
                 self._fedavg = trial
             if self._best is None or trial.fitness > self._best.fitness:
                 self._best = trial
-        return before if before != step else ""
+        return previous if previous != step else ""
 
     @property
     def told(self) -> str:
-        """The best, FedAvg beside it, and how many clients failed in some round; empty if nothing is known."""
+        """The best trial, FedAvg, and how many clients failed in some round; empty if nothing is known."""
         parts = [] if self._best is None else [f"best so far {self._best.spec.label} {self._best.fitness:.4f}"]
         if self._fedavg is not None and self._best is not self._fedavg:
             parts.append(f"FedAvg {self._fedavg.fitness:.4f}")
@@ -97,14 +97,14 @@ class TrialCounter:
 
     @property
     def kept(self) -> str:
-        """What an interrupted study keeps."""
+        """What is kept if the study is interrupted."""
         count = self.num_trials
         if not count:
             return "no trial has finished, and what is there of running ones is kept"
         return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running ones are kept"
 
     def cost(self, seconds: float) -> Cost:
-        """Return what it cost, of a study that is finished."""
+        """Return the cost of a finished study."""
         return Cost(self._num_trainings, self._num_known, seconds, self._num_short)
 
 
@@ -117,7 +117,7 @@ PROGRESS_BAR = 14
 
 
 class _TwoLines(Progress):
-    """A line of progress, and below it what a task says of it in words."""
+    """A progress bar with a line of text below it."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -127,7 +127,7 @@ class _TwoLines(Progress):
 
 
 class WorkLine:
-    """The line that a command shows while it works. Silent where standard error is no terminal."""
+    """Progress line of a running command. Silent if standard error is no terminal."""
 
     def __init__(self, description: str = "starting") -> None:
         console = PlainConsole(stderr=True)
@@ -146,25 +146,27 @@ class WorkLine:
         self._started: float | None = None
 
     def live(self) -> Progress:
-        """Return what shows the line for the time of a block."""
+        """Return a context manager that shows the line."""
         return self._progress
 
     def _seconds_left(self, done: int, to_do: int) -> float | None:
-        """Return how long it may take, by what was done since `_started`; None if nothing was."""
+        """Return the estimated time left from the progress since `_started`; None without progress."""
         if self._started is None or done <= 0:
             return None
         return (time.monotonic() - self._started) * to_do / done
 
 
 class TrialProgress(WorkLine):
-    """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all.
+    """Progress of stage, trials, rounds and time left.
 
-    Where rounds are left to the study (`auto`), it tells what was done, and what is left once `goes_on` is told of it.
-    With `plain_lines`, where standard error is no terminal, it says in a line each which stage begins and what the best
-    is after a generation.
+    `rounds_less` is the number of rounds that shortened trials save.
+
+    If the study determines its number of rounds (`auto`), only finished work is shown until `goes_on` is called. With
+    `plain_lines`, and if standard error is no terminal, it prints a line when a stage starts and the best trial after
+    each generation.
 
     Attributes:
-        so_far: What is known of the trials that finished.
+        so_far: Counter of the finished trials.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class TrialProgress(WorkLine):
         self._progress.update(self._task, total=None if open_ended else self._total)
 
     def goes_on(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
-        """So many trials follow those that are finished; how long rounds take is measured anew on them."""
+        """Set the number of trials that follow the finished ones; round durations are measured again from here."""
         self._open_ended = False
         self._started = time.monotonic()
         self._known_rounds = self._finished_rounds
@@ -201,7 +203,7 @@ class TrialProgress(WorkLine):
         self._refresh()
 
     def stage(self, stage: Stage) -> None:
-        """Name the stage."""
+        """Show the stage."""
         from fedscout.experiments.studies.workflow import STAGES
 
         self._progress.update(self._task, description=STAGES[stage])
@@ -213,11 +215,11 @@ class TrialProgress(WorkLine):
             tell(line)
 
     def record(self, trial: Trial, known: bool) -> None:
-        """A trial finished, or was in the log."""
+        """Record a trial that finished or was in the log."""
         self._rounds.pop(trial.key, None)
-        before = self.so_far.told
+        previous = self.so_far.told
         if ended := self.so_far.record(trial, known):
-            self._say(f"{ended}: {before}; {self._finished_trials}/{self._num_trials} trials")
+            self._say(f"{ended}: {previous}; {self._finished_trials}/{self._num_trials} trials")
         self._finished_trials += 1
         rounds = trial.num_rounds if self._shorter else self._num_rounds
         self._finished_rounds += rounds
@@ -225,7 +227,7 @@ class TrialProgress(WorkLine):
         self._refresh()
 
     def rounds(self, rounds: Mapping[str, int]) -> None:
-        """Running trials got on."""
+        """Update the finished rounds of running trials."""
         if self._started is None:
             self._started = time.monotonic()
         self._rounds.update({key: done for key, done in rounds.items() if done < self._num_rounds})
@@ -238,16 +240,17 @@ class TrialProgress(WorkLine):
             self._progress.update(self._task, completed=done, counts=counts, below=self.so_far.told)
             return
         seconds = self._seconds_left(done - self._known_rounds, self._total - done)
-        left = "" if seconds is None else f"about {duration(seconds)} left"
+        time_left = "" if seconds is None else f"about {duration(seconds)} left"
         counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds"
-        below = ", ".join(part for part in (left, self.so_far.told) if part)
+        below = ", ".join(part for part in (time_left, self.so_far.told) if part)
         self._progress.update(self._task, completed=done, counts=counts, below=below)
 
     def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
         """Return the callbacks for a workflow.
 
         Args:
-            planned: Trials that follow once FedAvg has levelled off after so many rounds, and what shorter ones lack.
+            planned: Function from the round at which FedAvg stopped early to the number of trials that follow, and the
+                rounds that shortened ones save.
         """
         from fedscout.experiments.studies.workflow import Display
         from fedscout.search.ledger import StudyEvents
@@ -261,7 +264,7 @@ class TrialProgress(WorkLine):
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: `40 s`, `12 min`, `3.5 h`."""
+    """Return a time as text: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,26 +1,17 @@
-"""The screen of a study: verdict, reason, diagnosis, progress.
+"""Terminal output of a study: verdict with its reason, caveats, cost, federation with diagnosis, search, next commands.
 
-What a study found: what to use, how sure that is and why, what it cost, and what to do next.
+The verdict states what to use, both scores with the interval of their difference, and why the strategy was tried: who
+proposed it and what the rules recommend. Causes of a difference are not measured, so none are claimed. A strategy found
+by the search is reported with the earlier proposal of its kind from which it may descend. Paragraphs are wrapped and
+never truncated.
 
-First the verdict with both scores, its interval and its reason; then caveats, cost, the federation with its diagnosis,
-the search, and the next commands. Paragraphs are wrapped and never cut.
-
-The verdict of a study in a few lines: what to use, by how much better, how sure, and why.
-
-Why a study tried what it advises: who proposed it and what for, and what the rules say, in a line or two.
-
-What a difference comes from is not measured, so nothing is said of causes. What the search has found by itself is told
-with what was proposed of its kind before, from which it may descend.
-
-A diagnosis in three lines: the property, whether the federation has it, how strong it is, and who has it.
-
-It is the verdict alone: the calibrated answer, or the published rule's where no test was asked for. Strength is that of
-the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
-class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
-full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
-threshold, at which the bar is full. Lines below say what clients withhold, and why nothing can be told where rows seem
-to belong together.
-
+The diagnosis has one line per property: whether the federation has it, its strength, and the affected clients. The
+verdict is the calibrated test's, or the published rule's if no test was configured. Strength is that of the most
+extreme client in the unit of the deciding finding: the share of its rows that would have to change class, its shift in
+standard deviations, how much less its labels depend on its rows, or how much farther its models lie. A full bar is all
+of the rows, one standard deviation, or 100 %. For a published rule it is the value relative to the threshold, at which
+the bar is full. Lines below state what clients withhold, and why there is no verdict where rows seem to belong
+together.
 """
 
 from __future__ import annotations
@@ -51,13 +42,13 @@ if TYPE_CHECKING:
 
 
 def show_verdict(console: Console, outcome: StudyOutcome, report: HeterogeneityReport | None) -> None:
-    """Print the verdict, which comes before all that it rests on."""
+    """Print the verdict."""
     for line in verdict_lines(outcome, report):
         console.print(f"  {line}")
 
 
 def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> Iterator[str]:
-    """Yield what to use first; then, where they are known, the measured difference, and the reasons."""
+    """Yield the recommendation, then the measured difference and the reasons where available."""
     confirmation = outcome.confirmation
     if outcome.best is None:
         yield "No trial went through: nothing can be advised."
@@ -65,22 +56,26 @@ def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> 
     if outcome.recommendation is not None and not outcome.trials:
         yield "Use fedavg, as recommended: it is the reference itself, so there is nothing to confirm."
         return
-    named = str(outcome.best.spec) if confirmation is None else confirmation.advised
+    advised = str(outcome.best.spec) if confirmation is None else confirmation.advised
     if confirmation is None:
-        yield f"Best of the search: {named}; not confirmed on fresh seeds."
+        yield f"Best of the search: {advised}; not confirmed on fresh seeds."
     else:
-        yield f"Use {named}."
+        yield f"Use {advised}."
         yield confirmation.sentence
     if report is not None:
-        yield _found(report)
-    yield from (f"Why it was tried: {one.because}" for one in outcome.first_generation if str(one.spec) == named)
+        yield _detected_properties(report)
+    yield from (
+        f"Why it was tried: {alternative.because}"
+        for alternative in outcome.first_generation
+        if str(alternative.spec) == advised
+    )
 
 
-def _found(report: HeterogeneityReport) -> str:
+def _detected_properties(report: HeterogeneityReport) -> str:
     from fedscout.detectors.report import verdicts
 
-    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
-    return " ".join(found) or "The clients are alike, as far as was measured."
+    sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
+    return " ".join(sentences) or "The clients are alike, as far as was measured."
 
 
 SEVERITY_BAR = 10
@@ -90,11 +85,11 @@ COPIED = "Can't be told: rows seem to belong together (federation.group_column).
 
 
 def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
-    """Yield a line for each verdict of a report, and below what copied rows leave open and what clients withhold."""
+    """Yield a line per verdict of a report, then notes on dependent rows and on what clients withhold."""
     from fedscout.detectors.report import TITLES, verdicts
 
-    told = verdicts(report)
-    for verdict in told:
+    all_verdicts = verdicts(report)
+    for verdict in all_verdicts:
         answer, style = _answer(verdict)
         line = Text(f"  {TITLES[verdict.name]:<16}")
         line.append(f"{answer:<4}", style=style)
@@ -102,29 +97,29 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
         line.append(f"{bar(strength):<{SEVERITY_BAR}}", style=style)
         line.append(f" {in_words:<14} ")
         clients = verdict.decided_by.flagged_clients
-        who = few_clients(report.names, clients, width - line.cell_len) if verdict.detected else ""
-        line.append(visible(who))
+        clients_text = few_clients(report.names, clients, width - line.cell_len) if verdict.detected else ""
+        line.append(visible(clients_text))
         line.truncate(width, overflow="ellipsis")
         line.rstrip()
         yield line
-    if report.rows_belong_together and not all(verdict.measured for verdict in told):
+    if report.rows_belong_together and not all(verdict.measured for verdict in all_verdicts):
         yield from paragraph(COPIED, width, style="yellow")
     yield from paragraph(report.withholding, width, style="dim")
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport) -> None:
-    """Print the lines, and a sentence on each property that is there or was not measured, and on what else is told."""
+    """Print the diagnosis, with a sentence per property present or not measured, and further findings."""
     from fedscout.detectors.report import verdicts
 
     width = min(console.width, WIDTH)
-    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
-    told = [line for sentence in (*found, *report.beside) for line in paragraph(sentence, width)]
-    for line in (*diagnosis_lines(report, width), *told):
+    sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
+    sentence_lines = [line for sentence in (*sentences, *report.beside) for line in paragraph(sentence, width)]
+    for line in (*diagnosis_lines(report, width), *sentence_lines):
         console.print(line, soft_wrap=True)
 
 
 def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
-    """Return clients in a line of this width: `clients 3, 5, 8 and 12 others`, the first one in any case."""
+    """Return clients in a text of this width, such as `clients 3, 5, 8 and 12 others`; one at least."""
     plural = "s" if len(clients) > 1 else ""
     line = ""
     for shown in range(len(clients), 0, -1):
@@ -146,15 +141,18 @@ def strength_of(verdict: Verdict) -> tuple[float, str]:
     """Return how much of a bar a verdict fills, 0 or more, and its strength in words."""
     from fedscout.detectors.report import Finding
 
-    found = verdict.decided_by
-    if isinstance(found, Finding):
-        if found.value is None:
+    finding = verdict.decided_by
+    if isinstance(finding, Finding):
+        if finding.value is None:
             return 0.0, "not measured"
-        return found.value / found.threshold if found.threshold else 0.0, f"{found.value:.2g} vs {found.threshold:.2g}"
-    if found.effect is None:
+        return (
+            finding.value / finding.threshold if finding.threshold else 0.0,
+            f"{finding.value:.2g} vs {finding.threshold:.2g}",
+        )
+    if finding.effect is None:
         return 0.0, "not measured"
-    effect = max(found.effect, 0.0)
-    return effect, _effect_text(found, effect)
+    effect = max(finding.effect, 0.0)
+    return effect, _effect_text(finding, effect)
 
 
 def _effect_text(found: CalibratedFinding, effect: float) -> str:
@@ -170,7 +168,7 @@ def _effect_text(found: CalibratedFinding, effect: float) -> str:
 
 
 def bar(strength: float) -> str:
-    """Return a bar of eighths of characters, full at 1."""
+    """Return a bar with a resolution of 1/8 character, full at 1."""
     eighths = round(8 * SEVERITY_BAR * min(max(strength, 0.0), 1.0))
     part = " ▏▎▍▌▋▊▉"[eighths % 8].strip()
     return "█" * (eighths // 8) + part
@@ -178,17 +176,17 @@ def bar(strength: float) -> str:
 
 @dataclass(frozen=True)
 class StudyScreen:
-    """One study, ready to be shown.
+    """Terminal output of a study.
 
     Attributes:
-        outcome: Of search and confirmation.
-        report: The diagnosis, if there was one.
-        federation: The federation in a line.
-        cost: What it took.
-        next_steps: Label and command of what can be done next; a command may have several lines.
+        outcome: Outcome of search and confirmation.
+        report: The diagnosis, or None.
+        federation: The federation in one line.
+        cost: Cost of the study.
+        next_steps: Label and command of possible next steps; a command may have several lines.
         measure: What the fitness measures.
-        front_of: What the second of two objectives measures, if there is one.
-        dependence: What must be known of rows that belong together.
+        front_of: What the second of two objectives measures, or None.
+        dependence: Notes on rows that depend on each other.
     """
 
     outcome: StudyOutcome
@@ -201,28 +199,28 @@ class StudyScreen:
     dependence: Sequence[str] = ()
 
     def show(self, console: Console) -> None:
-        """Print it, in lines that fit."""
+        """Print the study, wrapped to the console's width."""
         for line in self.lines(min(console.width, WIDTH)):
             console.print(line, soft_wrap=True)
 
     def lines(self, width: int = WIDTH) -> list[Text]:
-        """Return its lines, from the first to the last."""
+        """Return all lines in order."""
         return [*self._verdict(width), *self._below(width)]
 
     def _verdict(self, width: int) -> Iterator[Text]:
-        """Yield what to use, how sure that is and why, and what else is worth knowing of it."""
+        """Yield the recommendation, its certainty, its reason and its caveats."""
         confirmation = self.outcome.confirmation
         head, *_ = verdict_lines(self.outcome, None)
         yield from paragraph(head, width, indent="", style="bold")
         if confirmation is not None:
-            yield from paragraph(_how_sure(confirmation), width)
+            yield from paragraph(_certainty(confirmation), width)
         if why := reason(self.outcome):
             yield from paragraph(f"Why: {why}", width)
         if confirmation is not None:
             yield from paragraph(_caveats(confirmation), width)
 
     def _below(self, width: int) -> Iterator[Text]:
-        """Yield what stands below the verdict."""
+        """Yield the lines below the verdict."""
         yield from paragraph(str(self.cost), width)
         yield Text()
         yield from paragraph(self.federation, width, indent="", style="bold")
@@ -240,35 +238,35 @@ class StudyScreen:
                 yield Text(f"{label if number == 0 else '':<8}", style="bold").append(visible(line), style="not bold")
 
     def _search(self) -> str:
-        """Return what was tried, and the best of each kind."""
+        """Return a summary of the search, with the best trial of each kind."""
         outcome, measure = self.outcome, self.measure
         best: dict[str, float] = {}
         for trial in outcome.whole_trials:
             if trial.status != "failed":
                 best[trial.spec.label] = max(trial.fitness, best.get(trial.spec.label, trial.fitness))
         num_failed = sum(trial.status == "failed" for trial in outcome.trials)
-        told = f"Tried {len(outcome.trials)}"
+        summary = f"Tried {len(outcome.trials)}"
         if outcome.recommendation is not None:
             seeds = 0 if outcome.confirmation is None else len(outcome.confirmation.seeds)
-            told = "Trained what was recommended once" + (f", and on {seeds} fresh seeds" if seeds else "")
+            summary = "Trained what was recommended once" + (f", and on {seeds} fresh seeds" if seeds else "")
         if num_failed:
-            told += f", {num_failed} failed ({_failures(outcome)})"
+            summary += f", {num_failed} failed ({_failures(outcome)})"
         if outcome.front:
             second = "" if self.front_of is None else f" by {measure.name} and {self.front_of.name}"
-            told += f", {len(outcome.front)} on the front{second}"
+            summary += f", {len(outcome.front)} on the front{second}"
         if outcome.baseline.status == "failed":
-            return f"{told}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
+            return f"{summary}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
         if outcome.at_ceiling:
-            return f"{told}: FedAvg has the best score there can be, and the search ended"
+            return f"{summary}: FedAvg has the best score there can be, and the search ended"
         if outcome.recommendation is not None and not outcome.trials:
             return "FedAvg is what was recommended, and nothing else was trained"
         ranked = sorted(best, key=lambda kind: -best[kind])
         gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
-        return f"{told}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told
+        return f"{summary}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else summary
 
 
 def _failures(outcome: StudyOutcome) -> str:
-    """Return the failed configurations with the reason of each, the same reason once."""
+    """Return the failed configurations grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for trial in outcome.trials:
         if trial.status == "failed":
@@ -277,73 +275,77 @@ def _failures(outcome: StudyOutcome) -> str:
 
 
 def first_line_of(error: str | None) -> str:
-    """Return the first line of a trial's error without its full stop."""
+    """Return the first line of a trial's error without the final period."""
     return next(iter((error or "no reason known").splitlines())).rstrip(".")
 
 
-def _how_sure(confirmation: Confirmation) -> str:
-    """Return both scores, their difference and its interval; or why there is no verdict."""
+def _certainty(confirmation: Confirmation) -> str:
+    """Return both scores, their difference and its interval, or why there is no verdict."""
     from fedscout.search.confirmation.confirmation import reference_name
 
     if confirmation.no_verdict:
         return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
-    reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
+    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
     difference = confirmation.versus[confirmation.reference][confirmation.view]
-    measure, name, rival = confirmation.measure, confirmation.contestants[0].strategy, reference_name(reference)
+    measure, name, reference_text = (
+        confirmation.measure,
+        confirmation.contestants[0].strategy,
+        reference_name(reference),
+    )
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
     gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
     if difference.low is None or difference.high is None:
-        return f"{name} and {rival}: {gain} on {seeds}; an interval takes at least two seeds."
+        return f"{name} and {reference_text}: {gain} on {seeds}; an interval takes at least two seeds."
     interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
     if confirmation.verdict == "better":
-        return f"It is better than {rival}: {gain} ({interval})."
+        return f"It is better than {reference_text}: {gain} ({interval})."
     if confirmation.verdict == "worse":
-        return f"The search's best, {name}, is worse than {rival}: {gain} ({interval})."
+        return f"The search's best, {name}, is worse than {reference_text}: {gain} ({interval})."
     design = confirmation.design
     if confirmation.gave_up:
         if difference.low == -(design.span or 0.0) and difference.high == design.span:
             interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
         left = f"{design.max_seeds - count} more seeds would hardly show a difference"
-        return f"{name} and {rival} are not shown to differ: {gain} ({interval}); {left}."
-    return f"{name} and {rival} are not shown to differ: {gain} ({interval}; it contains zero)."
+        return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}); {left}."
+    return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
 
 
 def _caveats(confirmation: Confirmation) -> str:
-    """Return what else is worth knowing of the verdict, the weightiest first; empty if nothing is."""
+    """Return the caveats of the verdict, most important first; empty if there are none."""
     from fedscout.search.confirmation.confirmation import failures_told, rivals_told
 
-    told = [failures_told(confirmation.contestants), *confirmation.caveats, rivals_told(confirmation.rivals)]
-    return " ".join(part.strip() for part in told if part)
+    sentences = [failures_told(confirmation.contestants), *confirmation.caveats, rivals_told(confirmation.rivals)]
+    return " ".join(part.strip() for part in sentences if part)
 
 
 def reason(outcome: StudyOutcome) -> str:
-    """Return a sentence or two; empty where nothing is advised."""
+    """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
     if outcome.best is None:
         return ""
     if outcome.recommendation is not None:
-        return _of_one_shot(outcome, outcome.recommendation)
+        return _recommendation_reason(outcome, outcome.recommendation)
     rules = _rules(outcome)
-    say, because = ("", "") if rules is None else (f"the rules say {rules.spec}", f" {rules.because}")
+    rules_text, because = ("", "") if rules is None else (f"the rules say {rules.spec}", f" {rules.because}")
     if _keeps_fedavg(outcome):
-        too = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
-        return f"nothing tried is shown to be better{say and f'; {say}{too}'}.{because}"
+        also = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
+        return f"nothing tried is shown to be better{rules_text and f'; {rules_text}{also}'}.{because}"
     name, kind = _chosen(outcome)
     trained = {str(trial.spec) for trial in outcome.trials}
-    proposed = [one for one in _proposed(outcome, rules) if str(one.spec) in trained]
-    own = next((one for one in proposed if str(one.spec) == name), None)
-    first = own or next((one for one in proposed if one.spec.label == kind), None)
+    proposed = [alternative for alternative in _proposed(outcome, rules) if str(alternative.spec) in trained]
+    exact = next((alternative for alternative in proposed if str(alternative.spec) == name), None)
+    first = exact or next((alternative for alternative in proposed if alternative.spec.label == kind), None)
     if first is None:
-        return f"found by the search{say and f'; {say}'}.{because}"
+        return f"found by the search{rules_text and f'; {rules_text}'}.{because}"
     if first is rules:
-        told = "the rules' answer" if own is rules else f"found by the search after the rules' {first.spec}"
+        origin = "the rules' answer" if exact is rules else f"found by the search after the rules' {first.spec}"
     else:
-        told = "among the first that were tried" if own else f"found by the search after {first.spec}"
-        told = f"{say}; this was {told}" if say else told
-    return f"{told}. {first.because}"
+        origin = "among the first that were tried" if exact else f"found by the search after {first.spec}"
+        origin = f"{rules_text}; this was {origin}" if rules_text else origin
+    return f"{origin}. {first.because}"
 
 
-def _of_one_shot(outcome: StudyOutcome, asked: Recommendation) -> str:
+def _recommendation_reason(outcome: StudyOutcome, asked: Recommendation) -> str:
     because = asked.grounds[0].because
     if not outcome.trials or not _keeps_fedavg(outcome):
         return f"it was recommended: {because}"
@@ -351,13 +353,13 @@ def _of_one_shot(outcome: StudyOutcome, asked: Recommendation) -> str:
 
 
 def _keeps_fedavg(outcome: StudyOutcome) -> bool:
-    """Whether FedAvg is advised, at whatever rate."""
+    """Return whether FedAvg is recommended, at any learning rate."""
     confirmation = outcome.confirmation
     return outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
 
 
 def _chosen(outcome: StudyOutcome) -> tuple[str, str]:
-    """Return what is advised for people, and its kind."""
+    """Return the display name of the recommended strategy, and its kind."""
     if outcome.confirmation is not None:
         pick = outcome.confirmation.contestants[0]
         return pick.name, pick.strategy
@@ -366,18 +368,18 @@ def _chosen(outcome: StudyOutcome) -> tuple[str, str]:
 
 
 def _rules(outcome: StudyOutcome) -> Alternative | None:
-    """Return the rules' answer, which takes no trial."""
+    """Return the rules' recommendation, which needs no trial."""
     if outcome.advice is None:
         return None
-    ground = outcome.advice.grounds[0]
-    return Alternative(outcome.advice.spec, ground.because, ground.source)
+    main_reason = outcome.advice.grounds[0]
+    return Alternative(outcome.advice.spec, main_reason.because, main_reason.source)
 
 
 def _proposed(outcome: StudyOutcome, rules: Alternative | None) -> Iterator[Alternative]:
-    """Yield what was proposed before the search knew anything, the rules' answer first."""
+    """Yield the proposals made before the search had any result, the rules' recommendation first."""
     if rules is not None:
         yield rules
-    yield from (one for one in outcome.first_generation if one.because != DRAWN)
+    yield from (alternative for alternative in outcome.first_generation if alternative.because != DRAWN)
     if outcome.warm_start is not None:
         for spec, proposal in zip(outcome.warm_start.specs(), outcome.warm_start.proposals, strict=True):
             yield Alternative(spec, f"It did well in an earlier study, {proposal.study}.", proposal.study)

@@ -1,6 +1,6 @@
-"""What a person sees of a sweep: which studies run and how long it may take; at the end, means over seeds.
+"""Console output of sweeps and of tuning a table of client settings.
 
-What a person sees of a table of client settings: which cells are tuned and how long it may take; then the table.
+While running, both show what is in progress and the time left; at the end, the means over seeds or the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOLD = 20
 
 
 class SweepProgress(WorkLine):
-    """Tells the studies that run, how many are done, and the time left."""
+    """Progress of a sweep: running studies, number of finished ones, and time left."""
 
     def __init__(self, num_studies: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SweepProgress(WorkLine):
         return SweepDisplay(known=self.known, begun=self.begun, ended=self.ended, tick=self.tick)
 
     def known(self, known: Sequence[GridConfiguration], pending: Sequence[GridConfiguration]) -> None:
-        """The work is known: trials of studies that must be run."""
+        """Set the finished studies and those that must be run."""
         from fedscout.experiments.sweeps.run import num_planned_trials
 
         self._num_ended = len(known)
@@ -59,29 +59,34 @@ class SweepProgress(WorkLine):
         self._refresh(0)
 
     def begun(self, one: GridConfiguration) -> None:
-        """A study begins, or begins again."""
+        """Record that a study started or restarted."""
         self._running[one.digest] = one
         self._refresh(0)
 
     def ended(self, one: GridConfiguration, end: StudyEnd) -> None:
-        """A study ended."""
+        """Record that a study ended."""
         self._running.pop(one.digest, None)
         self._num_ended += 1
         self._done += self._planned.get(one.digest, 0)
         self._refresh(0)
 
     def tick(self, folder: SweepFolder) -> None:
-        """Some time passed; the logs tell how far the running studies are."""
+        """Update the progress of running studies from their logs; called periodically."""
         if self.shown:
             running = list(self._running.values())
-            self._refresh(sum(min(folder.num_trials(one), self._planned[one.digest]) for one in running))
+            self._refresh(
+                sum(
+                    min(folder.num_trials(configuration), self._planned[configuration.digest])
+                    for configuration in running
+                )
+            )
 
     def _refresh(self, under_way: int) -> None:
         done, total = self._done + under_way, sum(self._planned.values())
         if self._started is None and self._running:
             self._started, self._before = time.monotonic(), done
         seconds = self._seconds_left(done - self._before, total - done)
-        left = "" if seconds is None else f", about {duration(seconds)} left"
+        time_left = "" if seconds is None else f", about {duration(seconds)} left"
         names = [one.name.rpartition("-")[0] or one.name for one in self._running.values()]
         rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         self._progress.update(
@@ -89,30 +94,30 @@ class SweepProgress(WorkLine):
             total=total or 1,
             completed=done if total else 1,
             description=visible("; ".join(names[:NAMED]) + rest) or ("reading" if done == total else "starting"),
-            counts=f"{self._num_ended}/{self._num_studies} studies, {done}/{total} trials{left}",
+            counts=f"{self._num_ended}/{self._num_studies} studies, {done}/{total} trials{time_left}",
         )
 
 
 def show_points(console: Console, sweep: Sweep, listed: Sequence[Mapping[str, Any]]) -> None:
-    """Print the studies of a sweep, one a line, without running them."""
+    """Print the studies of a sweep, one per line, without running them."""
     from fedscout.experiments.sweeps.sweep import value_text
 
     keys = [key.rpartition(".")[2] for key in sweep.axes]
     table = plain_table(*keys, "state", title=f"{len(listed)} studies", numbers=keys)
     table.add_column("folder", overflow="fold")
-    for configuration, one in zip(sweep.configurations, listed, strict=True):
-        begun = f"{one['trials']} of {one['planned_trials']} trials" if one["trials"] else "new"
+    for configuration, entry in zip(sweep.configurations, listed, strict=True):
+        progress = f"{entry['trials']} of {entry['planned_trials']} trials" if entry["trials"] else "new"
         cells = [value_text(value) for value in configuration.setting.values()]
-        table.add_row(*cells, "finished" if one["finished"] else begun, str(one["study"]))
+        table.add_row(*cells, "finished" if entry["finished"] else progress, str(entry["study"]))
     console.print(table)
 
 
 def show_sweep(console: Console, outcome: SweepOutcome) -> None:
-    """Print the means over seeds, and where everything is."""
+    """Print the means over seeds and the output paths."""
     from fedscout.experiments.sweeps.results import LABELS, TUNED
     from fedscout.experiments.sweeps.sweep import value_text
 
-    kept = list(outcome.groups[0].values) if outcome.groups else []
+    axes = list(outcome.groups[0].values) if outcome.groups else []
     choosers = list(dict.fromkeys(chooser for group in outcome.groups for chooser in group.accuracy))
     confirmed = outcome.measure == "accuracy"
     measure = outcome.scored
@@ -120,19 +125,19 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
         f"{measure.name[:1].upper()}{measure.name[1:]} on fresh seeds" if confirmed else "Fitness on the search's seed"
     )
     against = f"{measure.unit} against {'the stronger FedAvg' if TUNED in choosers else 'FedAvg'}"
-    headings = [*kept, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
+    headings = [*axes, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
     headings += [*(["better"] if confirmed else []), "label skew", "feature skew", "outliers"]
     table = plain_table(*headings, title=f"{title}, mean over studies", numbers=headings)
     table.columns[headings.index("95 % interval")].no_wrap = True
     for group in outcome.groups:
-        done, of = group.num_completed, group.num_studies
+        num_completed, num_studies = group.num_completed, group.num_studies
         counts = [*([group.num_better] if confirmed else []), *group.detected.values()]
         table.add_row(
             *(value_text(value) for value in group.values.values()),
-            str(of) if done == of else f"{done} of {of}",
+            str(num_studies) if num_completed == num_studies else f"{num_completed} of {num_studies}",
             *(_score(group.accuracy.get(chooser)) for chooser in choosers),
             *_gain(group.gain, measure),
-            *(f"{count}/{done}" if done else "" for count in counts),
+            *(f"{count}/{num_completed}" if num_completed else "" for count in counts),
         )
     console.print(table)
     completed = len(outcome.with_status("completed"))
@@ -154,7 +159,7 @@ def _gain(mean: Mean | None, measure: Measure) -> tuple[str, str]:
 
 
 def show_not_completed(outcome: SweepOutcome) -> None:
-    """Name on standard error what did not complete, and why."""
+    """Print to standard error which studies did not complete, and why."""
     others = [study for study in outcome.studies if study.end.status != "completed"]
     for study in others[:TOLD]:
         tell(f"{study.configuration.text} {study.end.status}: {study.end.error}")
@@ -165,9 +170,9 @@ def show_not_completed(outcome: SweepOutcome) -> None:
 
 
 class TuningProgress(WorkLine):
-    """Tells the cells that are tuned, how many are done, how many settings were tried, and the time left.
+    """Progress of tuning: running cells, number of finished ones, settings tried, and time left.
 
-    What is left is estimated by the rows of cells: their steps are in proportion to these.
+    The time left is estimated from the rows of cells, to which their number of steps is proportional.
     """
 
     def __init__(self) -> None:
@@ -184,20 +189,20 @@ class TuningProgress(WorkLine):
         return TuningDisplay(known=self.known, begun=self.begun, ended=self.ended, tick=self._refresh)
 
     def known(self, cells: Sequence[PlannedCell], known: Sequence[int]) -> None:
-        """The work is known."""
+        """Set the planned cells and those that are finished."""
         self._cells = cells
         self._left = {place: cell.place.quantity for place, cell in enumerate(cells) if place not in known}
         self._refresh()
 
     def begun(self, position: int) -> None:
-        """A cell begins, or begins again."""
+        """Record that a cell started or restarted."""
         if self._started is None:
             self._started = time.monotonic()
         self._running.add(position)
         self._refresh()
 
     def ended(self, position: int) -> None:
-        """A cell ended."""
+        """Record that a cell ended."""
         self._running.discard(position)
         self._done += self._left.pop(position, 0)
         self._refresh()
@@ -206,7 +211,7 @@ class TuningProgress(WorkLine):
         if not self.shown:
             return
         seconds = self._seconds_left(self._done, sum(self._left.values()))
-        left = "" if seconds is None else f", about {duration(seconds)} left"
+        time_left = "" if seconds is None else f", about {duration(seconds)} left"
         names = [self._cells[position].folder.name.rpartition("-")[0] for position in sorted(self._running)]
         rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         num_done, total = len(self._cells) - len(self._left), len(self._cells)
@@ -215,7 +220,7 @@ class TuningProgress(WorkLine):
             total=total or 1,
             completed=num_done,
             description=visible("; ".join(names[:NAMED]) + rest) or "reading",
-            counts=f"{num_done}/{total} cells, {self._num_trials()} settings tried{left}",
+            counts=f"{num_done}/{total} cells, {self._num_trials()} settings tried{time_left}",
         )
 
     def _num_trials(self) -> int:
@@ -223,20 +228,21 @@ class TuningProgress(WorkLine):
 
 
 def table_document(tuned: TunedTable) -> dict[str, Any]:
-    """Return a table for JSON."""
+    """Return a table of client settings as JSON."""
     cells = [
-        {**vars(cell), **beside} for cell, beside in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
+        {**vars(cell), **provenance}
+        for cell, provenance in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
     ]
     return {"out": str(tuned.path), "cells": cells, "proxy": tuned.provenance["proxy"]}
 
 
 def show_table(console: Console, tuned: TunedTable) -> None:
-    """Print the table, a row for each heterogeneity, and how to train with it."""
+    """Print the table, one row per heterogeneity, and how to train with it."""
     cells = {(cell.heterogeneity, cell.quantity): cell for cell in tuned.table.cells}
     quantities = sorted({quantity for _, quantity in cells})
     scores = {
-        (cell.heterogeneity, cell.quantity): beside["score"]
-        for cell, beside in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
+        (cell.heterogeneity, cell.quantity): provenance["score"]
+        for cell, provenance in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
     }
     metric = str(tuned.provenance["metric"])
     table = plain_table(metric, *(f"{quantity} rows" for quantity in quantities), title="rate/batch/epochs score")
@@ -253,11 +259,13 @@ def show_table(console: Console, tuned: TunedTable) -> None:
 
 
 def _show_proxy(console: Console, tuned: TunedTable) -> None:
-    proxy, beside = tuned.provenance["proxy"], tuned.provenance["cells"]
-    repeated, held = sum(one["repeated_rows"] for one in beside), len(beside)
-    trials = sum(one["trials"] for one in beside)
-    console.print(f"\n{trials} settings of {held} cells, on {proxy['num_rows']} proxy rows, ", end="")
-    console.print(f"{proxy['num_scored']} of which score; proxy clients of a cell share {repeated / held:.0f} rows")
+    proxy, cell_records = tuned.provenance["proxy"], tuned.provenance["cells"]
+    num_repeated, num_cells = sum(record["repeated_rows"] for record in cell_records), len(cell_records)
+    trials = sum(record["trials"] for record in cell_records)
+    console.print(f"\n{trials} settings of {num_cells} cells, on {proxy['num_rows']} proxy rows, ", end="")
+    console.print(
+        f"{proxy['num_scored']} of which score; proxy clients of a cell share {num_repeated / num_cells:.0f} rows"
+    )
     if proxy["synthetic"] is not None:
         console.print("the proxy rows are drawn by what clients told of the means of their classes")
     elif proxy["dataset"] == tuned.provenance["dataset"]:

@@ -1,1 +1,1 @@
-"""What is done to some clients: labels, features, devices, attacks; `table` lists all effects."""
+"""Scenario effects on clients: labels, features, devices, attacks; `table` registers all effects."""

@@ -1,14 +1,13 @@
-"""What an effect is: parameters, what they need, and what they make of the chosen clients.
+"""Effect interface: parameters and requirements of an effect, and its plan for the selected clients.
 
-An effect is a frozen value, told apart by `kind`. Random numbers that it draws beforehand, such as who is affected,
-come from a stream of (seed, kind, how many effects of this kind come before). So another effect in the list changes
-neither who is affected by this one nor how much. Random numbers of a client's corruption come from the engine, by
-client and place among the client's transforms.
+An effect is an immutable value, discriminated by `kind`. Random numbers drawn at planning time, such as the affected
+clients, come from a stream keyed by (seed, kind, number of preceding effects of this kind). So another effect in the
+list changes neither which clients this one affects nor how much. Random numbers of a client's corruption come from the
+engine, keyed by client and position among the client's transforms.
 
-Which clients an effect is for: some by index, a share of all, so many, or all.
-
-A share and a number are drawn by seed: the first ones of a random order of all clients. So a larger share holds the
-clients of a smaller one, and a study over shares adds clients without exchanging them.
+An effect selects clients by index, a share of all, a number, or all. A share and a number are drawn by seed: the first
+clients of a random order. So a larger share includes the clients of a smaller one, and a study over shares adds clients
+without exchanging them.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ SHARE_EXAMPLE = 0.3
 PUBLISHED_AFFECTED_CLIENT = 2
 
 
-def _check(value: Any) -> Any:
-    """Return the choice as it is stored; indices ascending."""
+def _validated_choice(value: Any) -> Any:
+    """Return the client choice in its stored form, with indices ascending."""
     if value is None or value == "all":
         return value
     if isinstance(value, float) and 0 < value <= 1:
@@ -43,29 +42,29 @@ def _check(value: Any) -> Any:
         if len(set(value)) == len(value):
             return tuple(sorted(value))
         raise ValueError(f"must name each client once, got {list(value)}")
-    given = list(value) if isinstance(value, tuple) else value
+    received = list(value) if isinstance(value, tuple) else value
     hint = ""
     if type(value) is int:
         hint = f"; write [{value}] for client {value}" if value != 1 else "; write [1] for client 1, all for all"
     raise ValueError(
         f"must be a list of client indices, such as [2], a share above 0 and up to 1.0, such as {SHARE_EXAMPLE}, or "
-        f"all, got {given!r}{hint}"
+        f"all, got {received!r}{hint}"
     )
 
 
-ClientChoice = Annotated[tuple[int, ...] | float | Literal["all"] | None, BeforeValidator(_check)]
+ClientChoice = Annotated[tuple[int, ...] | float | Literal["all"] | None, BeforeValidator(_validated_choice)]
 
 
 def choose_clients(
     choice: Sequence[int] | float | str | None, count: int | None, num_clients: int, generator: np.random.Generator
 ) -> tuple[int, ...]:
-    """Return the chosen clients, ascending.
+    """Return the selected clients, ascending.
 
     Args:
-        choice: Indices, a share in `(0, 1]`, `"all"`, or None: the client that published scenarios affect,
-            the third, or the last of fewer, unless `count` is given.
-        count: So many, drawn; None where `choice` says who.
-        num_clients: Clients of the federation, more than any index.
+        choice: Indices, a share in `(0, 1]`, `"all"`, or None: the affected client of published scenarios, the third,
+            or the last if there are fewer, unless `count` is given.
+        count: Number of clients to draw; None if `choice` selects them.
+        num_clients: Number of clients in the federation, larger than any index.
         generator: Draws shares and counts.
     """
     if count is not None:
@@ -87,18 +86,18 @@ def _drawn(count: int, num_clients: int, generator: np.random.Generator) -> tupl
 
 @dataclass(frozen=True)
 class EffectRequest:
-    """The federation that an effect meets.
+    """The federation to which an effect is applied.
 
     Attributes:
-        partition: The rows of each client.
+        partition: Rows of each client.
         labels: int64 in `[0, num_classes)`, shape `(num_rows,)`.
         num_classes: Number of classes, >= 2.
         feature_shape: Shape of one row's features.
-        seed: Of the federation.
-        data_kind: What a row is.
+        seed: Seed of the federation.
+        data_kind: Type of a row.
         feature_unit: One standard deviation of a feature in the stored scale.
-        occurrence: How many effects of the same kind come before.
-        predicts_quantity: Whether labels are tenths of a quantity that is predicted.
+        occurrence: Number of preceding effects of the same kind.
+        predicts_quantity: Whether the task is regression, with labels that are deciles of the target.
     """
 
     partition: Partition
@@ -118,7 +117,7 @@ class EffectRequest:
 
     @property
     def num_features(self) -> int:
-        """Numbers in one row."""
+        """Number of values in one row."""
         return prod(self.feature_shape)
 
     def client_labels(self, client: int) -> IntArray:
@@ -126,22 +125,22 @@ class EffectRequest:
         return self.labels[self.partition.client(client)]
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
-        """Return a generator of this effect's own."""
+        """Return a random generator specific to this effect."""
         return stream(self.seed, f"scenario {purpose}", self.occurrence, *indices)
 
 
 @dataclass(frozen=True)
 class ScenarioPlan:
-    """What one effect does, or several one after the other.
+    """Outcome of one effect, or of several in sequence.
 
     Attributes:
         transforms: Corruption of a client's local data, applied in order.
         affected_clients: Clients whose data or updates it changes.
-        dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
-        timings: Of clients whose rounds take simulated time, the fields of their `Device` that are set.
-        attacks: What is done to the update that a client sends, in order.
-        partition: Who holds which rows where that changes; each client has as many as before. None changes nothing.
-        facts: What it came to, for the record.
+        dropout: For clients that may miss rounds, the probability in `[0, 1)` of missing one.
+        timings: For clients whose rounds take simulated time, the fields of their `Device` that are set.
+        attacks: Attacks on the update that a client sends, in order.
+        partition: New partition, in which each client has as many rows as before; None if unchanged.
+        facts: Facts to record.
     """
 
     transforms: Mapping[int, tuple[ClientTransform, ...]] = field(default_factory=dict)
@@ -154,12 +153,12 @@ class ScenarioPlan:
 
     @property
     def devices(self) -> dict[int, Device]:
-        """What the clients' rounds cost."""
+        """Device of each client whose rounds take simulated time."""
         return {client: Device(**fields) for client, fields in self.timings.items()}
 
 
 class ScenarioEffect(BaseModel):
-    """What is done to some clients. The first line of a subclass's docstring describes it to users."""
+    """Effect on some clients. The first line of a subclass's docstring describes it to users."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
@@ -188,38 +187,38 @@ class ScenarioEffect(BaseModel):
         return self
 
     def faults(self, request: EffectRequest) -> list[str]:
-        """Return what does not fit the federation; each fault begins with the key."""
-        found = []
+        """Return what is incompatible with the federation; each fault begins with the key."""
+        faults = []
         if self.num_clients is not None and self.num_clients > request.num_clients:
-            found.append(
+            faults.append(
                 f"num_clients must be at most the number of clients, {request.num_clients}, got {self.num_clients}"
             )
         if isinstance(self.clients, tuple) and self.clients[-1] >= request.num_clients:
             outside = [client for client in self.clients if client >= request.num_clients]
-            found.append(
+            faults.append(
                 f"clients must be below the number of clients, {request.num_clients}, got "
                 f"{', '.join(map(str, outside))}; they are counted from 0"
             )
         if self.needs_classes and request.predicts_quantity:
-            found.append(f"kind must not be {self.kind} where a quantity is predicted, as it changes classes")
+            faults.append(f"kind must not be {self.kind} where a quantity is predicted, as it changes classes")
         if self.needs_measurements and request.data_kind == "tokens":
-            found.append(
+            faults.append(
                 f"kind must not be {self.kind} for tokens, which are numbers of words or characters, of which it would "
                 "make others; label_flip, poisoning, feature_drop and concept_shift work on tokens"
             )
-        return found
+        return faults
 
     def chosen(self, request: EffectRequest) -> tuple[int, ...]:
-        """Return the clients that the effect is for, ascending."""
+        """Return the clients selected by the effect, ascending."""
         generator = request.stream(f"{self.kind} clients")
         return choose_clients(self.clients, self.num_clients, request.num_clients, generator)
 
     @abstractmethod
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return what is done to the chosen clients of a federation without faults."""
+        """Return the plan for the selected clients of a federation without faults."""
 
 
 def with_rows(clients: tuple[int, ...], request: EffectRequest) -> tuple[int, ...]:
-    """Return those clients that hold any rows."""
+    """Return the clients that hold any rows."""
     sizes = request.partition.sizes
     return tuple(client for client in clients if sizes[client])

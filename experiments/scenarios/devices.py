@@ -1,24 +1,20 @@
-"""Effects on availability and devices.
+"""Effects on availability and devices: latency, dropout and device speeds. Data are unchanged.
 
-Effects on when a client answers: rounds that it misses, and rounds that take it long. Data stay as they are.
+`latency`: a shift plus an exponential time, in simulated seconds: the usual model of a slow worker (K. Lee, M. Lam, R.
+Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE
+Transactions on Information Theory 64 (3), 2018). With `per_row` both times are per row that the client holds, as in X.
+Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024.
 
-Latency is a shift plus an exponential time, in simulated seconds: the usual model of a slow worker (K. Lee, M. Lam,
-R. Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE
-Transactions on Information Theory 64 (3), 2018). With `per_row` both times are per row that the client holds, as in
-X. Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024. Rounds are
-missed independently of other rounds and clients.
+`dropout`: rounds are missed independently of other rounds and clients.
 
-Where two effects of a kind name a client, the later one counts.
+`devices`: speeds and bandwidths of clients, equal for all, log-normally distributed, by device classes with shares, or
+from a file with one row per client and its number from 0 in the column `client`. A client's round then takes its number
+of steps times the seconds per step, the transfer times of what it receives and sends at its bandwidths, and its latency
+(`fedscout.engine.data.devices`). With `sigma` σ > 0 each client's value is the given one times e^{σz}, z standard
+normal and drawn for each value and client, so the given one is the median. Each class has its share of the clients,
+rounded, and its members are drawn.
 
-What clients' machines and links are like: alike, drawn log-normally, of classes with shares, or read from a file.
-
-A client's round then takes its steps times the seconds of one, what it receives and sends by its bandwidths, and its
-latency (`fedscout.engine.data.devices`). With `sigma` σ > 0 each client's value is the given one times e^{σz}, z
-standard normal and drawn for each value and client, so the given one is the median. Classes hold as many of the
-clients as their shares say, rounded, and who is of which is drawn. Effects stack: of each value of a client the last
-effect that sets it counts, and `latency` sets `latency_seconds` anew.
-
-Devices of clients from a table: one row a client, which its number from 0 in the column `client` names.
+If several effects set the same value of a client, the last one applies; `latency` overrides `latency_seconds`.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class LatencyEffect(ScenarioEffect):
-    """A round takes a client a fixed time and a random one, in simulated seconds; the last such effect counts."""
+    """Client latency: a fixed and a random time per round, in simulated seconds; the last such effect applies."""
 
     takes_time: ClassVar[bool] = True
 
@@ -55,7 +51,7 @@ class LatencyEffect(ScenarioEffect):
     per_row: bool = Field(default=False, description="whether both are times for each of the client's rows")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return each client's times."""
+        """Return the times of each client."""
         sizes = request.partition.sizes
         timings = {}
         for client in clients:
@@ -66,13 +62,13 @@ class LatencyEffect(ScenarioEffect):
 
 
 class DropoutEffect(ScenarioEffect):
-    """A client misses rounds at random; the last such effect counts."""
+    """Client dropout: a client misses rounds at random; the last such effect applies."""
 
     kind: Literal["dropout"] = "dropout"
     probability: float = Field(ge=0, lt=1, description="that the client misses a round")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return each client's probability."""
+        """Return the dropout probability of each client."""
         return ScenarioPlan(dropout=dict.fromkeys(clients, self.probability), facts={"probability": self.probability})
 
 
@@ -85,34 +81,34 @@ DoubleArray = npt.NDArray[np.float64]
 def read_devices(
     path: str, clients: Sequence[int], columns: tuple[str, ...]
 ) -> tuple[dict[int, Mapping[str, float]], str]:
-    """Return what a file says of some clients, by client and column, and the SHA-256 of the file.
+    """Return the device values of clients in a file, by client and column, and the SHA-256 of the file.
 
     Args:
-        path: Of a CSV or a Parquet file; a relative one starts at the working directory of the command.
-        clients: Who must be in it; others may be.
-        columns: That it may have beside `client`, at least one of them.
+        path: Path of a CSV or Parquet file; a relative one is resolved against the working directory of the command.
+        clients: Clients that the file must contain; it may contain others.
+        columns: Allowed columns in addition to `client`; at least one must be present.
 
     Raises:
-        DataError: If it can't be read, names other columns, or lacks a client, or a number is none or out of range.
+        DataError: If it can't be read, has other columns, lacks a client, or a value is not a number or out of range.
     """
-    place = Path(os.environ.get(START_VARIABLE, "")) / Path(path).expanduser()
-    table = _read(place)
+    file = Path(os.environ.get(START_VARIABLE, "")) / Path(path).expanduser()
+    table = _read(file)
     names = [name for name in table.column_names if name != CLIENT]
     if CLIENT not in table.column_names or not names or not {*names} <= {*columns}:
         raise DataError(
             Fault(
-                place, f"have the column {CLIENT}, and others of {', '.join(columns)} alone", listed(table.column_names)
+                file, f"have the column {CLIENT}, and others of {', '.join(columns)} alone", listed(table.column_names)
             )
         )
-    row_of = _rows(place, as_numbers(plain_cells(table[CLIENT])))
-    values = {name: _checked(place, name, as_numbers(plain_cells(table[name]))) for name in names}
+    row_of = _rows(file, as_numbers(plain_cells(table[CLIENT])))
+    values = {name: _checked(file, name, as_numbers(plain_cells(table[name]))) for name in names}
     if missing := [client for client in clients if client not in row_of]:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise DataError(Fault(place, "have a row for every client", f"none for client {missing[0]}{more}"))
-    found: dict[int, Mapping[str, float]] = {}
+        remainder = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise DataError(Fault(file, "have a row for every client", f"none for client {missing[0]}{remainder}"))
+    values_by_client: dict[int, Mapping[str, float]] = {}
     for client in clients:
-        found[client] = {str(name): float(values[name][row_of[client]]) for name in names}
-    return found, hashlib.sha256(place.read_bytes()).hexdigest()
+        values_by_client[client] = {str(name): float(values[name][row_of[client]]) for name in names}
+    return values_by_client, hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _read(place: Path) -> pa.Table:
@@ -123,9 +119,9 @@ def _read(place: Path) -> pa.Table:
 
 def _rows(place: Path, clients: DoubleArray) -> dict[int, int]:
     """Return the row of each client."""
-    wrong = ~((clients >= 0) & (clients == np.rint(clients)))
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
+    is_invalid = ~((clients >= 0) & (clients == np.rint(clients)))
+    if is_invalid.any():
+        row = int(np.flatnonzero(is_invalid)[0])
         raise DataError(Fault(place, "name clients by numbers from 0", f"{clients[row]:g} in row {row + 1}"))
     row_of = {int(client): row for row, client in enumerate(clients)}
     if len(row_of) < len(clients):
@@ -134,12 +130,14 @@ def _rows(place: Path, clients: DoubleArray) -> dict[int, int]:
 
 
 def _checked(place: Path, name: str, values: DoubleArray) -> DoubleArray:
-    """Return the values of a column."""
+    """Return the values of a column, checked for their range."""
     positive = name.startswith("bytes")
-    wrong = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
-    if wrong.any():
-        row, least = int(np.flatnonzero(wrong)[0]), "above 0" if positive else "from 0"
-        raise DataError(Fault(place, f"have numbers {least} in the column {name}", f"{values[row]:g} in row {row + 1}"))
+    is_invalid = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
+    if is_invalid.any():
+        row, minimum = int(np.flatnonzero(is_invalid)[0]), "above 0" if positive else "from 0"
+        raise DataError(
+            Fault(place, f"have numbers {minimum} in the column {name}", f"{values[row]:g} in row {row + 1}")
+        )
     return values
 
 
@@ -153,7 +151,7 @@ FIELDS = {
 
 
 class DeviceClass(BaseModel):
-    """A class of devices; what is not given stays as it is."""
+    """A class of devices; values that are not set are unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -165,7 +163,7 @@ class DeviceClass(BaseModel):
 
 
 class DevicesEffect(ScenarioEffect):
-    """Steps, and what a client receives and sends, take it simulated seconds; of each value the last one counts."""
+    """Device speed: simulated seconds per step and bandwidths of a client; for each value the last effect applies."""
 
     takes_time: ClassVar[bool] = True
 
@@ -192,45 +190,49 @@ class DevicesEffect(ScenarioEffect):
         values = [name for name in FIELDS if getattr(self, name) is not None]
         sources = [*(["values"] if values else []), *(name for name in ("classes", "path") if getattr(self, name))]
         if len(sources) != 1:
-            given = " and ".join(values if sources == ["values"] else sources) or "none"
-            raise ValueError(f"must give one of values ({', '.join(FIELDS)}), classes and path, got {given}")
+            received = " and ".join(values if sources == ["values"] else sources) or "none"
+            raise ValueError(f"must give one of values ({', '.join(FIELDS)}), classes and path, got {received}")
         if self.sigma and not values:
             raise ValueError(f"sigma must be left out where {sources[0]} says what clients have, got {self.sigma:g}")
-        total = sum(each.share for each in self.classes or ())
+        total = sum(device_class.share for device_class in self.classes or ())
         if self.classes and abs(total - 1) > 1e-6:
             raise ValueError(f"classes must have shares that add up to 1, got {total:g}")
         return self
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return each client's device.
+        """Return the device of each client.
 
         Raises:
-            DataError: If the file is at fault.
+            DataError: If the file is invalid.
         """
         digest = {}
         if self.path is not None:
-            found, digest["sha256"] = read_devices(self.path, clients, tuple(FIELDS))
+            values_by_client, digest["sha256"] = read_devices(self.path, clients, tuple(FIELDS))
         elif self.classes is not None:
-            found = self._dealt(self.classes, clients, request)
+            values_by_client = self._values_by_class(self.classes, clients, request)
         else:
-            found = {client: self._drawn(client, request) for client in clients}
-        timings = {client: {FIELDS[name]: value for name, value in found[client].items()} for client in clients}
-        return ScenarioPlan(timings=timings, facts={"devices": [dict(found[client]) for client in clients], **digest})
+            values_by_client = {client: self._drawn(client, request) for client in clients}
+        timings = {
+            client: {FIELDS[name]: value for name, value in values_by_client[client].items()} for client in clients
+        }
+        return ScenarioPlan(
+            timings=timings, facts={"devices": [dict(values_by_client[client]) for client in clients], **digest}
+        )
 
     def _drawn(self, client: int, request: EffectRequest) -> dict[str, float]:
-        """Return a client's values: the given ones, or log-normal ones of which these are the medians."""
+        """Return a client's values: the configured ones, or log-normal ones with these medians."""
         factors = np.exp(self.sigma * request.stream("device values", client).standard_normal(len(FIELDS)))
         values = zip(FIELDS, (getattr(self, name) for name in FIELDS), factors.tolist(), strict=True)
         return {name: value * factor for name, value, factor in values if value is not None}
 
-    def _dealt(
+    def _values_by_class(
         self, classes: tuple[DeviceClass, ...], clients: tuple[int, ...], request: EffectRequest
     ) -> dict[int, Mapping[str, float]]:
         """Return each client's values: those of its class."""
         order = request.stream("device classes").permutation(clients)
-        ends = np.rint(np.cumsum([each.share for each in classes]) * len(clients)).astype(np.int64)
-        found: dict[int, Mapping[str, float]] = {}
-        for each, members in zip(classes, np.split(order, ends[:-1]), strict=True):
-            values = each.model_dump(exclude={"share"}, exclude_none=True)
-            found |= dict.fromkeys(members.tolist(), values)
-        return found
+        ends = np.rint(np.cumsum([device_class.share for device_class in classes]) * len(clients)).astype(np.int64)
+        values_by_client: dict[int, Mapping[str, float]] = {}
+        for device_class, members in zip(classes, np.split(order, ends[:-1]), strict=True):
+            values = device_class.model_dump(exclude={"share"}, exclude_none=True)
+            values_by_client |= dict.fromkeys(members.tolist(), values)
+        return values_by_client

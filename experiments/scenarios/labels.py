@@ -1,62 +1,57 @@
-"""Effects on labels: noise, poisoning, skew and concept shift.
+"""Effects on labels: random label noise, label poisoning, label skew, class skew and concept shift.
 
-Effects that make labels wrong: by accident, on purpose, and on purpose beside noise on the features.
+`label_flip`, `poisoning` and `corrupted`: wrong labels at random, by an attack, and by an attack with noise on the
+features. With two classes there is only one wrong label, and random flips at rate 1 equal poisoning. With more, a
+random flip picks any other class; an attacker is assumed to be consistent, y → (y + 1) mod C, as in fixed
+source-to-target label flipping (V. Tolpegin, S. Truex, M. E. Gursoy and L. Liu, "Data Poisoning Attacks Against
+Federated Learning Systems", ESORICS 2020). That is the harder case: a client with consistent labels fits a wrong model
+well and pulls the average towards it in every round, whereas uniformly wrong labels have hardly any direction. The
+shift is preferred to the equally common y → C − 1 − y because it leaves no class unchanged, even for odd C. Random
+flips have one rate, or client-specific rates drawn from a Beta distribution, with mean a/100 for Beta(a, 100 − a) in X.
+Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024. A client's rate
+does not depend on the other affected clients.
 
-With two classes there is only one wrong label, and accident at rate 1 equals purpose. With more, an accident picks any
-other class; an attacker is assumed to be consistent, y → (y + 1) mod C, as in fixed source-to-target label flipping
-(V. Tolpegin, S. Truex, M. E. Gursoy and L. Liu, "Data Poisoning Attacks Against Federated Learning Systems", ESORICS
-2020). That is the harder case: a client with consistent labels learns a wrong model well and pulls the average towards
-it in every round, whereas uniformly wrong labels hardly have a direction. The shift is chosen over the likewise common
-y → C − 1 − y because it leaves no class in place, also for odd C.
+`label_skew`: clients of equal size, with 90, 70, 50 and 10 % of rows in one class. Published for four clients and a
+binary label. Generalised:
 
-Accidents have one rate, or rates that differ between clients, drawn from a Beta distribution, as of mean a/100 for
-Beta(a, 100 − a) in X. Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769,
-2024. A client's rate does not depend on who else is affected.
+- The class of the first four clients is the most frequent one. Its share follows the published list; the rest of
+  a client's rows has the other classes in their overall proportions. With two classes that is the published
+  scenario.
+- Further clients repeat the list, four at a time, each four with a class of their own: the next most frequent
+  one, and the first again after the r most frequent ones. r is the smallest number that maximises the rows per
+  client: it is large if classes are balanced and 1 if all but one are rare.
+- Clients have equal sizes, the largest that the class counts allow; the remaining rows are not used, and counted.
+- A client is affected if its label distribution differs from that of all partitioned rows by more than 0.1 in
+  total variation distance (½ Σ|p − g|: the share of its rows that would have to change class). With four clients
+  the shares average 55 %, so the clients with 90, 70 and 10 % are affected, and the one with 50 % is not.
 
-Label skew: clients of equal size, of whose rows 90, 70, 50 and 10 % belong to one class.
+`class_skew`: on top of any partition, some clients exchange rows until most of theirs are of one class. In X. Chang et
+al. (above), 80 % of a skewed client's rows are of one class and the rest uniform, and a fraction sets the number of
+skewed clients. The partition `dominant_class` creates such clients from scratch; this effect preserves everything else
+about a partition:
 
-Published for four clients and a binary label. Generalised:
+- Every client keeps its number of rows, and every row belongs to one client: a skewed client gives away rows and
+  receives as many of its class, and the clients that gave those receive the rows given away.
+- A client keeps its rows of its class, up to the requested share. Its other rows are also a random sample of its
+  former ones: on IID partitions they have the overall distribution of the other classes, which for balanced
+  classes is the uniform one of the source, and on skewed partitions the client's own.
+- Classes are drawn client by client, in proportion to the rows not yet claimed by a skewed client, among the
+  classes with enough rows left; the source does not specify this. So no class is requested beyond its rows.
+- Rows come from all clients at random, including other skewed ones as far as these do not claim them. If hardly
+  any client is not skewed, rows of other classes may run out, and a client gets slightly more of its class than
+  its share.
 
-- The class of the first four clients is the most frequent one. Its share follows the published list, the rest of a
-  client mirrors the other classes in their overall proportions; with two classes that is the published scenario.
-- Further clients repeat the list, four at a time, each four with a class of their own: the next most frequent one, and
-  the first again once the r most frequent have had their turn. r is chosen so that clients get as many rows as possible
-  (the smallest such r): it is large where classes are balanced and 1 where all but one are rare.
-- Clients have equal sizes, the largest that the class counts allow; the rows that are left are not used, and counted.
-- A client is affected if its label distribution differs from that of all dealt rows by more than 0.1 in total variation
-  distance (½ Σ|p − g|: the part of its rows that would have to change class). With four clients the shares average
-  55 %, so the clients with 90, 70 and 10 % are affected, and the one with 50 % is not.
+The labels are those before any corruption: rows are exchanged before labels are flipped, regardless of the order of the
+effects.
 
-Class skew of some clients, on top of any partition: most of their rows are of one class, as rows change hands.
-
-X. Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024: of a skewed
-client's own rows 80 % are of one class and the rest uniform; the fraction says how many clients are skewed. The
-partition `dominant_class` deals such clients from scratch; this effect leaves all else about a partition as it is:
-
-- Every client keeps its number of rows, and every row stays in one client's hands: a skewed client gives rows away and
-  gets as many of its class, and whoever gave those gets what the first one gave.
-- A client keeps what it has of its class, as far as that is wanted. The others of its rows, too, are some that it had,
-  drawn at random: on rows dealt IID they have the overall distribution of the other classes, which for equal classes is
-  the source's uniform one, and on skewed rows the client's own.
-- Classes are drawn one client after the other, in proportion to the rows that no skewed client claims yet, among
-  classes of which enough are left; the source is silent. So no class is asked for more than there is.
-- Rows come from all clients at random, from other skewed ones as far as these do not claim them. Where hardly anybody
-  is not skewed, no rows of other classes may be left, and a client has a few more of its class than its share.
-
-The labels are those before any corruption: rows change hands before labels are flipped, wherever the effect stands.
-
-Concept shift: the same features mean other labels. At some clients classes have changed places.
-
-This is the "same features, different labels" of P. Kairouz et al., "Advances and Open Problems in Federated Learning",
-Foundations and Trends in Machine Learning 14 (1–2), 2021, section 3.1, produced by a permutation of the labels of a
-group of clients as in F. Sattler, K.-R. Müller and W. Samek, "Clustered Federated Learning: Model-Agnostic Distributed
-Multi-Task Optimization Under Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 32 (8),
-2021.
-
-A drawn permutation is one cycle through the classes that take part, so none of them stays where it is. The clients of
-an effect share it, and so form a group; or each has its own. Several groups are several effects.
-
-The clean view of such a client has the labels as they were: what the model would be asked by all others.
+`concept_shift`: at some clients the same features have other labels, as classes are permuted. This is the "same
+features, different labels" of P. Kairouz et al., "Advances and Open Problems in Federated Learning", Foundations and
+Trends in Machine Learning 14 (1–2), 2021, section 3.1, produced by a permutation of the labels of a group of clients as
+in F. Sattler, K.-R. Müller and W. Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
+Optimization Under Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 32 (8), 2021. A
+random permutation is one cycle through the selected classes, so none of them is unchanged. The clients of an effect
+share it, and so form a group, or each has its own. Several groups are several effects. The uncorrupted data of such a
+client has the original labels, on which all other clients would evaluate the model.
 """
 
 from __future__ import annotations
@@ -78,10 +73,10 @@ from fedscout.experiments.scenarios.features import FeatureNoise
 
 @dataclass(frozen=True)
 class RandomLabelFlip:
-    """Gives a part of the rows another class, drawn uniformly from the wrong ones.
+    """Replaces the labels of a share of the rows by wrong classes, drawn uniformly.
 
     Attributes:
-        rate: The part of the rows, in `[0, 1]`: exactly `round(rate * num_rows)` of them, drawn without replacement.
+        rate: Share of the rows, in `[0, 1]`: exactly `round(rate * num_rows)` of them, drawn without replacement.
     """
 
     rate: float
@@ -98,17 +93,17 @@ class RandomLabelFlip:
 
 @dataclass(frozen=True)
 class ShiftLabels:
-    """Gives every row the class after its own; the last class becomes the first."""
+    """Replaces every label by the next class; the last class becomes the first."""
 
     def __call__(
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and wrong labels throughout."""
+        """Return the same features and labels that are all wrong."""
         return features.copy(), (labels + 1) % num_classes
 
 
 class LabelFlipEffect(ScenarioEffect):
-    """Wrong labels by accident, each drawn from the other classes."""
+    """Random label noise: wrong labels drawn from the other classes."""
 
     needs_classes: ClassVar[bool] = True
 
@@ -121,13 +116,13 @@ class LabelFlipEffect(ScenarioEffect):
     def _one_way_to_say_it(self) -> LabelFlipEffect:
         shape = {name: value for name, value in (("alpha", self.alpha), ("beta", self.beta)) if value is not None}
         if (self.rate is not None and shape) or (self.rate is None and len(shape) != 2):
-            given = {**({} if self.rate is None else {"rate": self.rate}), **shape}
-            shown = ", ".join(f"{name}={value:g}" for name, value in given.items()) or "neither"
+            settings = {**({} if self.rate is None else {"rate": self.rate}), **shape}
+            shown = ", ".join(f"{name}={value:g}" for name, value in settings.items()) or "neither"
             raise ValueError(f"must have rate, or alpha and beta for rates that differ between clients, got {shown}")
         return self
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return each client's flips."""
+        """Return the label flips of each client."""
         sizes = request.partition.sizes
         rates = dict(zip(clients, self._rates(clients, request), strict=True))
         flipped = {client: round(rate * int(sizes[client])) for client, rate in rates.items()}
@@ -141,12 +136,12 @@ class LabelFlipEffect(ScenarioEffect):
         if self.alpha is None or self.beta is None:
             assert self.rate is not None
             return [self.rate] * len(clients)
-        drawn = request.stream("label_flip rates").beta(self.alpha, self.beta, size=request.num_clients)
-        return [float(rate) for rate in drawn[np.asarray(clients)]]
+        rates_by_client = request.stream("label_flip rates").beta(self.alpha, self.beta, size=request.num_clients)
+        return [float(rate) for rate in rates_by_client[np.asarray(clients)]]
 
 
 class PoisoningEffect(ScenarioEffect):
-    """All labels wrong on purpose: each class becomes the next one, the last the first."""
+    """Label poisoning of all rows: each class becomes the next one, the last the first."""
 
     needs_classes: ClassVar[bool] = True
 
@@ -160,7 +155,7 @@ class PoisoningEffect(ScenarioEffect):
 
 
 class CorruptedEffect(ScenarioEffect):
-    """Gaussian noise on every feature, and all labels wrong as by poisoning."""
+    """Gaussian noise on every feature, and all labels shifted as by poisoning."""
 
     needs_measurements: ClassVar[bool] = True
 
@@ -171,7 +166,7 @@ class CorruptedEffect(ScenarioEffect):
     std: float = Field(default=0.5, ge=0, description="standard deviation, in the same unit")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return noise, then the shift of all labels."""
+        """Return the noise, followed by the shift of all labels."""
         noise = FeatureNoise(self.mean * request.feature_unit, self.std * request.feature_unit)
         return ScenarioPlan(
             transforms=dict.fromkeys(clients, (noise, ShiftLabels())),
@@ -186,21 +181,21 @@ AFFECTED_DISTANCE = 0.1
 
 
 def label_skew(request: PartitionRequest) -> PartitionResult:
-    """Deal rows in the published shares.
+    """Partition rows in the published shares.
 
     Raises:
-        DataError: If the class counts do not allow ten rows a client, the fewest in which all shares are whole rows.
+        DataError: If the class counts do not allow ten rows per client, the fewest for which all shares are whole rows.
     """
     assert request.num_clients is not None
-    counts = _largest_deal(request.class_counts, request.num_clients)
+    counts = _largest_partition(request.class_counts, request.num_clients)
     distributions = counts / counts.sum(axis=1, keepdims=True)
     distances = 0.5 * np.abs(distributions - counts.sum(axis=0) / counts.sum()).sum(axis=1)
     affected = tuple(np.flatnonzero(distances > AFFECTED_DISTANCE).tolist())
     return replace(request.deal_counts(counts), affected_clients=affected)
 
 
-def _largest_deal(class_counts: IntArray, num_clients: int) -> IntArray:
-    """Return the rows of each class that each client gets, shape `(num_clients, num_classes)`."""
+def _largest_partition(class_counts: IntArray, num_clients: int) -> IntArray:
+    """Return the rows of each client by class, shape `(num_clients, num_classes)`, with the largest client size."""
     by_frequency = np.argsort(-class_counts, kind="stable")[: np.count_nonzero(class_counts)]
     num_turns = min(len(by_frequency), -(-num_clients // len(SHARES)))
     size, mixtures = 0, np.empty((1, len(class_counts)))
@@ -221,23 +216,23 @@ def _largest_deal(class_counts: IntArray, num_clients: int) -> IntArray:
 
 
 def _mixtures(class_counts: IntArray, in_turn: IntArray) -> npt.NDArray[np.float64]:
-    """Return the label distributions that clients have in turn, shape `(4 r, num_classes)`."""
-    own = np.repeat(in_turn, len(SHARES))
+    """Return the label distributions that clients cycle through, shape `(4 r, num_classes)`."""
+    dominant = np.repeat(in_turn, len(SHARES))
     shares = np.tile(SHARES, len(in_turn))
-    turns = np.arange(len(own))
-    mixtures = np.tile(class_counts.astype(np.float64), (len(own), 1))
-    mixtures[turns, own] = 0
+    turns = np.arange(len(dominant))
+    mixtures = np.tile(class_counts.astype(np.float64), (len(dominant), 1))
+    mixtures[turns, dominant] = 0
     mixtures *= ((1 - shares) / mixtures.sum(axis=1))[:, None]
-    mixtures[turns, own] = shares
+    mixtures[turns, dominant] = shares
     return mixtures
 
 
 def _largest_size(
     mixtures: npt.NDArray[np.float64], class_counts: IntArray, num_clients: int, size_to_beat: int
 ) -> int:
-    """Return the most rows a client that the class counts allow, if every client gets as many.
+    """Return the largest client size that the class counts allow, with all clients of equal size.
 
-    A size that would not exceed `size_to_beat` is not worked out: any number up to it may be returned.
+    A size that does not exceed `size_to_beat` is not computed: any number up to it may be returned.
     """
     num_of_each = np.bincount(np.arange(num_clients) % len(mixtures), minlength=len(mixtures))
     demand = num_of_each @ mixtures
@@ -250,7 +245,7 @@ def _largest_size(
 
 
 def _whole_rows(mixtures: npt.NDArray[np.float64], size: int) -> IntArray:
-    """Round each client's expected rows to whole ones that add up to `size`, by the largest remainder."""
+    """Round each client's expected rows to integers that sum to `size`, by the largest-remainder method."""
     expected = mixtures * size
     # The tolerance keeps a product such as 0.7 * 10 = 6.999… from losing a row.
     whole = np.floor(expected + 1e-9).astype(np.int64)
@@ -262,7 +257,7 @@ def _whole_rows(mixtures: npt.NDArray[np.float64], size: int) -> IntArray:
 
 
 class ClassSkewEffect(ScenarioEffect):
-    """Most of a client's rows are of one class: it exchanges rows with the others until they are."""
+    """Class skew: clients exchange rows until most of their rows are of one class."""
 
     needs_classes: ClassVar[bool] = True
     moves_rows: ClassVar[bool] = True
@@ -271,7 +266,7 @@ class ClassSkewEffect(ScenarioEffect):
     share: float = Field(default=0.8, gt=0, le=1, description="part of the client's rows that are of its class")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return who holds which rows.
+        """Return the partition after the exchange.
 
         Raises:
             DataError: If no class has enough rows for a client.
@@ -280,8 +275,8 @@ class ClassSkewEffect(ScenarioEffect):
         generator = request.stream("class_skew")
         wanted = {client: round(self.share * int(sizes[client])) for client in skewed}
         labels = request.labels[request.partition.rows]
-        classes = _drawn_classes(wanted, np.bincount(labels, minlength=request.num_classes), generator)
-        exchange = _Exchange(request.partition, labels, generator)
+        classes = _draw_classes_by_client(wanted, np.bincount(labels, minlength=request.num_classes), generator)
+        exchange = _RowExchange(request.partition, labels, generator)
         rows = exchange.rows_after(wanted, classes)
         return ScenarioPlan(
             partition=Partition(rows, request.partition.offsets),
@@ -295,15 +290,17 @@ class ClassSkewEffect(ScenarioEffect):
 
 
 def _count(request: EffectRequest, rows: IntArray, client: int, label: int) -> int:
-    own = rows[request.partition.offsets[client] : request.partition.offsets[client + 1]]
-    return int(np.count_nonzero(request.labels[own] == label))
+    client_rows = rows[request.partition.offsets[client] : request.partition.offsets[client + 1]]
+    return int(np.count_nonzero(request.labels[client_rows] == label))
 
 
-def _drawn_classes(wanted: dict[int, int], class_counts: IntArray, generator: np.random.Generator) -> dict[int, int]:
-    """Return the class of each client, in proportion to the rows that nobody claims yet."""
-    left, classes = class_counts.copy(), {}
+def _draw_classes_by_client(
+    wanted: dict[int, int], class_counts: IntArray, generator: np.random.Generator
+) -> dict[int, int]:
+    """Return the class of each client, drawn in proportion to the unclaimed rows."""
+    num_unclaimed, classes = class_counts.copy(), {}
     for client, count in wanted.items():
-        weights = np.where(left >= count, left, 0).astype(np.float64)
+        weights = np.where(num_unclaimed >= count, num_unclaimed, 0).astype(np.float64)
         if not weights.any():
             raise DataError(
                 Fault(
@@ -313,18 +310,18 @@ def _drawn_classes(wanted: dict[int, int], class_counts: IntArray, generator: np
                     "fewer clients or a smaller share need fewer",
                 )
             )
-        classes[client] = int(generator.choice(len(left), p=weights / weights.sum()))
-        left[classes[client]] -= count
+        classes[client] = int(generator.choice(len(num_unclaimed), p=weights / weights.sum()))
+        num_unclaimed[classes[client]] -= count
     return classes
 
 
-class _Exchange:
-    """Rows on their way between the places of a partition.
+class _RowExchange:
+    """Exchange of rows between the clients of a partition; positions index the partition's rows.
 
     Args:
-        partition: Who holds which rows.
-        labels: Of the rows in its order.
-        generator: Draws.
+        partition: The partition before the exchange.
+        labels: Labels of the rows, in partition order.
+        generator: Random generator.
     """
 
     def __init__(self, partition: Partition, labels: IntArray, generator: np.random.Generator) -> None:
@@ -334,38 +331,40 @@ class _Exchange:
         self._free = np.ones(len(labels), np.bool_)
 
     def rows_after(self, wanted: dict[int, int], classes: dict[int, int]) -> IntArray:
-        """Return the rows of all clients in the order of the partition, shape `(total_rows,)`.
+        """Return the rows of all clients in partition order, shape `(total_rows,)`.
 
         Args:
-            wanted: Rows of its class of each skewed client.
-            classes: Which that is.
+            wanted: For each skewed client, the number of rows of its class.
+            classes: For each skewed client, its class.
         """
         offsets, labels = self._partition.offsets, self._labels
-        places = {client: np.arange(offsets[client], offsets[client + 1]) for client in wanted}
-        held = {c: self._claim(places[c][labels[places[c]] == classes[c]], wanted[c]) for c in wanted}
-        for client, own in held.items():
-            if missing := wanted[client] - len(own):
-                alike = np.flatnonzero(labels == classes[client])
-                held[client] = np.concatenate([own, self._claim(alike, missing)])
-        for client, own in held.items():
-            others = places[client][labels[places[client]] != classes[client]]
-            held[client] = np.concatenate([own, self._claim(others, len(places[client]) - len(own))])
+        own_positions = {client: np.arange(offsets[client], offsets[client + 1]) for client in wanted}
+        claimed = {c: self._claim(own_positions[c][labels[own_positions[c]] == classes[c]], wanted[c]) for c in wanted}
+        for client, positions in claimed.items():
+            if missing := wanted[client] - len(positions):
+                same_class = np.flatnonzero(labels == classes[client])
+                claimed[client] = np.concatenate([positions, self._claim(same_class, missing)])
+        for client, positions in claimed.items():
+            others = own_positions[client][labels[own_positions[client]] != classes[client]]
+            claimed[client] = np.concatenate(
+                [positions, self._claim(others, len(own_positions[client]) - len(positions))]
+            )
         for others_only in (True, False):
-            for client, own in held.items():
-                if missing := len(places[client]) - len(own):
+            for client, positions in claimed.items():
+                if missing := len(own_positions[client]) - len(positions):
                     allowed = np.flatnonzero(labels != classes[client]) if others_only else np.arange(len(labels))
-                    held[client] = np.concatenate([own, self._claim(allowed, missing)])
-        return self._settled(places, held)
+                    claimed[client] = np.concatenate([positions, self._claim(allowed, missing)])
+        return self._rows_after_exchange(own_positions, claimed)
 
     def _claim(self, candidates: IntArray, count: int) -> IntArray:
-        """Return the places of up to so many rows among candidates that nobody claims, and claim them."""
+        """Claim up to `count` random unclaimed positions among the candidates, and return them."""
         free = candidates[self._free[candidates]]
         claimed: IntArray = self._generator.permutation(free)[:count]
         self._free[claimed] = False
         return claimed
 
-    def _settled(self, places: dict[int, IntArray], held: dict[int, IntArray]) -> IntArray:
-        """Return the rows, what skewed clients gave away in the places of what they got from others."""
+    def _rows_after_exchange(self, places: dict[int, IntArray], held: dict[int, IntArray]) -> IntArray:
+        """Return the rows after the exchange; rows given away replace those received from other clients."""
         rows, skewed = self._partition.rows.copy(), np.zeros(len(self._free), np.bool_)
         for client, own in held.items():
             come = ~np.isin(places[client], own)
@@ -378,10 +377,10 @@ class _Exchange:
 
 @dataclass(frozen=True)
 class RenameLabels:
-    """Gives every row another name for its class.
+    """Permutes the classes of all rows.
 
     Attributes:
-        names: The new class of each old one, shape `(num_classes,)`; a permutation.
+        names: New class of each old class, shape `(num_classes,)`; a permutation.
     """
 
     names: tuple[int, ...]
@@ -389,12 +388,12 @@ class RenameLabels:
     def __call__(
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and renamed labels."""
+        """Return the same features and permuted labels."""
         return features.copy(), np.asarray(self.names, dtype=np.int64)[labels]
 
 
 class ConceptShiftEffect(ScenarioEffect):
-    """The same features, other labels: classes change places."""
+    """Concept shift: the same features, but permuted classes."""
 
     needs_classes: ClassVar[bool] = True
 
@@ -422,14 +421,14 @@ class ConceptShiftEffect(ScenarioEffect):
         return self
 
     def faults(self, request: EffectRequest) -> list[str]:
-        """Return what does not fit the federation; each fault begins with the key."""
-        found = super().faults(request)
+        """Return what is incompatible with the federation; each fault begins with the key."""
+        faults = super().faults(request)
         if self.permutation is not None and len(self.permutation) != request.num_classes:
-            found.append(
+            faults.append(
                 f"permutation must have one entry for each of the {request.num_classes} classes, "
                 f"got {len(self.permutation)}"
             )
-        return found
+        return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return each client's permutation."""
@@ -457,7 +456,7 @@ class ConceptShiftEffect(ScenarioEffect):
         }
 
     def _draw(self, num_classes: int, generator: np.random.Generator) -> tuple[int, ...]:
-        """Return a random cycle through a random part of the classes."""
+        """Return a random cycle through a random subset of the classes."""
         names = np.arange(num_classes)
         cycle = generator.permutation(num_classes)[: max(2, round(self.share * num_classes))]
         names[cycle] = np.roll(cycle, -1)

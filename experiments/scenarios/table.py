@@ -1,20 +1,18 @@
-"""The table of effects, and what a user writes to effects: a new one is a class beside its relatives and one line here.
+"""Registries of effects and published scenarios, and the parsing and stacking of effects.
 
-A list of mappings, or one mapping for a list of one. Faults name the place and the key, as in
-`federation.scenario.0.rate`; a union's own errors would name the members of the union as well.
+To add an effect, write its class and add one line to `_MEMBERS`. Users configure a list of mappings, or one mapping for
+a list of one. Errors name the position and the key, as in `federation.scenario.0.rate`; the errors of a pydantic union
+would also name the members of the union.
 
-Effects one after the other, on top of a partition.
+To add a published scenario, a partition and a list of effects, add an entry to `SCENARIOS`. The bearing scenarios were
+published for four clients of a bearing data set with a binary label; noise is in units of the standardised feature. A
+single affected client is the third, or the last if there are fewer. `labels.py` describes `label_skew` for other
+numbers of clients and classes; the four noise settings of `feature_skew` repeat in turn for more clients.
 
-The published scenarios: how rows are dealt, and a list of effects. A new one is an entry here.
-
-Published for four clients of a bearing data set with a binary label; noise is in units of the standardised feature.
-One affected client is the third, or the last of fewer. What `label_skew` does for other numbers of clients and classes
-is in its file; the four noises of `feature_skew` repeat in turn for more clients.
-
-Those of X. Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024, are
-for any number of clients, there 50: 30 % of them skewed, 80 % of their rows of one class; labels wrong at a rate of
-each client's own from Beta(15, 85); and both. All clients have latency, lat_i(t) = α n_i + an exponential time of mean
-λ n_i with n_i rows, drawn anew each round: α = 1, and of its λ of 1, 10 and 100 the middle one.
+The scenarios of X. Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769,
+2024, apply to any number of clients, 50 in the paper: 30 % of them skewed, 80 % of their rows of one class; wrong
+labels at client-specific rates from Beta(15, 85); and both. All clients have latency, lat_i(t) = α n_i + an exponential
+time of mean λ n_i with n_i rows, redrawn each round: α = 1, and of its λ of 1, 10 and 100 the middle one.
 """
 
 from __future__ import annotations
@@ -85,10 +83,10 @@ EXAMPLE = "{kind: label_flip, rate: 0.3}"
 
 
 def parse_effects(given: Any) -> tuple[ScenarioEffect, ...]:
-    """Return the effects of a list, a mapping or effects that are built already.
+    """Return the effects of a list, a mapping or existing effects.
 
     Raises:
-        ValidationError: With every fault of every effect.
+        ValidationError: Lists every fault of every effect.
         ValueError: If there is none.
     """
     items = [given] if isinstance(given, Mapping | ScenarioEffect) else list(given)
@@ -96,13 +94,13 @@ def parse_effects(given: Any) -> tuple[ScenarioEffect, ...]:
         raise ValueError(f"must hold at least one effect, such as {EXAMPLE}, got []; null means no scenario")
     effects: list[ScenarioEffect] = []
     faults: list[InitErrorDetails] = []
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         try:
             effects.append(item if isinstance(item, ScenarioEffect) else _effect(item))
         except ValidationError as error:
-            faults += [_placed(place, detail, item) for detail in details(error)]
+            faults += [_positioned_error(position, detail, item) for detail in details(error)]
         except _ItemError as fault:
-            faults.append(_own_fault((place, *fault.key), fault.text, item))
+            faults.append(_custom_error((position, *fault.key), fault.text, item))
     if faults:
         raise ValidationError.from_exception_data("scenario", faults)
     return tuple(effects)
@@ -113,7 +111,7 @@ class _ItemError(Exception):
 
     Attributes:
         text: Condition and value.
-        key: Inside the item, if it is one of its keys.
+        key: Key within the item, if the fault concerns one.
     """
 
     def __init__(self, text: str, *key: str) -> None:
@@ -138,37 +136,37 @@ def _effect_class(item: Any) -> type[ScenarioEffect]:
     return EFFECTS[kind]
 
 
-def _placed(place: int, detail: ErrorDetails, item: Any) -> InitErrorDetails:
-    """Return the fault of one effect, at its place and in our words where pydantic's would not do."""
+def _positioned_error(place: int, detail: ErrorDetails, item: Any) -> InitErrorDetails:
+    """Return the error of one effect at its position, reworded where pydantic's message is unsuitable."""
     location = (place, *detail["loc"])
     if detail["type"] == "missing":
-        return _own_fault(location, f"must be given for {item['kind']}", item)
+        return _custom_error(location, f"must be given for {item['kind']}", item)
     if detail["type"] == "extra_forbidden":
         effect_class = EFFECTS[item["kind"]]
         allowed = ", ".join(effect_class.model_fields)
-        return _own_fault((place,), f"must have no other keys than {allowed}, got {shown(detail['loc'][0])}", item)
+        return _custom_error((place,), f"must have no other keys than {allowed}, got {shown(detail['loc'][0])}", item)
     if detail["type"] == "value_error":
-        return _own_fault(location, detail["msg"].removeprefix("Value error, "), item)
+        return _custom_error(location, detail["msg"].removeprefix("Value error, "), item)
     return InitErrorDetails(type=detail["type"], loc=location, input=detail["input"], ctx=detail.get("ctx", {}))
 
 
-def _own_fault(location: tuple[int | str, ...], text: str, item: Any) -> InitErrorDetails:
+def _custom_error(location: tuple[int | str, ...], text: str, item: Any) -> InitErrorDetails:
     return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=location, input=item)
 
 
 def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> ScenarioPlan:
-    """Return what all effects do together; what each came to stands under `effects` of the facts.
+    """Return the combined plan of all effects; the facts of each are recorded under `effects`.
 
-    A client's data go through the effects that name it in their order, and so does its update. Of effects that set a
-    client's dropout, or the same value of its device, the last one counts. Effects by which rows change hands come
-    ahead of all others. A client is affected if any effect changes its data or update.
+    A client's data pass through the effects that select it in their order, and so does its update. If several effects
+    set a client's dropout, or the same device value, the last one applies. Effects that move rows precede all others. A
+    client is affected if any effect changes its data or update.
 
     Args:
-        effects: In order.
+        effects: Effects in order.
         request: The federation before any of them.
 
     Raises:
-        ConfigurationError: With every fault of every effect.
+        ConfigurationError: Lists every fault of every effect.
     """
     faults = [
         f"federation.scenario.{place}.{fault}"
@@ -183,20 +181,20 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     dropout: dict[int, float] = {}
     timings: dict[int, Mapping[str, float]] = {}
     records: dict[int, dict[str, Any]] = {}
-    before: Counter[str] = Counter()
+    num_preceding: Counter[str] = Counter()
     partition: Partition | None = None
     for place, effect in sorted(enumerate(effects), key=lambda placed: not placed[1].moves_rows):
-        own_request = replace(request, occurrence=before[effect.kind])
-        before[effect.kind] += 1
-        clients = effect.chosen(own_request)
-        plan = effect.plan(clients, own_request)
+        effect_request = replace(request, occurrence=num_preceding[effect.kind])
+        num_preceding[effect.kind] += 1
+        clients = effect.chosen(effect_request)
+        plan = effect.plan(clients, effect_request)
         if plan.partition is not None:
             partition = plan.partition
             request = replace(request, partition=partition)
-        for client, added in plan.transforms.items():
-            transforms[client] = transforms.get(client, ()) + added
-        for client, steps in plan.attacks.items():
-            attacks[client] = attacks.get(client, ()) + steps
+        for client, client_transforms in plan.transforms.items():
+            transforms[client] = transforms.get(client, ()) + client_transforms
+        for client, client_attacks in plan.attacks.items():
+            attacks[client] = attacks.get(client, ()) + client_attacks
         affected.update(plan.affected_clients)
         dropout |= plan.dropout
         for client, fields in plan.timings.items():
@@ -208,13 +206,13 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
 
 @dataclass(frozen=True)
 class PublishedScenario:
-    """A scenario that is chosen by its name.
+    """A scenario selected by its name.
 
     Attributes:
-        name: What the user writes.
-        effects: In order; without a choice of clients, each is for the one that is affected.
-        in_turn: Whether they are for all clients in turn instead: of J effects the j-th for clients j, j + J, …
-        dealt: How rows are dealt.
+        name: Name in the configuration.
+        effects: Effects in order; without a client choice, each applies to the affected client.
+        in_turn: Whether they cycle through all clients instead: of J effects the j-th for clients j, j + J, …
+        dealt: Partitions the rows.
     """
 
     name: str
@@ -223,7 +221,7 @@ class PublishedScenario:
     dealt: Partitioner = iid
 
     def deal(self, request: PartitionRequest) -> PartitionResult:
-        """Deal the rows.
+        """Partition the rows.
 
         Raises:
             ConfigurationError: If rows are tokens, which noise would make meaningless.
@@ -240,7 +238,7 @@ class PublishedScenario:
         return self.dealt(request)
 
     def plan(self, deal: PartitionResult, request: EffectRequest) -> ScenarioPlan:
-        """Return what is done to the clients of a deal; a client that any effect is for counts as affected."""
+        """Return the plan for the clients of a partition; clients that any effect selects count as affected."""
         effects = self.effects
         if self.in_turn:
             turns = [tuple(range(turn, request.num_clients, len(effects))) for turn in range(len(effects))]

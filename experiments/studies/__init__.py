@@ -1,1 +1,1 @@
-"""The road: build, place, detect, choose, train, confirm, write; the folder and the runner of a study."""
+"""Studies: the pipeline from data to result, and a study's folder and runner."""

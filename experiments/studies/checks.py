@@ -1,23 +1,15 @@
-"""Checks of a study before it begins: selection, clock, precision, objective, language model, grid.
+"""Checks of a study's configuration before it starts, and the choice between local and Ray execution.
 
-The policies by which a study chooses who trains, checked before anything does: each can, and has enough clients.
+The checks cover the selection policies (each must be applicable and have enough eligible clients), the simulated clock
+and its deadline, the precision of the model's layers, metric and objective, and the language model.
 
-What a study asks of the simulated clock, checked before anything trains: that there is one, and its deadline.
-
-Whether a model's layers compute in the precision that is asked for: tried before anything starts.
-
-What makes a trial of a study good: its metric, its objective, and what a constant answer is worth by them.
-
-The language model of a study or a recommendation: checked before work begins, opened where exchanges are kept.
-
-Whether work is done sooner in this process or on Ray: `engine.grid=auto`.
-
-Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. The smallest
-client trains one local epoch here, twice, and then, if this may be the place, all clients do, or up to a thousand of
-many; what they take is scaled to all rows and rounds. Measured is this process's time on processors, which the load
-of the machine lengthens little. Seconds are told only where all clients were tried: the smallest says little of all.
-Results have the same bits in either place, so a wrong estimate costs time alone. Hosts that are configured, and
-limits of time, which end a client that hangs, are Ray's.
+With `engine.grid=auto`, `host_if_sooner` estimates whether the work finishes sooner in this process or on Ray. Ray
+takes seconds to start and some milliseconds per round, but distributes the rounds over processors. The smallest client
+trains one local epoch in this process, twice; then, if this process may be faster, all clients do, or up to a thousand
+of them. The measured time is scaled to all rows and rounds. It is the CPU time of this process, which other load on the
+machine affects little. Seconds are logged only if all clients were timed, because the smallest client alone gives no
+good estimate. Results are bit-identical in both places, so a wrong estimate costs only time. Configured hosts, and time
+limits, which stop clients that hang, require Ray.
 """
 
 from __future__ import annotations
@@ -68,16 +60,16 @@ NEEDS_DEVICES = (
 
 
 def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec) -> None:
-    """Return if what a study asks of the simulated clock can be had.
+    """Check that the study's time settings are satisfiable.
 
     Args:
-        config: Of the study.
+        config: The study's configuration.
         federation: Its clients.
-        spec: What they train; of a search FedAvg, with which it begins.
+        spec: The strategy to train; for a search FedAvg, its first trial.
 
     Raises:
-        ConfigurationError: If there is no clock and time counts or the strategy needs it, or even the shortest round of
-            every client ends after the deadline.
+        ConfigurationError: If the objective or the strategy needs a simulated clock and there is none, or if every
+            client's shortest possible round exceeds the deadline.
     """
     if "time_to_accuracy" in config.search.objectives and not federation.devices:
         raise ConfigurationError(
@@ -101,7 +93,7 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
 
 
 def check_durations(federation: Federation, spec: StrategySpec) -> None:
-    """Return if a strategy that needs to know how long clients take, a user's own included, can be told.
+    """Check that there is a clock if the strategy, built in or the user's own, needs the clients' durations.
 
     Raises:
         ConfigurationError: If there is no clock.
@@ -113,15 +105,17 @@ def check_durations(federation: Federation, spec: StrategySpec) -> None:
 
 
 def plain_seconds(config: StudyConfig, federation: Federation) -> float:
-    """Return what a round of plain FedAvg with all clients takes at most in the mean, or the deadline if that is less.
+    """Return an upper bound on the mean duration of a FedAvg round with all clients, at most the deadline.
 
-    The slowest of n clients takes at most max (least) + max (mean) · H_n, as that is the mean of the largest of n
-    exponential times of the largest mean; H_n = 1 + 1/2 + … + 1/n.
+    The slowest of n clients takes at most max (least) + max (mean) · H_n on average, where H_n = 1 + 1/2 + … + 1/n: the
+    last term is the mean of the maximum of n exponential delays that all have the largest mean.
     """
     seen = _seen(federation)
-    least = float(least_seconds(driver_facts(federation), session_of(config, FedAvgSpec()))[seen].max())
-    late = max((federation.devices[client].mean_seconds for client in seen if client in federation.devices), default=0)
-    seconds = least + late * float((1 / np.arange(1, len(seen) + 1)).sum())
+    largest_minimum = float(least_seconds(driver_facts(federation), session_of(config, FedAvgSpec()))[seen].max())
+    largest_mean = max(
+        (federation.devices[client].mean_seconds for client in seen if client in federation.devices), default=0
+    )
+    seconds = largest_minimum + largest_mean * float((1 / np.arange(1, len(seen) + 1)).sum())
     deadline = config.training.simulated_deadline_seconds
     return seconds if deadline is None else min(seconds, deadline)
 
@@ -131,13 +125,13 @@ def _seen(federation: Federation) -> list[int]:
 
 
 def session_of(config: StudyConfig, spec: StrategySpec) -> Session:
-    """Return what fixes how long a specification's rounds take."""
+    """Return the session of a specification, which determines the duration of its rounds."""
     session = config.training.session(config.seed, config.search.validation_fraction)
     return replace(session, training=spec.local_training(session.training), algorithm=spec.client_algorithm())
 
 
 def driver_facts(federation: Federation) -> FederationFacts:
-    """Return what a driver would know of a federation that is not placed yet."""
+    """Return a driver's facts of a federation that is not placed on hosts yet."""
     from fedscout.engine.models.flat import new_model  # torch, which others do without
 
     return FederationFacts(
@@ -155,33 +149,35 @@ def driver_facts(federation: Federation) -> FederationFacts:
 
 
 def own_selection(config: StudyConfig) -> SelectionSpec | None:
-    """Return the policy that is configured, whether or not it can choose among the study's clients; None without one.
+    """Return the configured selection policy, applicable or not; None without one.
 
     Raises:
-        StrategyError: If it is no policy.
+        StrategyError: If it is not a policy.
     """
     return None if config.selection is None else parse_selection(config.selection)
 
 
 def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
-    """Return who trains in a round where a strategy does not say; None leaves that to the strategy.
+    """Return the selection policy used when the strategy names none; None leaves sampling to the strategy.
 
     Raises:
-        StrategyError: If it is no policy, or one that is asked for can't choose among these clients.
+        StrategyError: If it is not a policy, or if a requested policy is not applicable to these clients.
     """
-    own = named_selection(None, own_selection(config), cohort)
-    _check_labels(config, cohort, [own, named_selection((config.strategy or {}).get("selection"), own, cohort)])
-    return own
+    policy = named_selection(None, own_selection(config), cohort)
+    _check_labels(config, cohort, [policy, named_selection((config.strategy or {}).get("selection"), policy, cohort)])
+    return policy
 
 
 def searched_policies(config: StudyConfig, cohort: Cohort) -> list[SelectionSpec]:
-    """Return the policies that a search chooses from, the study's with its parameters; none if it keeps the study's.
+    """Return the policies that the search chooses from; none if the study's policy is fixed.
+
+    The study's own policy keeps its parameters.
 
     Raises:
         StrategyError: As `selection_of`.
     """
-    own = selection_of(config, cohort)
-    policies = [named_selection(kind, own, cohort) for kind in config.search.selection or ()]
+    study_policy = selection_of(config, cohort)
+    policies = [named_selection(kind, study_policy, cohort) for kind in config.search.selection or ()]
     _check_labels(config, cohort, policies)
     return policies
 
@@ -193,17 +189,17 @@ def check_able_clients(
     spec: StrategySpec,
     policies: Iterable[SelectionSpec | None],
 ) -> None:
-    """Return if there are as many clients as score a model, and each policy has as many to choose from as train.
+    """Check that there are enough clients to score a model, and enough eligible clients for each policy.
 
     Args:
-        config: Of the study.
+        config: The study's configuration.
         federation: Its clients.
-        cohort: The facts of those that take part.
-        spec: What they train; of a search FedAvg, with which it begins.
-        policies: Who chooses; None leaves that to the strategy, and is no matter.
+        cohort: The facts of the participating clients.
+        spec: The strategy to train; for a search FedAvg, its first trial.
+        policies: The selection policies; None, which leaves sampling to the strategy, is skipped.
 
     Raises:
-        ConfigurationError: If too many could never train, or more score than there are.
+        ConfigurationError: If fewer clients can ever train than a round samples, or if more are scored than there are.
     """
     if (num_scored := config.training.scored_clients or 0) > federation.num_seen:
         raise ConfigurationError(
@@ -215,49 +211,53 @@ def check_able_clients(
         if selection is None:
             continue
         session = replace(session_of(config, spec), client_table=client_table_of(config, federation))
-        asked = TrialSettings(spec, 1, cohort.num_sampled, session, selection=selection)
+        trial = TrialSettings(spec, 1, cohort.num_sampled, session, selection=selection)
         facts, policy = driver_facts(federation), selection.build(cohort)
-        num_able = int(np.count_nonzero(able_clients(facts, asked.session, policy)))
+        num_able = int(np.count_nonzero(able_clients(facts, trial.session, policy)))
         if num_able < cohort.num_sampled:
             raise ConfigurationError(
                 Fault(
                     f"selection.kind={selection.label}",
                     f"have the {cohort.num_sampled} clients to choose from that training.fraction_train asks for",
-                    f"{num_able} of {cohort.num_clients} that can ever train{_reasons(facts, asked.session, policy)}",
+                    f"{num_able} of {cohort.num_clients} that can ever train{_reasons(facts, trial.session, policy)}",
                 )
             )
 
 
 def _reasons(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> str:
-    """Return why the others can't."""
+    """Return why the other clients can't train."""
     in_time = able_clients(facts, replace(session, deadline_seconds=None), policy)
     num_late = np.count_nonzero(in_time & ~able_clients(facts, session, policy))
     num_abstaining = facts.num_seen - np.count_nonzero(in_time)
-    told = []
+    reasons = []
     if num_abstaining:
         least = facts.least_training_rows
-        told.append(f"{num_abstaining} train on fewer rows than federation.min_release={least} and abstain")
+        reasons.append(f"{num_abstaining} train on fewer rows than federation.min_release={least} and abstain")
     if num_late:
-        told.append(f"{num_late} take longer than training.simulated_deadline_seconds={session.deadline_seconds:g}")
-    return ": " + ", ".join(told)
+        reasons.append(f"{num_late} take longer than training.simulated_deadline_seconds={session.deadline_seconds:g}")
+    return ": " + ", ".join(reasons)
 
 
 def _check_labels(config: StudyConfig, cohort: Cohort, policies: Iterable[SelectionSpec | None]) -> None:
-    """Return unless policies measure losses on labels where clients play, and have none."""
+    """Check that no policy measures losses on labels if the clients are reinforcement-learning clients.
+
+    Raises:
+        StrategyError: If one does.
+    """
     for spec in policies if config.federation.dataset in ENVIRONMENTS else ():
         if spec is not None and spec.build(cohort).observes.losses:
             raise StrategyError(spec.without_labels)
 
 
 def check_precision(training: LocalTraining, federation: Federation) -> None:
-    """Refuse layers that fail in bfloat16, as a module of one's own may.
+    """Check that the model's layers compute in bfloat16 if configured; a user's module may fail.
 
     Args:
-        training: Of the clients.
-        federation: With its rows.
+        training: The clients' local training.
+        federation: The federation with its rows.
 
     Raises:
-        ConfigurationError: With what the model said.
+        ConfigurationError: With the error that the model raised.
     """
     if not training.is_narrow:
         return
@@ -283,24 +283,24 @@ def check_precision(training: LocalTraining, federation: Federation) -> None:
 
 
 def metric_of(name: str, federation: Federation) -> Metric | None:
-    """Return what is measured beside accuracy; None if accuracy is what counts.
+    """Return the metric in addition to accuracy; None if the metric is accuracy.
 
     Raises:
-        ConfigurationError: If it is not for what these clients do.
+        ConfigurationError: If the metric does not fit the task.
     """
     if federation.task is not None:
-        allowed, why = [ACCURACY], "where clients play: their score is the environment's"
+        allowed, context = [ACCURACY], "where clients play: their score is the environment's"
     elif federation.targets is not None:
-        allowed, why = [*OF_QUANTITIES], "where a quantity is predicted"
+        allowed, context = [*OF_QUANTITIES], "where a quantity is predicted"
     else:
-        allowed, why = [ACCURACY, *OF_CLASSES], "where classes are predicted"
+        allowed, context = [ACCURACY, *OF_CLASSES], "where classes are predicted"
     if name not in allowed:
-        raise ConfigurationError(Fault("training.metric", f"be {' or '.join(allowed)} {why}", name))
+        raise ConfigurationError(Fault("training.metric", f"be {' or '.join(allowed)} {context}", name))
     return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
 
 
 def objectives_of(config: StudyConfig, federation: Federation) -> tuple[Objective, ...]:
-    """Return what makes the fitness of a trial, and what else a front is of; none takes the mean score."""
+    """Return the objectives: that of the fitness, then others of a Pareto front; empty for the mean score."""
     search = config.search
     if search.objectives == ("accuracy",):
         return ()
@@ -308,7 +308,7 @@ def objectives_of(config: StudyConfig, federation: Federation) -> tuple[Objectiv
 
 
 def _objective(name: ObjectiveName, config: StudyConfig, federation: Federation | None) -> Objective:
-    """Return an objective; without a federation what a plain round costs is not known, which only its measure needs."""
+    """Return an objective; without a federation, the cost of a plain round, needed only to measure it, is unset."""
     objective = Objective(name, config.training.num_rounds, config.search.target or 1.0)
     if federation is None or name not in PLAIN_COSTS:
         return objective
@@ -316,7 +316,7 @@ def _objective(name: ObjectiveName, config: StudyConfig, federation: Federation 
 
 
 def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
-    """Return what plain FedAvg sends and receives in a round."""
+    """Return the bytes that plain FedAvg sends and receives per round."""
     from fedscout.engine.models.flat import new_model  # torch, which others do without
 
     num_values = new_model(federation.model, seed=0).layout.size
@@ -331,25 +331,25 @@ PLAIN_COSTS: Mapping[ObjectiveName, Callable[[StudyConfig, Federation], float]] 
 
 
 def measures_of_study(config: StudyConfig, federation: Federation | None = None) -> list[Measure]:
-    """Return what each objective of a study measures, the first of which makes its fitness.
+    """Return the measure of each objective of a study; the first one is that of the fitness.
 
-    How large a mean absolute error can be, the federation's rows say.
+    The scale of the mean absolute error is computed from the federation's rows.
     """
     score, search = MEASURES[config.metric_name], config.search
     if kind := ENVIRONMENTS.get(config.federation.dataset):
         score = reward(kind.score_name, kind.largest_score)
     if config.metric_name == Mae.name and federation is not None and federation.targets is not None:
-        held = federation.targets[federation.partition.rows]
-        score = score.model_copy(update={"best": float(np.abs(held - held.mean()).mean())})
+        targets = federation.targets[federation.partition.rows]
+        score = score.model_copy(update={"best": float(np.abs(targets - targets.mean()).mean())})
     return [_objective(name, config, federation).measure(score) for name in search.objectives]
 
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:
-    """Return the fitness of always saying the most frequent class, over the clients' rows; 0 of a quantity or task."""
+    """Return the fitness of always predicting the majority class of all clients' rows; 0 without classes."""
     if federation.task is not None or federation.targets is not None or objective in HAS_TARGET:
         return 0.0
     if objective == "worst_clients":
-        return _constant_answer_to_the_worst(federation, metric)
+        return _constant_answer_of_worst_clients(federation, metric)
     if metric is None:
         return federation.majority_share
     counts = _label_counts(federation, federation.partition.rows)
@@ -357,19 +357,19 @@ def constant_answer(federation: Federation, metric: Metric | None, objective: Ob
     return 0.0 if sums is None else metric.value(sums)
 
 
-def _constant_answer_to_the_worst(federation: Federation, metric: Metric | None) -> float:
-    """Return the mean over the worst tenth of the clients, each scored on its rows."""
-    most = int(_label_counts(federation, federation.partition.rows).argmax())
+def _constant_answer_of_worst_clients(federation: Federation, metric: Metric | None) -> float:
+    """Return the mean score over the worst tenth of the clients, each scored on its rows."""
+    majority_label = int(_label_counts(federation, federation.partition.rows).argmax())
     scores = []
     for client in range(federation.num_clients):
         counts = _label_counts(federation, federation.partition.client(client))
         if client in federation.unseen or not counts.sum():
             continue
-        sums = None if metric is None else _sums_of_constant(metric, counts, most)
-        share = counts[most] / counts.sum()
+        sums = None if metric is None else _sums_of_constant(metric, counts, majority_label)
+        share = counts[majority_label] / counts.sum()
         scores.append(float(share) if metric is None or sums is None else metric.value_of_client(sums))
-    known = sorted(score for score in scores if not isnan(score))
-    return fmean(known[: -(-len(known) // WORST_OF)]) if known else 0.0
+    valid_scores = sorted(score for score in scores if not isnan(score))
+    return fmean(valid_scores[: -(-len(valid_scores) // WORST_OF)]) if valid_scores else 0.0
 
 
 def _label_counts(federation: Federation, rows: IntArray) -> IntArray:
@@ -377,16 +377,20 @@ def _label_counts(federation: Federation, rows: IntArray) -> IntArray:
 
 
 def _sums_of_constant(metric: Metric, counts: IntArray, label: int) -> Sums | None:
-    """Return a metric's sums where so many rows of each class are all said to be of one."""
-    said = np.zeros((1, len(counts)), np.float32)
-    said[0, label] = 1.0
-    return add(metric.statistics(said, np.array([of])) * count for of, count in enumerate(counts) if count)
+    """Return a metric's sums if all rows, counted by class, are predicted as one class."""
+    predictions = np.zeros((1, len(counts)), np.float32)
+    predictions[0, label] = 1.0
+    return add(
+        metric.statistics(predictions, np.array([true_label])) * count
+        for true_label, count in enumerate(counts)
+        if count
+    )
 
 
 def check_language_model(config: StudyConfig, folder: Path) -> None:
-    """Refuse a search by a language model that can't be asked, before anything is built or written.
+    """Check that a search by a language model has a key or a record, before anything is built or written.
 
-    With a record of exchanges in the study's folder, no key is needed until something new is to be asked.
+    With a record of exchanges in the study's folder, a key is needed only for new requests.
 
     Raises:
         ConfigurationError: If there is neither a key nor a record.
@@ -414,7 +418,7 @@ def check_language_model(config: StudyConfig, folder: Path) -> None:
 
 
 def check_answerer(settings: RecommenderConfig) -> None:
-    """Refuse a record that is none; without one, a key or an address that can't be used.
+    """Check the record to replay; without one, the key and the server's address.
 
     Raises:
         UserError: If there is no record to replay, or neither key nor server.
@@ -428,9 +432,9 @@ def check_answerer(settings: RecommenderConfig) -> None:
 
 @contextmanager
 def language_model(config: StudyConfig, folder: Path | None) -> Iterator[LanguageModel]:
-    """Return a language model; its connection, opened when it is first needed, is closed with the block.
+    """Yield a language model; its connection is opened on first use and closed with the block.
 
-    Exchanges are kept in the folder, if there is one, and looked up there before anything is asked.
+    Exchanges are stored in the folder, if one is given, and looked up there before each request.
     """
     transcript = None if folder is None else Transcript(folder / NAME)
     with RecordedChat(config.recommender, transcript) as chat:
@@ -438,7 +442,7 @@ def language_model(config: StudyConfig, folder: Path | None) -> Iterator[Languag
 
 
 def language_model_of_study(config: StudyConfig, folder: Path) -> AbstractContextManager[LanguageModel | None]:
-    """Return the language model of a study; None if its searcher asks none."""
+    """Return the language model of a study; None if its searcher uses none."""
     return language_model(config, folder) if config.search.kind in ASKS_A_LANGUAGE_MODEL else nullcontext()
 
 
@@ -466,12 +470,12 @@ logger = logging.getLogger("fedscout")
 
 @dataclass(frozen=True)
 class ExpectedWork:
-    """What is going to be asked of the clients.
+    """The work expected of the clients.
 
     Attributes:
-        session: Of the training.
-        num_rounds: Of all trials together, and of a detection.
-        fraction_train: Share of the clients that train in a round.
+        session: The session of the training.
+        num_rounds: Rounds of all trials together, and of a detection.
+        fraction_train: Share of the clients that train per round.
     """
 
     session: Session
@@ -481,27 +485,27 @@ class ExpectedWork:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds of the same work in either place."""
+    """Estimated seconds of the same work in this process and on Ray."""
 
     local: float
     ray: float
 
     @classmethod
     def of(cls, round_seconds: float, num_rounds: int, num_hosts: int) -> Estimate:
-        """Return what so many rounds take, of which one takes one processor `round_seconds`."""
+        """Return the estimate for `num_rounds` rounds that each take `round_seconds` on one processor."""
         shared = num_rounds * (RAY_ROUND_SECONDS + round_seconds / num_hosts)
         return cls(num_rounds * (LOCAL_ROUND_SECONDS + round_seconds), RAY_START_SECONDS + shared)
 
     @property
     def is_local(self) -> bool:
-        """Whether this process is sooner."""
+        """Whether this process is estimated to be faster."""
         return self.local <= self.ray
 
     def told(self, num_rounds: int) -> str:
-        """Return the choice in a line, for at most so many rounds."""
+        """Return the choice as one line of text, for at most `num_rounds` rounds."""
         seconds = "less than 1 s" if self.local < 1 else f"about {self.local:.0f} s"
-        here, there = f"{seconds} in this process", f"about {self.ray:.0f} s on Ray"
-        chosen, other, grid = (here, there, "ray") if self.is_local else (there, here, "local")
+        local_text, ray_text = f"{seconds} in this process", f"about {self.ray:.0f} s on Ray"
+        chosen, other, grid = (local_text, ray_text, "ray") if self.is_local else (ray_text, local_text, "local")
         return f"up to {num_rounds} rounds take {chosen}, against {other}; engine.grid={grid} overrules this"
 
 
@@ -509,11 +513,11 @@ UNTRIED = "rounds are long enough to be shared on Ray; engine.grid=local overrul
 
 
 def host_if_sooner(federation: Federation, work: ExpectedWork) -> ClientHost | None:
-    """Return a host for all clients in this process, which says so; None if Ray is sooner.
+    """Return a host for all clients in this process, and log the choice; None if Ray is faster.
 
     Args:
-        federation: With its rows.
-        work: What is going to be asked.
+        federation: The federation with its rows.
+        work: The expected work.
     """
     from fedscout.engine.client.host import ClientHost  # torch, which a driver of Ray's hosts does without
 
@@ -528,16 +532,16 @@ def host_if_sooner(federation: Federation, work: ExpectedWork) -> ClientHost | N
 
 
 def num_processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork) -> Iterator[tuple[float, bool]]:
-    """Yield what a round takes one processor at least, ever better known, and at last what it takes as it was tried.
+    """Yield increasingly accurate lower bounds of a round's seconds on one processor, then the measured time.
 
-    First by the fewest operations that there can be, then by the smallest client, twice, as the first work of a process
-    is slow, then by all, who may train side by side. So a round is tried only where the work is short, or Ray may not
-    be sooner.
+    The pair's second value is True for the last one. The first bound is from the minimal number of operations, the
+    second from the smallest client, timed twice because a process's first work is slow; the last value times all
+    clients, which may train batched. So a round is timed only if the work is short or Ray may not be faster.
     """
     sizes = federation.partition.sizes if federation.task is None else np.ones(federation.num_clients, dtype=int)
     if federation.task is None:
@@ -545,18 +549,18 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork)
         yield work.fraction_train * operations / FASTEST_FLOPS_PER_SECOND, False
     by_size = np.argsort(sizes, kind="stable")
     order = by_size[~np.isin(by_size, [*federation.unseen])] if federation.unseen else by_size
-    alone = min(_seconds(host, work, sizes, order[:1].tolist()) for _ in range(2))
-    yield alone / MOST_BATCHING_GAINS, False
-    everyone = sorted(order[:: -(-len(order) // MOST_TRIED)].tolist())
-    seconds = _seconds(host, work, sizes, everyone)
+    smallest_seconds = min(_seconds(host, work, sizes, order[:1].tolist()) for _ in range(2))
+    yield smallest_seconds / MOST_BATCHING_GAINS, False
+    timed_clients = sorted(order[:: -(-len(order) // MOST_TRIED)].tolist())
+    seconds = _seconds(host, work, sizes, timed_clients)
     if seconds < SHORT_SECONDS:
         epochs = work.session.training.local_epochs
-        seconds = min(_seconds(host, work, sizes, everyone, epochs) for _ in range(2))
+        seconds = min(_seconds(host, work, sizes, timed_clients, epochs) for _ in range(2))
     yield seconds, True
 
 
 def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int], tried_epochs: int = 1) -> float:
-    """Return a round's seconds by what some clients take for some local epochs and for scoring."""
+    """Return a round's seconds, extrapolated from some clients' local epochs and scoring."""
     session, began = work.session, process_time()
     results = tried_round(host, session, clients, tried_epochs)
     spent = process_time() - began

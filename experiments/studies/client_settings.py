@@ -1,9 +1,9 @@
-"""The table of client settings of a study: whether it is one for this federation, and what is not chosen beside it.
+"""Validation of the table of client settings of a study.
 
-Whether clients may hold rows that a table of client settings was tuned on: then what it gives is partly remembered.
-
-A table says which rows those were: a share of a data set that the server held, by the keys that decide it. Clients of
-the same data set hold none of them where the same keys give the server at least these rows again.
+A table must fit the federation and must be the only thing that chooses clients' learning rate, batch size and epochs.
+Its clients must not hold rows that it was tuned on, as its settings would partly be memorised. A table names these
+rows: a share of a data set that the server held, and the keys that determine it. Clients of the same data set hold none
+of them if the same keys give the server at least these rows again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SAME_ROWS = {"folder", "max_file_bytes", "max_file_rows", "min_release"}
 
 
 def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig, name: str) -> None:
-    """Refuse clients that may hold rows that a table was tuned on.
+    """Check that no client may hold rows that a table was tuned on.
 
     Args:
-        provenance: Of the table; one that says nothing of proxy rows is taken as it is.
+        provenance: Of the table; accepted if it describes no proxy rows.
         federation: Of the clients.
         name: Of the table, for the message.
 
     Raises:
-        ConfigurationError: With the keys that would do.
+        ConfigurationError: With the keys that would fix it.
     """
     proxy, stored = provenance.get("proxy"), (provenance.get("config") or {}).get("federation")
     if not isinstance(proxy, Mapping) or not isinstance(stored, Mapping) or proxy.get("synthetic") is not None:
@@ -55,18 +55,18 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
                 f"the data set {federation.dataset} that its proxy rows are of",
             )
         )
-    given = federation.model_dump(mode="json")
+    study_settings = federation.model_dump(mode="json")
     keys = [key for key in DatasetRequest.model_fields if key not in SAME_ROWS]
-    wanted = {key: stored[key] for key in [*keys, "server_rows", "server_dataset", "seed"] if key in stored}
-    differing = [key for key, value in wanted.items() if given[key] != value]
+    table_settings = {key: stored[key] for key in [*keys, "server_rows", "server_dataset", "seed"] if key in stored}
+    differing = [key for key, value in table_settings.items() if study_settings[key] != value]
     if differing:
-        must = " ".join(f"federation.{key}={_text(wanted[key])}" for key in differing)
-        got = " ".join(f"federation.{key}={_text(given[key])}" for key in differing)
+        required = " ".join(f"federation.{key}={_text(table_settings[key])}" for key in differing)
+        actual = " ".join(f"federation.{key}={_text(study_settings[key])}" for key in differing)
         raise ConfigurationError(
             Fault(
                 "clients",
-                (f"hold no row that {name} was tuned on, which takes {must}, by which the server holds these rows"),
-                got,
+                (f"hold no row that {name} was tuned on, which takes {required}, by which the server holds these rows"),
+                actual,
             )
         )
 
@@ -79,10 +79,10 @@ logger = logging.getLogger("fedscout")
 
 
 def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLookup | None:
-    """Return the table that clients are sent; None where all train alike.
+    """Return the table that clients receive; None if all clients train with the same settings.
 
     Raises:
-        ConfigurationError: If it can't be read, is none for this federation, or something else chooses the same.
+        ConfigurationError: If it can't be read or does not fit this federation.
     """
     settings = config.client_settings
     if settings.kind is None:
@@ -103,12 +103,12 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
 
 
 def check_client_settings(config: StudyConfig, federation: Federation, detection: bool = False) -> None:
-    """Refuse a table that can't serve, before anything trains, and say what is worth knowing of one that can.
+    """Check that a table is usable before any training, and log warnings about a usable one.
 
     Args:
-        config: Of the study.
-        federation: Its.
-        detection: Whether detectors ask clients of their data.
+        config: The study's configuration.
+        federation: The study's federation.
+        detection: Whether the detectors query clients about their data.
 
     Raises:
         ConfigurationError: As `client_table_of`.
@@ -126,16 +126,16 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
 
 
 def warn_of_table(config: StudyConfig, model: str) -> None:
-    """Say in a line each what a table was tuned for and this study has something else, and batches beyond its grid.
+    """Warn of differences between the table's tuning and this study, and of batches larger than its cells.
 
     Args:
-        config: Of the study, with a table.
-        model: That its clients train, in words.
+        config: The study's configuration, with a table.
+        model: Description of the model that its clients train.
     """
     path, (table, provenance) = config.client_settings.path, config.client_settings.read()
-    if others := _others(provenance, config, model):
-        tuned, here = (", ".join(f"{name} {pair[side]}" for name, pair in others.items()) for side in (0, 1))
-        logger.warning("%s was tuned for %s; this study has %s", path, tuned, here)
+    if differing := _differing_settings(provenance, config, model):
+        tuned, actual = (", ".join(f"{name} {pair[side]}" for name, pair in differing.items()) for side in (0, 1))
+        logger.warning("%s was tuned for %s; this study has %s", path, tuned, actual)
     rows = max(cell.quantity for cell in table.cells)
     if (batch := max(cell.batch_size for cell in table.cells)) > rows:
         logger.warning(
@@ -144,56 +144,62 @@ def warn_of_table(config: StudyConfig, model: str) -> None:
         )
 
 
-def _others(provenance: Mapping[str, Any], config: StudyConfig, trained: str) -> dict[str, tuple[object, object]]:
-    """Return the pairs that differ.
+def _differing_settings(
+    provenance: Mapping[str, Any], config: StudyConfig, trained: str
+) -> dict[str, tuple[object, object]]:
+    """Return the settings that differ, as pairs of the table's and the study's.
 
-    A table of FedAvg's serves every strategy (docs/client_settings.md), one of another that one alone.
+    A table tuned with FedAvg may be used with every strategy (docs/client_settings.md), any other only with its own.
     """
     tuned = provenance.get("tuned")
     training = tuned.get("training") if isinstance(tuned, Mapping) else None
-    told = {**(training if isinstance(training, Mapping) else {}), **provenance}
-    if "trained_model" in told:
-        model = {"model": (told["trained_model"], trained)}
+    described = {**(training if isinstance(training, Mapping) else {}), **provenance}
+    if "trained_model" in described:
+        model = {"model": (described["trained_model"], trained)}
     else:
-        model = {"model": (told.get("model", config.model.kind), config.model.kind)}
-    dataset = {"dataset": (told.get("dataset", config.federation.dataset), config.federation.dataset)}
-    given = {name: getattr(config.training, name) for name in ("optimizer", "momentum", "weight_decay")}
-    pairs = {**dataset, **model, **{name: (told.get(name, value), value) for name, value in given.items()}}
+        model = {"model": (described.get("model", config.model.kind), config.model.kind)}
+    dataset = {"dataset": (described.get("dataset", config.federation.dataset), config.federation.dataset)}
+    study_values = {name: getattr(config.training, name) for name in ("optimizer", "momentum", "weight_decay")}
+    pairs = {**dataset, **model, **{name: (described.get(name, value), value) for name, value in study_values.items()}}
     others = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     kinds = [str(config.strategy["kind"])] if config.strategy else [*(config.search.strategies or BUILT_IN_KINDS)]
-    family = told.get("strategy", "fedavg")
+    family = described.get("strategy", "fedavg")
     if family != "fedavg" and kinds != [family]:
         others["strategy"] = family, " or ".join(kinds)
     return others
 
 
 def check_alone(config: StudyConfig) -> None:
-    """Refuse whatever else chooses clients' rates, batches or epochs.
+    """Check that nothing but the table chooses clients' rates, batches or epochs.
 
     Raises:
-        ConfigurationError: With what it is.
+        ConfigurationError: With the settings that do.
     """
     if config.client_settings.kind is None:
         return
     documents = [config.strategy or {}, *config.search.customs]
-    told = sorted({name for document in documents for name in CLIENT_PARAMETERS if document.get(name) is not None})
-    told += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
-    if told:
+    names = sorted({name for document in documents for name in CLIENT_PARAMETERS if document.get(name) is not None})
+    names += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
+    if names:
         raise ConfigurationError(
             Fault(
                 "client_settings.kind=table",
                 "be the only one that chooses clients' rates, batches and epochs",
-                ", ".join(told),
+                ", ".join(names),
             )
         )
 
 
 def _check_clients(federation: Federation) -> None:
-    """Refuse clients that a table says nothing of."""
+    """Check that the clients have a classification task with at least two classes.
+
+    Raises:
+        ConfigurationError: If they do not.
+    """
     if federation.task is not None or federation.targets is not None:
-        what = "clients that play" if federation.task is not None else "a quantity to predict"
+        task = "clients that play" if federation.task is not None else "a quantity to predict"
         raise ConfigurationError(
-            Fault("client_settings.kind=table", "be used where there are classes", f"a federation with {what}")
+            Fault("client_settings.kind=table", "be used where there are classes", f"a federation with {task}")
         )
     if federation.num_classes < 2:
         raise ConfigurationError(
@@ -202,21 +208,21 @@ def _check_clients(federation: Federation) -> None:
 
 
 def folder_of_metric(metric: str, num_classes: int) -> str:
-    """Return where a user's own metric lies, once it has answered for a client with a row of each class.
+    """Return the folder of a user's own metric, after checking it on a client with one row of each class.
 
     Raises:
-        UserError: If it can't be imported, or gives no number.
+        UserError: If it can't be imported, or does not return a finite number.
     """
-    found = imported(metric)
-    must = "be a function of (class counts, rows) that gives a number"
+    function = imported(metric)
+    requirement = "be a function of (class counts, rows) that gives a number"
     try:
-        answer = float(found(np.ones(num_classes, np.int64), num_classes))
+        value = float(function(np.ones(num_classes, np.int64), num_classes))
     except Exception as error:  # user code may raise anything
         raise ConfigurationError(
-            Fault("client_settings.metric", must, f"{metric}, with {type(error).__name__}: {first_line(error)}")
+            Fault("client_settings.metric", requirement, f"{metric}, with {type(error).__name__}: {first_line(error)}")
         ) from error
-    if not math.isfinite(answer):
-        raise ConfigurationError(Fault("client_settings.metric", must, f"{metric}, with {answer}"))
+    if not math.isfinite(value):
+        raise ConfigurationError(Fault("client_settings.metric", requirement, f"{metric}, with {value}"))
     module = metric.partition(":")[0]
     file = getattr(sys.modules[module], "__file__", None)
     return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

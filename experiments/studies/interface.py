@@ -1,13 +1,10 @@
-"""The Python interface, and its views in notebooks.
-
-The Python interface: a federation from whatever holds rows, and the steps of the road upon it.
+"""The Python interface: federations from files or in-memory data, studies, trainings, and notebook views.
 
 Settings are those of the configuration (docs/configuration.md), by section: `training={"num_rounds": 10}`.
 
-What a notebook shows of a federation, a training and a study: small tables and pictures, and how far a study is.
-
-Progress is text that is replaced in place by IPython's `display`, at most four times a second; outside a notebook
-nothing is shown. IPython is no dependency: where it was not imported, there is no notebook.
+In a notebook, federations, trainings and studies are shown as small tables and pictures. Progress is a line of text
+that IPython's `display` updates in place, at most four times a second; outside a notebook nothing is shown. IPython is
+not a dependency: if it has not been imported, there is no notebook.
 """
 
 from __future__ import annotations
@@ -62,17 +59,17 @@ SECONDS_BETWEEN = 0.25
 
 
 def federation_view(title: str, clients: pd.DataFrame) -> Markup:
-    """Return clients × classes as a strip of shades, with the rows of each client.
+    """Return a table of clients × classes as shaded cells, with the number of rows of each client.
 
     Args:
-        title: What the federation is.
-        clients: A row a client, by its number: `name`, `rows`, then a column a class.
+        title: A description of the federation.
+        clients: One row per client, indexed by its number: `name`, `rows`, then one column per class.
     """
     classes = clients.columns[2:][:MOST_CLASSES]
     rows = []
     for client, name, size, *counts in clients.head(MOST_CLIENTS).itertuples(name=None):
-        told = zip(classes, counts, strict=False)
-        cells = [shaded(count / max(size, 1), f"{label}: {count} of {size}") for label, count in told]
+        labelled_counts = zip(classes, counts, strict=False)
+        cells = [shaded(count / max(size, 1), f"{label}: {count} of {size}") for label, count in labelled_counts]
         rows.append((client, name or "", size, *cells))
     left_out = len(clients) - MOST_CLIENTS
     more = paragraph(f"… and {left_out} more clients") if left_out > 0 else ""
@@ -80,17 +77,17 @@ def federation_view(title: str, clients: pd.DataFrame) -> Markup:
 
 
 def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Markup:
-    """Return the verdict, how sure it is, and the best trials with their curves."""
+    """Return the verdict with its interval, and the best trials with their learning curves."""
     parts: list[str] = []
     if confirmation is not None:
         parts += [paragraph(confirmation.sentence, strong=True), _confirmation_view(confirmation)]
     searched = trials[trials["phase"].isin(["baseline", "search"])].sort_values("fitness", ascending=False)
     shown = searched.head(MOST_TRIALS).to_dict("records")
-    known = [value for one in shown for value in scores(one) if isfinite(value)]
-    span = (min(known), max(known)) if known else None
+    finite_scores = [value for trial in shown for value in scores(trial) if isfinite(value)]
+    span = (min(finite_scores), max(finite_scores)) if finite_scores else None
     rows = [
-        (one["trial"], one["phase"], one["strategy"], f"{one['fitness']:.4f}", curve(scores(one), span))
-        for one in shown
+        (trial["trial"], trial["phase"], trial["strategy"], f"{trial['fitness']:.4f}", curve(scores(trial), span))
+        for trial in shown
     ]
     parts.append(table(("trial", "phase", "strategy", "fitness", "rounds, on one scale"), rows))
     if len(searched) > len(shown):
@@ -99,7 +96,7 @@ def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Marku
 
 
 def training_view(summary: Mapping[str, Any], scored: Sequence[float]) -> Markup:
-    """Return a training's strategy, its fitness and its curve."""
+    """Return a training's strategy, fitness and learning curve."""
     outcome = f"{summary['fitness']:.4f}" if summary["status"] == "completed" else f"failed: {summary['error']}"
     parameters = ", ".join(f"{name}={value}" for name, value in summary["parameters"].items())
     row = (summary["strategy"], parameters, outcome, curve(scored))
@@ -107,14 +104,14 @@ def training_view(summary: Mapping[str, Any], scored: Sequence[float]) -> Markup
 
 
 def scores(trial: Mapping[Any, Any]) -> Sequence[float]:
-    """Return the score of a logged trial after each round: its metric where it has one, else accuracy."""
+    """Return the score of a logged trial after each round: its metric if it has one, else accuracy."""
     measured = trial.get("round_metric")
     return tuple(trial["round_accuracy"] if measured is None else measured)
 
 
 @contextmanager
 def notebook_progress() -> Iterator[Display]:
-    """Give callbacks that tell a notebook how far a study is; silent ones elsewhere."""
+    """Yield callbacks that show a study's progress in a notebook; silent ones elsewhere."""
     if not in_notebook():
         yield SILENT
         return
@@ -126,7 +123,7 @@ def notebook_progress() -> Iterator[Display]:
 
 
 def in_notebook() -> bool:
-    """Whether code runs in a kernel that shows HTML."""
+    """Whether the code runs in a kernel that displays HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")
 
@@ -140,7 +137,7 @@ class _ProgressLine:
         self._line = display(Markup(""), display_id=True)  # type: ignore[no-untyped-call]
 
     def display(self) -> Display:
-        return Display(stage=self._begin, trials=StudyEvents(self._finish, self._go_on))
+        return Display(stage=self._begin, trials=StudyEvents(self._finish, self._report_rounds))
 
     def show(self, text: str, at_once: bool = False) -> None:
         from IPython.display import HTML
@@ -155,25 +152,25 @@ class _ProgressLine:
 
     def _finish(self, trial: Trial, known: bool) -> None:
         self._finished += 1
-        self._tell()
+        self._show_progress()
 
-    def _go_on(self, rounds: Mapping[str, int]) -> None:
+    def _report_rounds(self, rounds: Mapping[str, int]) -> None:
         self._rounds = sum(rounds.values())
-        self._tell()
+        self._show_progress()
 
-    def _tell(self) -> None:
+    def _show_progress(self) -> None:
         self.show(f"{self._stage}: {self._finished} trials finished, {self._rounds} rounds of those that run")
 
 
 def _confirmation_view(confirmation: Confirmation) -> Markup:
     measure, rows = confirmation.measure, []
     for role, views in confirmation.versus.items():
-        found = views[confirmation.view]
-        told, picture = measure.number(found.mean), Markup("")
-        if found.low is not None and found.high is not None:
-            told += f" [{measure.number(found.low)}, {measure.number(found.high)}]"
-            picture = interval(found.low, found.mean, found.high, told)
-        rows.append((f"{confirmation.contestants[0].name} − {role}", told, picture))
+        difference = views[confirmation.view]
+        text, picture = measure.number(difference.mean), Markup("")
+        if difference.low is not None and difference.high is not None:
+            text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
+            picture = interval(difference.low, difference.mean, difference.high, text)
+        rows.append((f"{confirmation.contestants[0].name} − {role}", text, picture))
     return table(("on fresh seeds", measure.unit, ""), rows)
 
 
@@ -186,19 +183,19 @@ KIND_OF_ROWS = {2: "table", 4: "image"}
 
 
 class Federation:
-    """Clients that hold rows, and the model that they would train.
+    """Clients with their data, and the model that they train.
 
     Args:
-        data: A name (`"digits"`, a path, `"hf:owner/name"`); or a `pandas.DataFrame` or a `datasets.Dataset`, one row a
-            sample, whose column `label` is predicted; or for each client its features and labels, which are taken as
-            they are.
-        model: Of the section `model`: `{"kind": "mlp", "hidden": [64]}`.
-        settings: Of the section `federation`: `num_clients=20`, `partition={"kind": "dirichlet", "alpha": 0.1}`,
+        data: A name (`"digits"`, a path, `"hf:owner/name"`); or a `pandas.DataFrame` or a `datasets.Dataset`, one row
+            per sample, whose column `label` is predicted; or features and labels of each client, which are used
+            unchanged.
+        model: The section `model`: `{"kind": "mlp", "hidden": [64]}`.
+        settings: The section `federation`: `num_clients=20`, `partition={"kind": "dirichlet", "alpha": 0.1}`,
             `label="outcome"`, `client_column="hospital"`, …
 
     Raises:
         ConfigurationError: If a setting is wrong.
-        DataError: If the data can't be read, or can't be dealt as asked.
+        DataError: If the data can't be read, or can't be partitioned as configured.
     """
 
     def __init__(
@@ -209,7 +206,7 @@ class Federation:
         **settings: Any,
     ) -> None:
         prepare_environment(verbose=False)
-        _look_for_modules_here()
+        _add_working_directory_to_path()
         dataset = None
         if isinstance(data, str | os.PathLike):
             settings["dataset"] = os.fspath(data)
@@ -217,12 +214,12 @@ class Federation:
             settings["dataset"] = GIVEN
             if _holds_quantity(data, settings.get("label")):
                 settings.setdefault("task", "regression")
-            if not isinstance(data, pd.DataFrame) and not _is_of_datasets(data):
+            if not isinstance(data, pd.DataFrame) and not _is_hugging_face(data):
                 settings.setdefault("partition", {"kind": "natural"})
         self._sections = {"federation": settings, "model": dict(model or {})}
         config = self._config()
         if not isinstance(data, str | os.PathLike):
-            dataset = _of_data(data, config.federation)
+            dataset = _dataset_from(data, config.federation)
         self._built = build_federation(config.federation, config.model, dataset=dataset)
 
     def _repr_html_(self) -> str:
@@ -230,12 +227,12 @@ class Federation:
 
     def __repr__(self) -> str:
         built = self._built
-        what = f"predicts {built.target_name}" if built.target_name else f"{built.num_classes} classes"
-        return f"<Federation {built.name}: {len(built.labels)} rows, {what}>"
+        content = f"predicts {built.target_name}" if built.target_name else f"{built.num_classes} classes"
+        return f"<Federation {built.name}: {len(built.labels)} rows, {content}>"
 
     @property
     def num_clients(self) -> int:
-        """Number of clients, those included that join after the training."""
+        """Number of clients, including those that join after the training."""
         return self._built.num_clients
 
     @property
@@ -245,7 +242,7 @@ class Federation:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row a client, by its number: its name where it has one, its rows, and how many are of each class."""
+        """One row per client, indexed by its number: name if any, number of rows, and rows of each class."""
         built = self._built
         names = [str(name) for name in built.facts.get("client_names", ())]
         named = [names[client] if client < len(names) else None for client in range(built.num_clients)]
@@ -258,7 +255,7 @@ class Federation:
         return pd.concat([clients, pd.DataFrame(counts, columns=list(classes), index=clients.index)], axis="columns")
 
     def describe(self, **sections: Any) -> Description:
-        """Return what the federation is and how its clients differ, as who holds all rows sees it.
+        """Return a description of the federation and its heterogeneity, computed on all rows centrally.
 
         Args:
             sections: `detection`, `seed`.
@@ -267,7 +264,7 @@ class Federation:
         return describe_federation(self._built, config.detection, config.seed, config.training.test_fraction)
 
     def detect(self, **sections: Any) -> HeterogeneityReport:
-        """Ask the clients how they differ: label skew, feature skew, outliers.
+        """Detect how the clients differ: label skew, feature skew, outliers.
 
         Args:
             sections: `detection`, `training`, `engine`, `seed`.
@@ -295,8 +292,8 @@ class Federation:
 
     def _folder(self, config: StudyConfig) -> Path:
         folder = default_folder(config)
-        given = config.federation.dataset == GIVEN
-        return folder.with_name(f"{folder.name}-{data_digest(self._built)[:8]}") if given else folder
+        is_in_memory = config.federation.dataset == GIVEN
+        return folder.with_name(f"{folder.name}-{data_digest(self._built)[:8]}") if is_in_memory else folder
 
 
 @dataclass(frozen=True)
@@ -304,10 +301,10 @@ class Study:
     """A finished study.
 
     Attributes:
-        folder: Where its log and its result are.
-        report: Of the detectors; None if they were not asked.
-        confirmation: How the best compares with FedAvg on fresh seeds, with its interval; None if not asked for.
-        document: All of it, as in `result.json`.
+        folder: Contains its log and its result.
+        report: The heterogeneity report; None without detection.
+        confirmation: The comparison of the best with FedAvg on fresh seeds, with its interval; None if not requested.
+        document: The whole result, as in `result.json`.
     """
 
     folder: Path
@@ -317,20 +314,21 @@ class Study:
 
     @property
     def best(self) -> Mapping[str, Any] | None:
-        """The full training of largest fitness: its `strategy`, `parameters`, `fitness`, …; None if all failed."""
+        """The full training with the largest fitness: `strategy`, `parameters`, …; None if all failed."""
         best: Mapping[str, Any] | None = self.document["best"]
         return best
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """The log, one row a trial (docs/log.md)."""
+        """The log, one row per trial (docs/log.md)."""
         return _log(self.folder, self.document["config"]["search"]["strategies"] or ())
 
     @property
     def curves(self) -> pd.DataFrame:
-        """The score after each round, a column a trial, by its number; NaN beyond the rounds of shorter ones."""
+        """The score after each round, one column per trial number; NaN beyond the end of shorter trials."""
         columns = {
-            one["trial"]: pd.Series(np.asarray(scores(one), dtype=np.float64)) for one in self.trials.to_dict("records")
+            trial["trial"]: pd.Series(np.asarray(scores(trial), dtype=np.float64))
+            for trial in self.trials.to_dict("records")
         }
         curves = pd.DataFrame(columns)
         curves.index = pd.RangeIndex(1, len(curves) + 1, name="round")
@@ -338,12 +336,15 @@ class Study:
 
     @property
     def seeds(self) -> pd.DataFrame:
-        """The confirmation, a row a fresh seed and a column a contestant; empty without one."""
+        """The confirmation, one row per fresh seed and one column per candidate; empty without one."""
         if self.confirmation is None:
             return pd.DataFrame()
-        found = self.confirmation
-        columns = {f"{one.role}: {one.name}": pd.Series(one.scores(found.view)) for one in found.contestants}
-        return pd.DataFrame(columns).set_axis(pd.Index(found.seeds, name="seed"))
+        confirmation = self.confirmation
+        columns = {
+            f"{candidate.role}: {candidate.name}": pd.Series(candidate.scores(confirmation.view))
+            for candidate in confirmation.contestants
+        }
+        return pd.DataFrame(columns).set_axis(pd.Index(confirmation.seeds, name="seed"))
 
     def _repr_html_(self) -> str:
         return study_view(self.confirmation, self.trials)
@@ -351,14 +352,14 @@ class Study:
 
 @dataclass(frozen=True)
 class TrainedStrategy:
-    """A strategy, trained once.
+    """A strategy that was trained once.
 
     Attributes:
-        folder: Where its log is.
+        folder: Contains its log.
         trial: `strategy`, `parameters`, `status`, `error`, `fitness`, …
-        rounds: Per round `accuracy` (not of a quantity) and `loss` on test rows, weighted over clients, and
-            `train_loss`; `metric` if another is configured; `global_accuracy` and `global_metric` where clients use
-            models of their own, `new_client_accuracy` and `new_client_metric` where some never train.
+        rounds: Per round `accuracy` (not for regression) and `loss` on test rows, weighted over clients, and
+            `train_loss`; `metric` if another is configured; `global_accuracy` and `global_metric` for personalised
+            models, `new_client_accuracy` and `new_client_metric` if some clients never train.
     """
 
     folder: Path
@@ -373,16 +374,16 @@ class TrainedStrategy:
 def study(
     federation: Federation, *, detection_first: bool = True, out: str | Path | None = None, **sections: Any
 ) -> Study:
-    """Detect, search and confirm: `fedscout run`. The same call goes on where it was interrupted.
+    """Detect, search and confirm, as `fedscout run`; the same call resumes an interrupted study.
 
     Args:
         federation: The clients.
-        detection_first: Whether the detectors are asked.
+        detection_first: Whether to run the detectors.
         out: Folder of the study; None chooses one below `runs` by the configuration and the data.
         sections: `training`, `selection`, `detection`, `search`, `recommender`, `engine`, `seed`.
 
     Raises:
-        UserError: If something that was asked for can't be done.
+        UserError: If the request can't be fulfilled.
     """
     from fedscout.experiments.studies.workflow import run_workflow
 
@@ -404,7 +405,7 @@ def study(
 def train(
     federation: Federation, strategy: str | Section = "fedavg", *, out: str | Path | None = None, **sections: Any
 ) -> TrainedStrategy:
-    """Train one strategy and log it as a trial: `fedscout train`.
+    """Train one strategy and log it as a trial, as `fedscout train`.
 
     Args:
         federation: The clients.
@@ -413,7 +414,7 @@ def train(
         sections: `training`, `selection`, `engine`, `seed`.
 
     Raises:
-        UserError: If something that was asked for can't be done.
+        UserError: If the request can't be fulfilled.
     """
     from fedscout.experiments.studies.workflow import run_training
 
@@ -433,8 +434,8 @@ def train(
     return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds, index=numbers))
 
 
-def _look_for_modules_here() -> None:
-    """A user's own strategies and models are looked for in the working directory, last."""
+def _add_working_directory_to_path() -> None:
+    """Append the working directory to the import path, to find a user's own strategies and models."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
@@ -449,31 +450,31 @@ def _log(folder: Path, named_strategies: Collection[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).sort_values("trial", ignore_index=True)
 
 
-def _is_of_datasets(data: Any) -> bool:
-    """Whether data are of Hugging Face's library, which is not imported to find out."""
+def _is_hugging_face(data: Any) -> bool:
+    """Whether the data are of Hugging Face's library, checked without importing it."""
     return type(data).__module__.partition(".")[0] == "datasets"
 
 
 def _holds_quantity(data: Any, label: Any) -> bool:
-    """Whether a DataFrame's label is a quantity."""
+    """Whether the label column of a DataFrame is numeric, a regression target."""
     if not isinstance(data, pd.DataFrame) or list(data.columns).count(label) != 1 or not len(data):
         return False
     return is_quantity(read_frame(data[[label]])[str(label)], are_all=True)
 
 
-def _of_data(data: Any, request: DatasetRequest) -> Dataset:
-    """Return what was handed over as a data set.
+def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
+    """Return in-memory data as a data set.
 
     Raises:
-        DataError: If it is none.
+        DataError: If they can't be converted.
     """
     if isinstance(data, pd.DataFrame):
-        return _of_frame(data, request)
-    return _of_datasets(data, request) if _is_of_datasets(data) else _of_clients(data, request)
+        return _from_frame(data, request)
+    return _from_hugging_face(data, request) if _is_hugging_face(data) else _from_arrays(data, request)
 
 
-def _of_datasets(data: Any, request: DatasetRequest) -> Dataset:
-    """Return a part of a data set of Hugging Face's library: pictures, or the table that it would be in a file."""
+def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
+    """Return a split of a Hugging Face data set: images, or a table as if it were read from a file."""
     import datasets
 
     from fedscout.experiments.data.loaders.hugging_face import cells_of_rows, dataset_of_rows, has_pictures
@@ -486,17 +487,17 @@ def _of_datasets(data: Any, request: DatasetRequest) -> Dataset:
     return dataset_from_own_table(GIVEN, table, request, request.label, source="a Dataset")
 
 
-def _of_frame(frame: pd.DataFrame, request: DatasetRequest) -> Dataset:
-    """Return a table as the data set that it would be in a file."""
+def _from_frame(frame: pd.DataFrame, request: DatasetRequest) -> Dataset:
+    """Return a DataFrame as the data set that the same table in a file would be."""
     table = read_frame(frame, request.dropped)
     return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
 
 
-def _of_clients(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:
-    """Return clients' arrays as one data set, whose natural clients they are.
+def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:
+    """Return the clients' arrays as one data set with natural clients.
 
     Raises:
-        DataError: If the arrays do not fit each other, or hold anything but finite numbers and labels.
+        DataError: If the arrays do not match each other, or hold anything but finite numbers and labels.
     """
     faults = []
     arrays = [(np.asarray(features), np.asarray(labels)) for features, labels in clients]
@@ -521,12 +522,12 @@ def _of_clients(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dat
             faults.append(Fault(f"the features of client {client}", "be finite numbers"))
     if faults:
         raise DataError(faults)
-    said, target = np.concatenate([labels for _, labels in arrays]), None
+    all_labels, target = np.concatenate([labels for _, labels in arrays]), None
     if request.predicts_quantity:
-        target = quantity_target(GIVEN, "label", np.asarray(said, dtype=np.float64))
+        target = quantity_target(GIVEN, "label", np.asarray(all_labels, dtype=np.float64))
         labels, class_names = target.labels, target.class_names
     else:
-        classes, labels = np.unique(said, return_inverse=True)
+        classes, labels = np.unique(all_labels, return_inverse=True)
         class_names = tuple(map(str, classes.tolist()))
     features = np.concatenate([features for features, _ in arrays]).astype(np.float32)
     width = len(str(len(arrays)))

@@ -1,23 +1,20 @@
-"""Recommendations of a study, and the one-shot study that trains one.
+"""Recommendation of a strategy without a trial, and its storage in one-shot studies.
 
-The answer that a one-shot study trains: asked for once, kept in its folder, and read back when the study goes on.
-
-OUT/one_shot.json    the recommendation: by whom, why, and what of the space it names
-
-A model that is asked again may answer otherwise, and whether one can be asked at all depends on the environment. So the
-answer is part of the study from when it was given, whoever gave it. What is read back must be a configuration of the
-space, like any answer.
-
-Who recommends a strategy without a trial, and on what.
+The source of a recommendation:
 
 | source | with a key | without |
 | --- | --- | --- |
-| auto | the language model; the rules, if no answer of it can be read | the rules |
+| auto | the language model; the rules, if none of its answers can be parsed | the rules |
 | rules | the rules | the rules |
 | llm | the language model | an error |
 
-A record that is replayed takes the place of a key. Rules rest on a diagnosis alone, so where they answer in a language
-model's place what a person wrote is not used; the recommendation says so.
+A replayed record replaces a key. Rules use only a diagnosis, so when they replace a language model, the user's
+description is not used; the recommendation says so.
+
+A one-shot study trains a recommendation that is requested once, stored in its folder as OUT/one_shot.json (source,
+reasons, and the configuration of the space), and read back when the study resumes. It is stored because a language
+model may answer differently the next time, and because whether one is available depends on the environment. A stored
+answer must be a configuration of the space, like any answer.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ from fedscout.search.recommenders.rules import alternatives, recommend_by_rules
 
 @dataclass(frozen=True)
 class RecommendationRequest:
-    """Who is to recommend, and on what: a person's words, the file of a report, or else the federation itself."""
+    """The source of a recommendation, and its input: a text, a report's file, or else the federation itself."""
 
     source: SourceChoice = "auto"
     text: str | None = None
@@ -62,14 +59,14 @@ class RecommendationRequest:
 
 @dataclass(frozen=True)
 class Recommended:
-    """A recommendation, what it was made for, and what the detectors said if they were asked."""
+    """A recommendation, its context, and the heterogeneity report if the detectors ran."""
 
     recommendation: Recommendation
     situation: RecommendationContext
     report: HeterogeneityReport | None
 
     def document(self, config: StudyConfig) -> dict[str, Any]:
-        """Return everything as JSON-able values."""
+        """Return everything as JSON-serialisable values."""
         cohort = self.situation.cohort
         return {
             **self.recommendation.document(),
@@ -81,13 +78,13 @@ class Recommended:
 
 
 def asks_model(config: StudyConfig, source: SourceChoice) -> bool:
-    """Return whether a language model is to be asked."""
+    """Return whether a language model will be queried."""
     available = config.recommender.replay is not None or has_key(config.recommender)
     return source == "llm" or (source == "auto" and available)
 
 
 def check_wanted(config: StudyConfig, wanted: RecommendationRequest) -> None:
-    """Refuse what can't be done, before anything is built.
+    """Check a request before anything is built.
 
     Raises:
         UserError: With every fault that was found.
@@ -113,30 +110,32 @@ def choose(
     diagnosis: Callable[[], Diagnosis],
     folder: Path | None,
 ) -> tuple[Recommendation, RecommendationContext]:
-    """Return the recommendation, and what it was made for: what was asked, with a diagnosis where one is needed.
+    """Return the recommendation and its context: the given one, with a diagnosis if it is needed.
 
-    Exchanges with a language model are kept in the folder, if there is one.
+    Exchanges with a language model are stored in the folder, if one is given.
     """
-    instead = None
+    fallback_reason = None
     if asks_model(config, wanted.source):
-        enough = wanted.text is not None and wanted.report is None
-        situation = asked if enough else replace(asked, diagnosis=diagnosis())
+        text_suffices = wanted.text is not None and wanted.report is None
+        context = asked if text_suffices else replace(asked, diagnosis=diagnosis())
         try:
             with language_model(config, folder) as model:
-                return recommend_by_llm(situation, model), situation
+                return recommend_by_llm(context, model), context
         except UnreachableModelError as error:
             if wanted.source == "llm":
                 raise
-            instead = f"The rules answer in the language model's place: {error}."
+            fallback_reason = f"The rules answer in the language model's place: {error}."
     elif wanted.source == "auto":
         variable = config.recommender.api_key_variable
-        instead = f"The rules answer, as {variable} holds no key of a language model."
+        fallback_reason = f"The rules answer, as {variable} holds no key of a language model."
     if wanted.text is not None:
-        instead = f"{instead or RULES_WERE_ASKED} They use none of the description, but the diagnosis alone."
-    situation = replace(asked, diagnosis=diagnosis())
-    found = recommend_by_rules(situation)
-    notes = () if instead is None else (instead,)
-    return replace(found, notes=(*notes, *found.notes), instead_of_model=instead), situation
+        fallback_reason = (
+            f"{fallback_reason or RULES_WERE_ASKED} They use none of the description, but the diagnosis alone."
+        )
+    context = replace(asked, diagnosis=diagnosis())
+    recommendation = recommend_by_rules(context)
+    notes = () if fallback_reason is None else (fallback_reason,)
+    return replace(recommendation, notes=(*notes, *recommendation.notes), instead_of_model=fallback_reason), context
 
 
 NAME = "one_shot.json"
@@ -145,16 +144,16 @@ logger = logging.getLogger("fedscout")
 
 
 class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
-    """A recommendation as its file holds it.
+    """A stored recommendation.
 
     Attributes:
-        answer: The configuration, as an answer names it.
-        source: Who gave it.
-        grounds: Why.
-        notes: What else is worth knowing.
-        instead_of_model: Why the rules answered, where a model might have.
-        diagnosis: What it rests on; None if that were a person's words alone.
-        language_model: What a model was asked; None if none was.
+        answer: The configuration, in the form of a language model's answer.
+        source: The recommender that gave it.
+        grounds: The reasons.
+        notes: Further notes.
+        instead_of_model: Why the rules answered in place of a language model.
+        diagnosis: The diagnosis it is based on; None if it is based on the user's description alone.
+        language_model: The use of a language model; None if none was queried.
     """
 
     answer: dict[str, Any]
@@ -166,12 +165,12 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
     language_model: ModelUse | None
 
     def recommendation(self, situation: RecommendationContext) -> Recommendation:
-        """Return it as it was given.
+        """Return the stored recommendation.
 
         Raises:
-            AnswerError: If it is none of the situation's space.
+            AnswerError: If it is not in the context's space.
         """
-        found = Recommendation(
+        recommendation = Recommendation(
             spec=to_spec(self.answer, situation.space),
             source=self.source,
             grounds=self.grounds,
@@ -181,25 +180,25 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
             instead_of_model=self.instead_of_model,
         )
         if self.source == "llm" or self.diagnosis is None:
-            return found
-        return found.with_alternatives(alternatives(situation.diagnosed(self.diagnosis), found.spec))
+            return recommendation
+        return recommendation.with_alternatives(alternatives(situation.diagnosed(self.diagnosis), recommendation.spec))
 
 
 def wanted_of(config: StudyConfig) -> RecommendationRequest:
-    """Return who is to answer, and on what."""
+    """Return the request that the configuration specifies."""
     return RecommendationRequest(config.recommender.source, config.recommender.text)
 
 
 def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> None:
-    """Refuse a one-shot study that can't be answered, and words that nobody reads, before anything is built.
+    """Check that a one-shot study can get a recommendation, and that a text is used, before any work.
 
     Args:
-        config: Of the study.
+        config: The study's configuration.
         detection: Whether the clients' data are diagnosed.
-        has_answer: Whether there is an answer of an earlier run.
+        has_answer: Whether there is a recommendation of an earlier run.
 
     Raises:
-        UserError: With what would help.
+        UserError: With a hint on how to fix it.
     """
     if config.search.kind != ONE_SHOT:
         if config.recommender.text is not None:
@@ -226,27 +225,27 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
 def one_shot_answer(
     config: StudyConfig, folder: RunFolder, asked: RecommendationContext, diagnosis: Callable[[], Diagnosis]
 ) -> Recommendation:
-    """Return the recommendation: that of an earlier run, or else a new one, which is kept.
+    """Return the recommendation of an earlier run, or else a new one, which is stored.
 
     Args:
-        config: Of the study.
-        folder: Where it is kept, and exchanges with a model.
-        asked: The federation, and a person's words if there are any.
-        diagnosis: Asks the detectors, where the answer needs them.
+        config: The study's configuration.
+        folder: Stores the recommendation, and exchanges with a language model.
+        asked: The federation, and the user's description if there is one.
+        diagnosis: Runs the detectors, if the recommendation needs them.
 
     Raises:
-        RecommenderError: If a model that must answer does not.
+        RecommenderError: If a required language model does not answer.
     """
     stored = folder.read_json(NAME)
-    if stored is not None and (kept := _kept(stored, asked)) is not None:
-        return kept
+    if stored is not None and (earlier := _stored_recommendation(stored, asked)) is not None:
+        return earlier
     folder.check_writable()
-    found, _ = choose(config, wanted_of(config), asked, diagnosis, folder.path)
-    folder.write_json(NAME, {**found.document(), "answer": strategy_document(found.spec)})
-    return found
+    recommendation, _ = choose(config, wanted_of(config), asked, diagnosis, folder.path)
+    folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
+    return recommendation
 
 
-def _kept(stored: Mapping[str, Any], asked: RecommendationContext) -> Recommendation | None:
+def _stored_recommendation(stored: Mapping[str, Any], asked: RecommendationContext) -> Recommendation | None:
     try:
         return KeptAnswer.model_validate(stored).recommendation(asked)
     except (ValidationError, AnswerError):

@@ -1,39 +1,23 @@
-"""The folder of a study: lock, configuration, versions, stored results.
+"""The folder of a study: lock, stored configuration, versions, warm start and result.
 
-The folder of one study: who may use it, and which configuration it belongs to.
+    OUT/config.json          configuration and its hash, versions, digests of data and user code; written first
+    OUT/report.json          the heterogeneity report
+    OUT/llm.jsonl            requests to a language model and its replies
+    OUT/one_shot.json        the recommendation of a one-shot study and its source
+    OUT/recommendation.json  the output of `fedscout recommend`
+    OUT/warm_start.json      the warm start; computed once and reused when the study resumes
+    OUT/trials/              the Parquet log
+    OUT/checkpoints/         of running trials
+    OUT/quarantine/          unreadable files of the log
+    OUT/result.json          the result of the study; written last
+    OUT/report.html          a page generated from the other files
 
-OUT/config.json     configuration and its hash; written first
-OUT/report.json     the heterogeneity report
-OUT/llm.jsonl       what a language model was asked and answered
-OUT/one_shot.json   what a one-shot study was recommended, and by whom
-OUT/recommendation.json  of `fedscout recommend`
-OUT/trials/         the Parquet log
-OUT/checkpoints/    of trials that are running
-OUT/quarantine/     files of the log that could not be read
-OUT/result.json     what the study found; written last
-OUT/report.html     the page of it, made from the others
+Everything in `result.json` except `timings` depends on the configuration alone, not on the number of hosts, the grid or
+interruptions. The warm start is stored because the earlier studies may change or disappear before the study resumes.
+Digests of the user's own code and data detect changes to what the configuration only names.
 
-The user's own code on which a study rests, so that a folder can tell when it has changed.
-
-The rows are told by `data_digest`; this is the rest of what a study rests on and its configuration only names.
-
-The versions that a result rests on.
-
-The warm start of a study: worked out once, kept in its folder, and the same when the study goes on.
-
-The earlier studies may change or go away in between; what they said when the study began is part of it.
-
-The result of a study as one JSON document.
-
-Everything in it but `timings` is the same for the same configuration, whatever the number of hosts, the grid, or how
-often the study was interrupted.
-
-Reading a report that a study or a detection has written, from a file that anybody may have changed.
-
-What a study's folder says of itself, read by all who read it: its configuration, and its result.
-
-Whoever may write to the folder can have edited it, or a copy may be half there; so both are held to a schema here, and
-what does not fit is told in one line.
+Anyone with write access may edit these files or leave a partial copy, so configurations, results and reports are
+validated when read, and a mismatch is reported in one line.
 """
 
 from __future__ import annotations
@@ -87,29 +71,29 @@ Code = Mapping[str, Mapping[str, str]]
 
 
 def federation_code(config: StudyConfig) -> Code:
-    """Return the code of the model and of the embedding: every trial and the report rest on it."""
-    named = {"model.kind": config.model.kind, "federation.embedding": config.federation.embedding}
-    return _found({f"{key}={path}": path for key, path in named.items() if is_import_path(path)})
+    """Return the digests of the user's model and embedding code, on which the report and all trials depend."""
+    configured = {"model.kind": config.model.kind, "federation.embedding": config.federation.embedding}
+    return _file_digests({f"{key}={path}": path for key, path in configured.items() if is_import_path(path)})
 
 
 def strategy_code(config: StudyConfig) -> Code:
-    """Return the code of the user's own strategies: their own trials rest on it."""
-    given = [*config.search.customs, config.strategy or {}]
-    paths = [custom["path"] for custom in given if isinstance(custom.get("path"), str)]
-    return _found({f"strategy {path}": path for path in paths})
+    """Return the digests of the user's own strategies, on which only their own trials depend."""
+    strategies = [*config.search.customs, config.strategy or {}]
+    paths = [custom["path"] for custom in strategies if isinstance(custom.get("path"), str)]
+    return _file_digests({f"strategy {path}": path for path in paths})
 
 
 def changed_files(before: Code, now: Code) -> dict[str, list[str]]:
-    """Return, of code that is known from before and now, the files that are not as they were."""
-    found = {}
+    """Return the files that differ, for each code in both `before` and `now`."""
+    changed = {}
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
         if files := sorted(file for file in {*old, *new} if old.get(file) != new.get(file)):
-            found[name] = files
-    return found
+            changed[name] = files
+    return changed
 
 
-def _found(paths: Mapping[str, str]) -> Code:
+def _file_digests(paths: Mapping[str, str]) -> Code:
     return {name: digests for name, path in paths.items() if (digests := code_digests(path))}
 
 
@@ -117,7 +101,7 @@ DISTRIBUTIONS = ("fedscout", "flwr", "ray", "torch", "numpy", "scipy")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result rests on."""
+    """Return the versions of Python and of the packages that affect a result."""
     return {"python": platform.python_version(), **{name: version(name) for name in DISTRIBUTIONS}}
 
 
@@ -131,7 +115,7 @@ logger = logging.getLogger("fedscout")
 
 
 class RunFolder:
-    """One study's folder, open and locked; or one that can only be read.
+    """The locked folder of a study, or one that is read-only.
 
     Attributes:
         path: The folder.
@@ -144,28 +128,28 @@ class RunFolder:
 
     @property
     def is_writable(self) -> bool:
-        """Whether anything can be added to it."""
+        """Whether files can be added to the folder."""
         return self._unwritable is None
 
     def check_writable(self) -> None:
-        """Refuse to go on in a folder that can only be read.
+        """Check that the folder is writable.
 
         Raises:
-            LogError: With the reason.
+            LogError: With the reason why it is not.
         """
         if self._unwritable is not None:
             raise self._unwritable
 
     @property
     def checkpoints(self) -> Path:
-        """Where running trials leave their checkpoints."""
+        """The folder of the running trials' checkpoints."""
         return self.path / "checkpoints"
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write one of the folder's JSON files, all at once.
+        """Write one of the folder's JSON files atomically.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full, or the folder was moved away.
+            EngineError: If writing fails, for example on a full disk, or if the folder was moved.
         """
         check_same_folder(self.path, self._identity)
         path = self.path / name
@@ -176,7 +160,7 @@ class RunFolder:
         return path
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the content of one of the folder's JSON files; None if it is missing, or damaged: then say so."""
+        """Return the content of one of the folder's JSON files; None if missing or, with a warning, unreadable."""
         path = self.path / name
         try:
             return read_json_object(path)
@@ -188,7 +172,7 @@ class RunFolder:
 
 
 def default_folder(config: StudyConfig) -> Path:
-    """Return the folder of a study that was given none, directly below `runs`: the same for the same configuration."""
+    """Return the default folder of a study, directly below `runs` and determined by the configuration."""
     name = re.sub(r"[^\w.-]+", "-", config.federation.dataset).strip("-.")[-LONGEST_NAME:] or "data"
     return Path("runs") / f"{name}-{config.digest()[:8]}"
 
@@ -197,19 +181,19 @@ def default_folder(config: StudyConfig) -> Path:
 def open_run_folder(
     path: Path, config: StudyConfig, data: str | None = None, reading_suffices: bool = False
 ) -> Iterator[RunFolder]:
-    """Open a new folder, or one that holds the same configuration's study, for this process alone.
+    """Open a new folder, or that of a study with the same configuration, locked by this process.
 
-    A block that ends with a mistake of the user's, before anything was found out, leaves nothing behind.
+    If the block raises a `UserError` and the folder is otherwise unused, nothing is left behind.
 
     Args:
-        path: The folder; made if missing.
-        config: Of the study.
-        data: Digest of the data; None where they are not read yet.
-        reading_suffices: Whether a study in a folder that can't be written is opened all the same.
+        path: The folder; created if missing.
+        config: The study's configuration.
+        data: Digest of the data; None if they have not been read yet.
+        reading_suffices: Whether to open the folder of an existing study even if it is read-only.
 
     Raises:
-        LogError: If the folder can't be written, is in use, or holds something else: another configuration's study,
-            one of other data, or no study.
+        LogError: If the folder is not writable, is in use, or holds anything else: a study of another configuration or
+            of other data, or no study.
     """
     path = path.absolute()
     with ExitStack() as stack:
@@ -238,13 +222,13 @@ def open_run_folder(
 
 
 def _refuse_foreign(path: Path, config: StudyConfig) -> None:
-    """Refuse a folder that holds something, but no study."""
+    """Refuse a non-empty folder that holds no study."""
     if not path.is_dir():
         return
     for name in FOLDERS:
         if (path / name).exists() and not (path / name).is_dir() and (path / "config.json").exists():
             raise LogError(Fault(path / name, "be a folder of the study, or not be there, and is a file"))
-    if stored_claim(path) is not None or _log_is_of(path, config):
+    if stored_claim(path) is not None or _log_matches(path, config):
         return
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
@@ -258,7 +242,7 @@ def _refuse_foreign(path: Path, config: StudyConfig) -> None:
 
 
 def stored_claim(path: Path) -> dict[str, Any] | None:
-    """Return what `config.json` says; None if it is not there or damaged."""
+    """Return the content of `config.json`; None if it is missing or damaged."""
     try:
         claim = read_json_object(path / "config.json")
     except (OSError, ValueError):
@@ -269,8 +253,8 @@ def stored_claim(path: Path) -> dict[str, Any] | None:
     return claim if is_claim else None
 
 
-def _log_is_of(path: Path, config: StudyConfig) -> bool:
-    """Whether a log is there, and all trials of it that can be read are of this configuration."""
+def _log_matches(path: Path, config: StudyConfig) -> bool:
+    """Whether there is a log whose readable trials all have this configuration."""
     from fedscout.engine.trials.log import read_columns
 
     rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
@@ -278,7 +262,7 @@ def _log_is_of(path: Path, config: StudyConfig) -> bool:
 
 
 def remove_if_unused(path: Path, claim: str) -> None:
-    """Remove from a folder what opening it left there, its claim and its lock, unless it holds more."""
+    """Remove the claim and the lock that opening created, unless the folder holds other files."""
     if {entry.name for entry in path.iterdir()} <= {LOCK, claim}:
         remove_file(path / claim)
         (path / LOCK).unlink(missing_ok=True)
@@ -296,7 +280,7 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         return
     if stored.get("config_hash") != config.digest():
         before, now = stored.get("config", {}), config.identity()
-        if not _rests_on_no_search(folder, differences(before, now)):
+        if not _differs_only_in_search_start(folder, differences(before, now)):
             changes = differences(before, now, type(config)().model_dump(mode="json"))
             raise LogError(
                 Fault(
@@ -315,8 +299,8 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         logger.warning("%s was begun with other versions: %s", folder.path, "; ".join(changes))
 
 
-def _rests_on_no_search(folder: RunFolder, changes: Sequence[str]) -> bool:
-    """Whether what differs is how a search begins, of which a folder without trials, such as a report's, holds none."""
+def _differs_only_in_search_start(folder: RunFolder, changes: Sequence[str]) -> bool:
+    """Whether only `search.informed` differs and the folder has no trials, such as that of a report."""
     return (
         bool(changes)
         and all(change.startswith("search.informed: ") for change in changes)
@@ -325,13 +309,13 @@ def _rests_on_no_search(folder: RunFolder, changes: Sequence[str]) -> bool:
 
 
 def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
-    """Bind the folder to the data and to the user's own code that its study rests on, as far as they are known.
+    """Store the digests of the data and of the user's code on which the study depends, as far as they are known.
 
     Raises:
-        LogError: If it is bound to others, which reports and trials of the folder rest on.
+        LogError: If the folder's reports and trials depend on other data or code.
     """
-    there = stored_claim(folder.path)
-    stored = there or {"config_hash": config.digest(), "config": config.identity(), "versions": versions()}
+    existing = stored_claim(folder.path)
+    stored = existing or {"config_hash": config.digest(), "config": config.identity(), "versions": versions()}
     if data is not None and stored.get("data_digest") not in (None, data):
         raise LogError(
             Fault(
@@ -359,40 +343,40 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     bound = {**stored, **({} if data is None else {"data_digest": data})}
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}
-    if bound != there and folder.is_writable:
+    if bound != existing and folder.is_writable:
         folder.write_json("config.json", bound)
 
 
 def has_changed_since(path: Path, config: StudyConfig, data: Callable[[], str | None]) -> bool:
-    """Whether the user's own code, or data, are not what a folder's study rests on; what is not known has not changed.
+    """Whether the user's code or data differ from those of the stored study; unknown ones count as unchanged.
 
     Args:
         path: The folder.
-        config: Of the study.
-        data: Returns the digest of one's own data as they are now; None if they can't be read.
+        config: The study's configuration.
+        data: Returns the current digest of the user's own data; None if they can't be read.
     """
     claim = stored_claim(path) or {}
     if changed_files(claim.get("code", {}), {**federation_code(config), **strategy_code(config)}):
         return True
-    known, name = claim.get("data_digest"), config.federation.dataset
-    is_file = is_own_data(name) and not name.startswith("hf:")  # what is published elsewhere nobody edits
-    return known is not None and is_file and data() not in (None, known)
+    stored_digest, dataset = claim.get("data_digest"), config.federation.dataset
+    is_file = is_own_data(dataset) and not dataset.startswith("hf:")  # what is published elsewhere nobody edits
+    return stored_digest is not None and is_file and data() not in (None, stored_digest)
 
 
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> list[str]:
-    """Return `key: old there, new here` for every value that differs; for one that is not said stands its default."""
-    found, defaults = [], defaults or {}
+    """Return `key: old there, new here` for each differing value; the default replaces a missing value."""
+    changes, defaults = [], defaults or {}
     for key in sorted({*old, *new}):
         left, right, default = old.get(key), new.get(key), defaults.get(key)
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            found += differences(left, right, default if isinstance(default, Mapping) else None, f"{prefix}{key}.")
+            changes += differences(left, right, default if isinstance(default, Mapping) else None, f"{prefix}{key}.")
         elif left != right:
             if default not in (left, right):  # where it is one of them, the other says something else by its absence
                 left, right = (default if side is None else side for side in (left, right))
-            found.append(f"{prefix}{key}: {left!r} there, {right!r} here")
-    return found
+            changes.append(f"{prefix}{key}: {left!r} there, {right!r} here")
+    return changes
 
 
 NAME = "warm_start.json"
@@ -408,10 +392,10 @@ Compare = Callable[[HeterogeneityReport, SearchSpace], WarmStart]
 
 
 def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, detection: bool) -> Compare | None:
-    """Read what a study starts from, before anything is done; None if nothing was asked for.
+    """Read the earlier studies of a warm start before any work; None if none is configured.
 
     Raises:
-        ConfigurationError: If a folder holds no study that can be used, or if there will be no report to compare.
+        ConfigurationError: If a folder holds no usable study, or if there will be no report to compare.
     """
     if not config.search.warm_start:
         return None
@@ -424,20 +408,20 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
                 "it compares reports: `fedscout run` measures",
             )
         )
-    kept = _kept(folder)
-    if kept is None:
-        return _comparing(config, folder, data_digest)
+    stored = _stored_warm_start(folder)
+    if stored is None:
+        return _comparer(config, folder, data_digest)
 
     def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
-        if kept.fits(space):
-            return kept
+        if stored.fits(space):
+            return stored
         logger.warning("%s proposes what this study can't choose, and is made again", folder.path / NAME)
-        return _comparing(config, folder, data_digest)(report, space)
+        return _comparer(config, folder, data_digest)(report, space)
 
     return compare
 
 
-def _kept(folder: RunFolder) -> WarmStart | None:
+def _stored_warm_start(folder: RunFolder) -> WarmStart | None:
     stored = folder.read_json(NAME)
     if stored is None:
         return None
@@ -448,51 +432,55 @@ def _kept(folder: RunFolder) -> WarmStart | None:
         return None
 
 
-def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
+def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
     studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
-    own = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
-    other = [study for study in studies if study not in own and _measures(study.config) != _measures(config.identity())]
+    same_federation = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
+    other_measure = [
+        study
+        for study in studies
+        if study not in same_federation and _fitness_settings(study.config) != _fitness_settings(config.identity())
+    ]
     same_data = {study.name for study in studies if study.is_of_data(config.identity())}
     unused = [
         SimilarStudy(study=study.name, distance=None, note=note)
-        for note, group in ((SAME_FEDERATION, own), (OTHER_MEASURE, other))
+        for note, group in ((SAME_FEDERATION, same_federation), (OTHER_MEASURE, other_measure))
         for study in group
     ]
 
     def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
-        found = warm_start(
-            [study for study in studies if study not in own and study not in other],
+        start = warm_start(
+            [study for study in studies if study not in same_federation and study not in other_measure],
             report.model_dump(mode="json"),
             config.training.model_dump(mode="json"),
             space,
             config.search.generation_size,
             (BASELINE,),
         )
-        if not found.proposals:
+        if not start.proposals:
             notes.append("no earlier study proposes anything: the search starts as without them")
         for note in notes:
             logger.warning("warm start: %s", note)
-        used = [each.model_copy(update={"same_data": each.study in same_data}) for each in found.studies]
-        found = found.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
-        folder.write_json(NAME, found.model_dump(mode="json"))
-        return found
+        used = [similar.model_copy(update={"same_data": similar.study in same_data}) for similar in start.studies]
+        start = start.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
+        folder.write_json(NAME, start.model_dump(mode="json"))
+        return start
 
     return compare
 
 
-def _measures(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a configuration says of what a fitness is; nothing of what is as by default."""
+def _fitness_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that define the fitness, without those at their defaults."""
     federation, search = config.get("federation", {}), config.get("search", {})
-    said = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
+    settings = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
     data = federation.get("dataset")
-    said["task"] = "regression" if data in QUANTITIES else federation.get("task")
-    said["task"] = "reinforcement" if data in ENVIRONMENTS else said["task"]
+    settings["task"] = "regression" if data in QUANTITIES else federation.get("task")
+    settings["task"] = "reinforcement" if data in ENVIRONMENTS else settings["task"]
     default = {"metric": ACCURACY, "objective": "accuracy", "task": "classification"}
-    return {key: value for key, value in said.items() if value is not None and value != default.get(key)}
+    return {key: value for key, value in settings.items() if value is not None and value != default.get(key)}
 
 
 def federation_facts(federation: Federation) -> dict[str, Any]:
-    """Return what was built, for the record."""
+    """Return the recorded facts of a built federation."""
     return {
         "name": federation.name,
         "num_clients": federation.num_clients,
@@ -512,7 +500,7 @@ def result_document(
     outcome: StudyOutcome,
     timings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the whole result; `found` is what clients hold, and what must be known of rows that belong together."""
+    """Return the result as a document; `found` is the realised heterogeneity and the notes on dependent rows."""
 
     def shown(trial: Trial | None) -> Mapping[str, Any] | None:
         return None if trial is None else trial.summary()
@@ -531,7 +519,7 @@ def result_document(
         "trainings": outcome.trainings,
         **({"notes": outcome.notes} if outcome.notes else {}),
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
-        **_advised(outcome),
+        **_recommendation_fields(outcome),
         **({"front": [trial.summary() for trial in outcome.front]} if outcome.front else {}),
         "best": shown(outcome.best),
         "worst": shown(outcome.worst),
@@ -544,46 +532,46 @@ def result_document(
     }
 
 
-def _advised(outcome: StudyOutcome) -> dict[str, Any]:
-    """Return what the diagnosis said, if there was one: the rules' answer, and what it made the search try first.
+def _recommendation_fields(outcome: StudyOutcome) -> dict[str, Any]:
+    """Return the rules' recommendation, if there was a diagnosis, and the first generation derived from it.
 
-    Of a one-shot study also the answer that was trained, and who gave it.
+    For a one-shot study, also return the recommendation that was trained, with its source.
     """
-    asked = outcome.recommendation
-    one_shot = {} if asked is None else {"recommendation": asked.document()}
+    recommendation = outcome.recommendation
+    one_shot = {} if recommendation is None else {"recommendation": recommendation.document()}
     advice = outcome.advice
     if advice is None:
         return one_shot
     (deciding, *_) = advice.grounds
-    answer = {"strategy": {"kind": advice.spec.kind, **advice.spec.parameters()}, **vars(deciding)}
+    rule_answer = {"strategy": {"kind": advice.spec.kind, **advice.spec.parameters()}, **vars(deciding)}
     return {
         **one_shot,
-        "advice": answer,
+        "advice": rule_answer,
         "first_generation": [candidate.document() for candidate in outcome.first_generation],
     }
 
 
 def read_report(path: Path, asked_by: str = "--report") -> HeterogeneityReport:
-    """Read a report: the file of a study or of `fedscout detect --out`, or what `--json` prints.
+    """Read a report from a file of a study, of `fedscout detect --out`, or of the output of `--json`.
 
     Args:
         path: The file.
         asked_by: The option or key that names it, for messages.
 
     Raises:
-        DataError: If it is none.
+        DataError: If it is not a report.
     """
-    must = "be a report that `fedscout detect` or `fedscout run` wrote"
+    requirement = "be a report that `fedscout detect` or `fedscout run` wrote"
     try:
         document = read_json_object(path)
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
     except ValidationError as error:
-        raise DataError(Fault(asked_by, must, f"{path}: {_fault(error)}")) from error
+        raise DataError(Fault(asked_by, requirement, f"{path}: {_fault(error)}")) from error
     except FileNotFoundError as error:
-        raise DataError(Fault(asked_by, must, f"{path}: no such file")) from error
+        raise DataError(Fault(asked_by, requirement, f"{path}: no such file")) from error
     except (OSError, ValueError) as error:
-        raise DataError(Fault(asked_by, must, f"{path}: {' '.join(str(error).split())}")) from error
+        raise DataError(Fault(asked_by, requirement, f"{path}: {' '.join(str(error).split())}")) from error
 
 
 def _fault(error: ValidationError) -> str:
@@ -594,12 +582,12 @@ def _fault(error: ValidationError) -> str:
     return " ".join(f"{fault_of(key, detail)}".split())
 
 
-class _Part(BaseModel):
+class _StoredPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class StoredFacts(_Part):
-    """What is read of the federation's facts."""
+class StoredFacts(_StoredPart):
+    """The fields of the federation's facts that are read."""
 
     name: str = ""
     model: str = ""
@@ -609,8 +597,8 @@ class StoredFacts(_Part):
     client_names: tuple[str | int | float | bool, ...] = ()
 
 
-class StoredTrial(_Part):
-    """What is read of the summary of a trial."""
+class StoredTrial(_StoredPart):
+    """The fields of a trial's summary that are read."""
 
     strategy: str
     parameters: Mapping[str, Any]
@@ -618,33 +606,33 @@ class StoredTrial(_Part):
 
 
 class StoredCandidate(StoredTrial):
-    """What is read of a contestant of a confirmation."""
+    """The fields of a confirmation's candidate that are read."""
 
     role: str
 
 
-class StoredConfirmation(_Part):
-    """What is read of a confirmation, but for a report, which reads all of it."""
+class StoredConfirmation(_StoredPart):
+    """The fields of a confirmation that are read, except by the HTML report, which reads all of them."""
 
     contestants: tuple[StoredCandidate, ...] = Field(min_length=1)
     reference: str
     verdict: str
 
 
-class StoredReason(_Part):
-    """Why something was recommended."""
+class StoredReason(_StoredPart):
+    """A reason for a recommendation."""
 
     because: str
 
 
-class StoredModel(_Part):
-    """The language model that recommended it."""
+class StoredModel(_StoredPart):
+    """The language model that made the recommendation."""
 
     model: str
 
 
-class StoredRecommendation(_Part):
-    """What is read of what a one-shot study was recommended."""
+class StoredRecommendation(_StoredPart):
+    """The fields of a one-shot study's recommendation that are read."""
 
     name: str
     language_model: StoredModel | None
@@ -652,8 +640,8 @@ class StoredRecommendation(_Part):
     instead_of_model: str | None
 
 
-class StoredResult(_Part):
-    """What is read of `result.json`."""
+class StoredResult(_StoredPart):
+    """The fields of `result.json` that are read."""
 
     federation: StoredFacts = StoredFacts()
     dependence: tuple[str, ...] = ()
@@ -664,10 +652,10 @@ class StoredResult(_Part):
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Return a study's result as its document; None while there is none.
+    """Return the document of a study's result; None if there is none yet.
 
     Raises:
-        LogError: If it can't be read, or is not as a study writes it.
+        LogError: If it can't be read or does not match the schema.
     """
     path = folder / RESULT_FILE
     try:
@@ -683,9 +671,9 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
-    """Return `config.json` and the configuration in it.
+    """Return the content of `config.json` and the configuration in it.
 
-    Of a table of client settings the folder has the digest alone, so it is left out of the configuration.
+    A table of client settings is stored only as a digest, so it is omitted from the configuration.
 
     Raises:
         LogError: If the folder holds no study, or one of another version.
@@ -693,9 +681,9 @@ def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     claim = stored_claim(folder)
     if claim is None:
         raise LogError(Fault("the folder", "hold a study", f"{folder} without a readable config.json"))
-    told = {key: value for key, value in claim["config"].items() if key != "client_settings"}
+    stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
     try:
-        config = StudyConfig.model_validate(told)
+        config = StudyConfig.model_validate(stored_config)
     except ValidationError as error:
         raise LogError(Fault(folder, f"be a study of this version, but its {fault_text(details(error)[0])}")) from error
     return {**claim, "config": {**claim["config"], **config.identity()}}, config

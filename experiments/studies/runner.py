@@ -1,4 +1,4 @@
-"""From the engine's configuration to a place where trials run."""
+"""Start of the trial runner that the engine's configuration specifies: in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WARM_TRIALS = 5
 
 
 class LazyRunner:
-    """A runner that starts when it is first needed, so that a finished study is told from its log at once."""
+    """A runner that starts on first use, so that a finished study is read from its log at once."""
 
     def __init__(self, start: Callable[[], TrialRunner], store: CheckpointStore) -> None:
         self._start = start
@@ -40,7 +40,7 @@ class LazyRunner:
         self.start_seconds = 0.0
 
     def started(self) -> TrialRunner:
-        """Return the runner itself, started."""
+        """Return the underlying runner, started."""
         if self._runner is None:
             began = time.perf_counter()
             self._runner = self._start()
@@ -49,24 +49,24 @@ class LazyRunner:
 
     @property
     def ran_on(self) -> str | None:
-        """Where the clients were, in the words of `engine.grid`; None if nobody needed them."""
+        """The value of `engine.grid` that was used; None if the runner was never started."""
         if self._runner is None:
             return None
         return "local" if isinstance(self._runner, LocalRunner) else "ray"
 
     @property
     def trained_on(self) -> str | None:
-        """By which device, and in what way, clients were trained, in words; None if nobody needed them."""
+        """Description of the device and training backend; None if the runner was never started."""
         return None if self._runner is None else self._runner.facts.trained_on
 
     @property
     def facts(self) -> FederationFacts:
-        """What is known of the federation."""
+        """The facts of the federation."""
         return self.started().facts
 
     @property
     def num_hosts(self) -> int:
-        """Over how many hosts the clients are spread."""
+        """The number of hosts that the clients are distributed over."""
         return self.started().num_hosts
 
     def grid(self, session: Session) -> HostGrid[Any]:
@@ -74,7 +74,7 @@ class LazyRunner:
         return self.started().grid(session)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Run trials; without any, nothing is started."""
+        """Run trials; an empty batch starts nothing."""
         return self.started().run(batch, progress) if batch else iter(())
 
     def forget(self, key: str) -> None:
@@ -82,7 +82,7 @@ class LazyRunner:
         self._store.discard(key)
 
     def close(self) -> None:
-        """Whoever opened it ends it."""
+        """Do nothing, as `open_runner` closes it."""
 
 
 @contextmanager
@@ -95,10 +95,10 @@ def open_runner(
     verbose: bool = False,
     work: ExpectedWork | None = None,
 ) -> Iterator[LazyRunner]:
-    """Return where a federation's trials run; all that it starts, when it is needed, ends with the block.
+    """Yield a federation's trial runner; everything that it starts, on first use, ends with the block.
 
-    Once the hosts have the rows, they are let go here; a caller that does the same has them in memory once. Running
-    trials keep checkpoints in the study's folder, if there is one; nothing starts if it can only be read.
+    Once the hosts have the rows, this function drops its reference; if the caller does so as well, they are in memory
+    once. Running trials write checkpoints to the study's folder, if one is given; nothing starts if it is read-only.
     `engine.grid=auto` chooses by `work`, and is Ray without it.
     """
     store = CheckpointStore(None if folder is None else folder.checkpoints, config.checkpoint_every_rounds)
@@ -109,7 +109,7 @@ def open_runner(
             if folder is not None:
                 folder.check_writable()
             placed, federation = federation, federation.without_rows()
-            host = stack.enter_context(_host_here(placed, config, work))
+            host = stack.enter_context(_local_host(placed, config, work))
             if host is not None:
                 stack.enter_context(redirect_stdout(sys.stderr))  # which is for results, not for what a strategy prints
                 return LocalRunner(host, store)
@@ -120,10 +120,10 @@ def open_runner(
 
 
 def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> HostDevice:
-    """Return what hosts train on: a core, where clients have a task.
+    """Return the hosts' training device; always the CPU for reinforcement-learning clients.
 
     Raises:
-        ConfigurationError: If it is not to be had.
+        ConfigurationError: If it is not available.
     """
     if federation.task is None:
         return config.host_device(has_gpu)
@@ -135,10 +135,10 @@ def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> H
 
 
 @contextmanager
-def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
-    """Yield the host of all clients if they are to be in this process; PyTorch is as it was afterwards."""
-    asks = config.may_stay and work is not None
-    if config.grid != "local" and not asks:
+def _local_host(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
+    """Yield the host of all clients if they run in this process, else None; PyTorch's settings are restored."""
+    estimates = config.may_stay and work is not None
+    if config.grid != "local" and not estimates:
         yield None
         return
     import torch
@@ -146,11 +146,11 @@ def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork 
     from fedscout.engine.client.host import ClientHost
 
     device = device_for(federation, config, torch.cuda.is_available())
-    if asks and device.on_gpu:  # of what a GPU takes nothing is known here
+    if estimates and device.on_gpu:  # of what a GPU takes nothing is known here
         yield None
         return
     with torch_settings_kept():
-        yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES, device)
+        yield host_if_sooner(federation, work) if estimates and work else ClientHost(federation, CLIENT_QUERIES, device)
 
 
 @contextmanager
@@ -167,15 +167,15 @@ def _on_ray(
         from fedscout.engine.grid.ray_grid import hosts_on_gpus, start_hosts
         from fedscout.engine.trials.ray_runner import RayRunner, warm_up
 
-        there = ray.cluster_resources()
-        cpus, gpus = max(1, int(there.get("CPU", 1))), int(there.get("GPU", 0))
-        device, gpu_share, places = device_for(federation, config, gpus > 0), 0.0, cpus
+        resources = ray.cluster_resources()
+        cpus, gpus = max(1, int(resources.get("CPU", 1))), int(resources.get("GPU", 0))
+        device, gpu_share, host_slots = device_for(federation, config, gpus > 0), 0.0, cpus
         if device.on_gpu:
             measured = partial(hosts_on_gpus, federation, CLIENT_QUERIES, device, session, cpus / gpus)
             hosts_each = config.hosts_each_gpu(gpus, measured)
-            gpu_share, places = 1 / hosts_each, gpus * hosts_each
+            gpu_share, host_slots = 1 / hosts_each, gpus * hosts_each
             device = replace(device, share=gpu_share)
-        num_hosts = min(config.num_hosts or places, federation.num_clients)
+        num_hosts = min(config.num_hosts or host_slots, federation.num_clients)
         warm: list[Any] = []  # processes for trials, which start while the hosts do
         hosts = start_hosts(
             federation,

@@ -1,19 +1,17 @@
-"""The road from a configuration, or a federation that is built already, to a result. Each command goes a part of it.
+"""The pipeline from a configuration, or a federation already built, to a result; each command runs part of it.
 
     build ─► place ─► detect ─► choose ─► train ─► confirm ─► write
 
 | command | build | place | detect | choose | train | confirm |
 | --- | --- | --- | --- | --- | --- | --- |
 | detect | yes | yes | yes | | | |
-| recommend | unless a report or words suffice | to detect | unless a report or words suffice | once | | |
+| recommend | unless a report or a text suffices | to detect | unless a report or a text suffices | once | | |
 | train | yes | yes | | as configured | once | |
 | search | yes | yes | | generation by generation | yes | yes |
 | run | yes | yes | yes | generation by generation | yes | yes |
-| run --one-shot | yes | yes | unless words suffice | once | yes | yes |
+| run --one-shot | yes | yes | unless a text suffices | once | yes | yes |
 
-`fedscout describe` builds alone, and loads none of what comes after.
-
-The stages of a study, and what they are called while they last.
+`fedscout describe` only builds, and imports nothing of the later steps.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
 
 @dataclass(frozen=True)
 class Display:
-    """What a command shows while it works: a stage that begins, rounds of a training, trials. All are optional."""
+    """Optional progress callbacks: a stage begins, the number of rounds by early stopping, and trial events."""
 
     stage: Callable[[Stage], None] = lambda _: None
     levelled: Callable[[int], None] = lambda _: None
@@ -119,7 +117,7 @@ SILENT = Display()
 
 @dataclass(frozen=True)
 class FinishedStudy:
-    """A finished study: the result as it is written to the folder, what it was made of, and what its fitness measures.
+    """A finished study: its result document, what it was made from, and the measure of its fitness.
 
     It holds no rows.
     """
@@ -135,15 +133,15 @@ class FinishedStudy:
 
 @dataclass
 class Pipeline:
-    """One federation under one configuration, and the steps that commands share.
+    """One federation under one configuration, and the steps that the commands share.
 
     Attributes:
-        config: Of the study.
-        display: Told what happens.
+        config: The study's configuration.
+        display: Progress callbacks.
         verbose: Whether Ray's and Flower's own messages are shown.
         search_path: Folders for a user's own strategies.
-        built: The federation; None until what is configured was built, when it was first needed.
-        timings: Seconds of the steps that were taken.
+        built: The federation; None until it is built from the configuration on first use.
+        timings: Seconds of each completed step.
     """
 
     config: StudyConfig
@@ -155,7 +153,7 @@ class Pipeline:
 
     @property
     def federation(self) -> Federation:
-        """The federation; once it is placed, without its rows."""
+        """The federation; without its rows once it is placed."""
         if self.built is None:
             self.display.stage("data")
             with self.timed("data"):
@@ -165,14 +163,14 @@ class Pipeline:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of the data, to be asked for before the federation is placed."""
+        """The digest of the data; must be read before the federation is placed."""
         return data_digest(self.federation)
 
     @property
     def cohort(self) -> Cohort:
-        """The facts on which strategies depend; the model's layers only where one does that is asked for."""
+        """The facts that strategies depend on; includes the model's layers only if a named strategy reads them."""
         cohort = cohort_of(self.config, self.federation.num_seen)
-        if not any(named.reads_layers for named in named_classes(self.config.named_strategies)):
+        if not any(strategy_class.reads_layers for strategy_class in named_classes(self.config.named_strategies)):
             return cohort
         from fedscout.engine.models.flat import new_model  # torch, which others do without
 
@@ -180,12 +178,12 @@ class Pipeline:
 
     @contextmanager
     def place(self, num_rounds: int, trials: RunFolder | None = None, parallel: int = 1) -> Iterator[LazyRunner]:
-        """Spread the clients over hosts, which start when they are needed and from then on alone hold the rows.
+        """Distribute the clients over hosts, which start on first use and then hold the only copy of the rows.
 
         Args:
-            num_rounds: About how many will be trained, by which `engine.grid=auto` chooses the hosts.
-            trials: The folder of the trials that will run; None where none will.
-            parallel: Trials at once.
+            num_rounds: Approximate number of rounds to train, by which `engine.grid=auto` chooses the hosts.
+            trials: The folder of the trials to run; None if there are none.
+            parallel: Maximum number of concurrent trials.
         """
         config, work = self.config, self._expected_work(num_rounds * self.config.training.repetitions)
         opened = open_runner(self.federation, config.engine, trials, parallel, self.search_path, self.verbose, work)
@@ -194,19 +192,19 @@ class Pipeline:
             yield runner
 
     def _expected_work(self, num_rounds: int) -> ExpectedWork | None:
-        """Return what is to be asked; None where there are limits of time, which hosts of their own alone can keep."""
+        """Return the expected work; None with time limits, which only separate hosts can enforce."""
         training = self.config.training
         if training.has_time_limit:
             return None
         return ExpectedWork(training.session(self.config.seed), num_rounds, training.fraction_train)
 
     def detect(self, runner: LazyRunner, folder: RunFolder | None, again: bool = False) -> HeterogeneityReport:
-        """Ask the detectors, unless the folder has their report of an earlier run, and keep what they say.
+        """Run the detectors, unless the folder has a report of an earlier run, and store their report.
 
         Args:
-            runner: Where the clients are.
-            folder: Of the report; None keeps it nowhere.
-            again: Whether they are asked in any case.
+            runner: The runner of the placed clients.
+            folder: Of the report; None does not store it.
+            again: Whether to ignore a stored report.
         """
         report = None if folder is None or again else stored_report(folder)
         if report is None:
@@ -222,8 +220,8 @@ class Pipeline:
     def one_shot(
         self, runner: LazyRunner, folder: RunFolder, facts: StudyFacts
     ) -> tuple[Recommendation, HeterogeneityReport | None]:
-        """Return what is recommended without a trial, and the report that it rests on, if it does on one."""
-        asked = RecommendationContext(
+        """Return the recommendation without a trial, and the report it is based on, if any."""
+        context = RecommendationContext(
             study_space(self.config.search, facts),
             facts.num_rounds,
             facts.view,
@@ -237,18 +235,18 @@ class Pipeline:
             return diagnose(self.detect(runner, folder), self.federation.feature_names)
 
         with self.timed("recommendation"):
-            found = one_shot_answer(self.config, folder, asked, diagnosis)
-        return found, None if found.diagnosis is None else self.detect(runner, folder)
+            recommendation = one_shot_answer(self.config, folder, context, diagnosis)
+        return recommendation, None if recommendation.diagnosis is None else self.detect(runner, folder)
 
     def level_off(self, ledger: Ledger) -> int:
-        """Return after how many rounds FedAvg has levelled off, which is as long as all train from then on."""
+        """Return the round at which FedAvg stops early; all later trainings have this number of rounds."""
         with self.timed("training"):
             rounds = level_off(ledger)
         self.display.levelled(rounds)
         return rounds
 
     def ledger(self, runner: LazyRunner, folder: RunFolder) -> Ledger:
-        """Return what runs trials and logs them."""
+        """Return the ledger, which runs trials and logs them."""
         self.display.stage("search")
         log = TrialLog(folder.path, parameter_columns(self.config.named_strategies))
         facts = replace(study_facts(self.config, self.federation), cohort=self.cohort, data_digest=self.digest)
@@ -256,7 +254,7 @@ class Pipeline:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Note how long a step takes, without the steps within it."""
+        """Record the duration of a step, excluding nested steps."""
         started, before = time.perf_counter(), sum(self.timings.values())
         yield
         within = sum(self.timings.values()) - before
@@ -270,12 +268,12 @@ def run_detection(
     out: Path | None = None,
     federation: Federation | None = None,
 ) -> tuple[Federation, HeterogeneityReport]:
-    """Ask the detectors, and write their report where a folder is given."""
-    road = Pipeline(config, display, verbose, built=federation)
-    check_precision(config.training.local(), road.federation)
-    opened = _NO_FOLDER if out is None else open_run_folder(out, config, road.digest)
-    with opened as folder, road.place(config.detection.num_rounds) as runner:
-        return road.federation, road.detect(runner, folder, again=True)
+    """Run the detectors, and write their report if a folder is given."""
+    pipeline = Pipeline(config, display, verbose, built=federation)
+    check_precision(config.training.local(), pipeline.federation)
+    opened = _NO_FOLDER if out is None else open_run_folder(out, config, pipeline.digest)
+    with opened as folder, pipeline.place(config.detection.num_rounds) as runner:
+        return pipeline.federation, pipeline.detect(runner, folder, again=True)
 
 
 def recommend(
@@ -286,47 +284,49 @@ def recommend(
     verbose: bool = False,
     federation: Federation | None = None,
 ) -> Recommended:
-    """Choose a strategy without a trial; report, exchanges and recommendation go to `out`, if a folder is given.
+    """Recommend a strategy without a trial; write report, exchanges and recommendation to `out`, if given.
 
     Raises:
-        UserError: If something that was asked for can't be done.
+        UserError: If the request can't be fulfilled.
     """
     check_wanted(config, wanted)
     report = None if wanted.report is None else read_report(wanted.report)
-    given = report is not None
-    road = Pipeline(config, display, verbose, built=federation)
+    has_report = report is not None
+    pipeline = Pipeline(config, display, verbose, built=federation)
     by_words = wanted.text is not None and asks_model(config, wanted.source)
-    num_clients = config.federation.num_seen if by_words and road.built is None else None
+    num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
     if report is not None:
         num_clients = report.num_clients
-    cohort = cohort_of(config, num_clients or road.federation.num_seen)
-    own = own_selection(config)
-    space = planned_space(config.search, cohort, config.training.local(), own)
-    asked = RecommendationContext(
+    cohort = cohort_of(config, num_clients or pipeline.federation.num_seen)
+    policy = own_selection(config)
+    space = planned_space(config.search, cohort, config.training.local(), policy)
+    request_context = RecommendationContext(
         space,
         config.training.num_rounds,
         config.search.view,
         description=wanted.text,
         measure=measures_of_study(config)[0],
-        dealing=None if given else dealing_of(config),
-        selection=None if own is None else own.kind,
+        dealing=None if has_report else dealing_of(config),
+        selection=None if policy is None else policy.kind,
     )
 
     def diagnosis() -> Diagnosis:
         nonlocal report
         if report is None:
-            check_precision(config.training.local(), road.federation)
+            check_precision(config.training.local(), pipeline.federation)
             if folder is not None:
-                bind(folder, config, road.digest)
-            with road.place(config.detection.num_rounds) as runner:
-                report = road.detect(runner, folder)
-        return diagnose(report, () if given else road.federation.feature_names)
+                bind(folder, config, pipeline.digest)
+            with pipeline.place(config.detection.num_rounds) as runner:
+                report = pipeline.detect(runner, folder)
+        return diagnose(report, () if has_report else pipeline.federation.feature_names)
 
-    digest = road.digest if road.built is not None and out is not None else None
+    digest = pipeline.digest if pipeline.built is not None and out is not None else None
     opened = _NO_FOLDER if out is None else open_run_folder(out, config, digest)
     with opened as folder:
-        recommendation, situation = choose(config, wanted, asked, diagnosis, None if folder is None else folder.path)
-        recommended = Recommended(recommendation, situation, report)
+        recommendation, context = choose(
+            config, wanted, request_context, diagnosis, None if folder is None else folder.path
+        )
+        recommended = Recommended(recommendation, context, report)
         if folder is not None:
             folder.write_json(RECOMMENDATION_FILE, recommended.document(config))
         return recommended
@@ -340,10 +340,10 @@ def run_training(
     search_path: tuple[str, ...] = (),
     federation: Federation | None = None,
 ) -> tuple[Federation, Trial, Path]:
-    """Train one strategy, FedAvg if none is configured, log it as a trial and write its model.
+    """Train one strategy, by default FedAvg, log it as a trial and write its model.
 
     Returns:
-        The federation, whose facts tell under `moved_labels` how many labels of which client are wrong, the trial, and
+        The federation, whose facts have under `moved_labels` the number of wrong labels of each client, the trial, and
         the folder.
 
     Raises:
@@ -351,32 +351,32 @@ def run_training(
     """
     config = with_strategy(config)
     check_alone(config)
-    road = Pipeline(config, display, verbose, search_path, federation)
-    spec = parse_strategy(config.strategy or {}, road.cohort)
-    own = selection_of(config, road.cohort)
-    metric_of(config.metric_name, road.federation)
-    check_clock(config, road.federation, spec)
-    check_precision(config.training.local(), road.federation)
-    check_client_settings(config, road.federation)
-    check_able_clients(config, road.federation, road.cohort, spec, [named_selection(spec.selection, own)])
-    moved = road.federation.num_moved_labels()
-    notes = spec.notes(road.cohort)
+    pipeline = Pipeline(config, display, verbose, search_path, federation)
+    spec = parse_strategy(config.strategy or {}, pipeline.cohort)
+    policy = selection_of(config, pipeline.cohort)
+    metric_of(config.metric_name, pipeline.federation)
+    check_clock(config, pipeline.federation, spec)
+    check_precision(config.training.local(), pipeline.federation)
+    check_client_settings(config, pipeline.federation)
+    check_able_clients(config, pipeline.federation, pipeline.cohort, spec, [named_selection(spec.selection, policy)])
+    moved = pipeline.federation.num_moved_labels()
+    notes = spec.notes(pipeline.cohort)
     for note in notes:
         logger.warning("%s", note)
-    built = road.federation if road.federation.targets is not None else road.federation.without_rows()
-    keeps = bool(built.reading) and leaves_model(spec, built)
-    opened = open_run_folder(out, config, road.digest, reading_suffices=True)
-    with opened as folder, road.place(config.training.num_rounds, folder) as runner:
-        ledger = road.ledger(runner, folder)
+    built = pipeline.federation if pipeline.federation.targets is not None else pipeline.federation.without_rows()
+    keep_model = bool(built.reading) and leaves_model(spec, built)
+    opened = open_run_folder(out, config, pipeline.digest, reading_suffices=True)
+    with opened as folder, pipeline.place(config.training.num_rounds, folder) as runner:
+        ledger = pipeline.ledger(runner, folder)
         ledger.know_told(spec.label, notes)
-        settings = replace(ledger.facts.trial("train", spec), keep_model=keeps)
+        settings = replace(ledger.facts.trial("train", spec), keep_model=keep_model)
         (trial,) = ledger.run([settings])
         if trial.vector is not None:
             write_training(folder.path, config, built, settings, trial)
-        elif keeps and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
+        elif keep_model and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
             logger.warning("%s holds this training without its model; another --out trains it again", folder.path)
-        told = replace(road.federation, facts={**road.federation.facts, "moved_labels": moved})
-        return told, trial, folder.path
+        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": moved})
+        return described, trial, folder.path
 
 
 def run_workflow(
@@ -388,10 +388,10 @@ def run_workflow(
     search_path: tuple[str, ...] = (),
     federation: Federation | None = None,
 ) -> FinishedStudy:
-    """Run a study, or the rest of it, to the end; with `detection`, the detectors are asked first.
+    """Run a study to its end, resuming an earlier run; with `detection`, the detectors run first.
 
     Raises:
-        UserError: If something that was asked for can't be done; before anything is written where possible.
+        UserError: If the request can't be fulfilled; before anything is written where possible.
     """
     config = config if detection else config.without_diagnosis()
     check_searchable(config)
@@ -400,55 +400,55 @@ def run_workflow(
     check_one_shot(config, detection, has_answer=(out / ONE_SHOT_FILE).is_file())
     by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
     started = time.perf_counter()
-    road = Pipeline(config, display, verbose, search_path, federation)
-    found = realised(road.federation, config.detection, config.seed)
+    pipeline = Pipeline(config, display, verbose, search_path, federation)
+    heterogeneity = realised(pipeline.federation, config.detection, config.seed)
     dependence = (
-        *scored_notes(road.federation, config.training.scored_clients),
-        *dependence_notes(road.federation, config.seed, config.training.test_fraction),
+        *scored_notes(pipeline.federation, config.training.scored_clients),
+        *dependence_notes(pipeline.federation, config.seed, config.training.test_fraction),
     )
-    own = selection_of(config, road.cohort)
-    check_search(config.search, road.cohort, config.training.local(), own)
-    policies = [own, *searched_policies(config, road.cohort)]
-    metric_of(config.metric_name, road.federation)
-    check_clock(config, road.federation, FedAvgSpec())
-    check_precision(config.training.local(), road.federation)
-    for member in planned_space(config.search, road.cohort, selection=own).members.values():
-        check_durations(road.federation, member)
-    check_client_settings(config, road.federation, detection)
-    check_able_clients(config, road.federation, road.cohort, FedAvgSpec(), policies)
+    policy = selection_of(config, pipeline.cohort)
+    check_search(config.search, pipeline.cohort, config.training.local(), policy)
+    policies = [policy, *searched_policies(config, pipeline.cohort)]
+    metric_of(config.metric_name, pipeline.federation)
+    check_clock(config, pipeline.federation, FedAvgSpec())
+    check_precision(config.training.local(), pipeline.federation)
+    for member in planned_space(config.search, pipeline.cohort, selection=policy).members.values():
+        check_durations(pipeline.federation, member)
+    check_client_settings(config, pipeline.federation, detection)
+    check_able_clients(config, pipeline.federation, pipeline.cohort, FedAvgSpec(), policies)
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
-    with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
-        warm = read_warm_start(config, folder, road.digest, detection)
-        with road.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
-            report = road.detect(runner, folder) if detection and not by_words else None
-            ledger = road.ledger(runner, folder)
+    with open_run_folder(out, config, pipeline.digest, reading_suffices=True) as folder:
+        compare = read_warm_start(config, folder, pipeline.digest, detection)
+        with pipeline.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
+            report = pipeline.detect(runner, folder) if detection and not by_words else None
+            ledger = pipeline.ledger(runner, folder)
             start = None
-            if warm is not None and report is not None:
-                start = warm(report, study_space(config.search, ledger.facts))
+            if compare is not None and report is not None:
+                start = compare(report, study_space(config.search, ledger.facts))
             with language_model_of_study(config, folder.path) as model:
-                rounds = road.level_off(ledger) if config.training.level_off else None
+                rounds = pipeline.level_off(ledger) if config.training.level_off else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
-                    recommendation, report = road.one_shot(runner, folder, ledger.facts)
-                outcome = run_study(config.search, ledger, report, start, model, recommendation, road.timed)
+                    recommendation, report = pipeline.one_shot(runner, folder, ledger.facts)
+                outcome = run_study(config.search, ledger, report, start, model, recommendation, pipeline.timed)
                 outcome.levelled = rounds
-        seconds = {**road.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
+        seconds = {**pipeline.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}
-        document = result_document(config, road.federation, (found, dependence), report, outcome, timings)
+        document = result_document(config, pipeline.federation, (heterogeneity, dependence), report, outcome, timings)
         if folder.is_writable:
             folder.write_json(RESULT_FILE, document)
         facts = ledger.facts
         return FinishedStudy(
-            document, folder.path, road.federation, report, outcome, facts.measure, facts.second_measure
+            document, folder.path, pipeline.federation, report, outcome, facts.measure, facts.second_measure
         )
 
 
 def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
-    """Return the facts on which strategies depend, of so many clients that take part."""
+    """Return the facts that strategies depend on, for `num_clients` participating clients."""
     training, server_rows = config.training, config.federation.server_rows
-    another = config.federation.server_dataset is not None
+    uses_other_dataset = config.federation.server_dataset is not None
     return Cohort(
         num_clients,
         training.num_sampled(num_clients),
@@ -456,7 +456,9 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         training.optimizer,
         training.momentum,
         num_rounds=training.num_rounds,
-        server_rows=None if isinstance(server_rows, float) or (another and not server_rows) else server_rows or 0,
+        server_rows=None
+        if isinstance(server_rows, float) or (uses_other_dataset and not server_rows)
+        else server_rows or 0,
         server_labels=config.federation.server_labels,
         classifies=not config.federation.predicts_quantity,
         chosen=config.chooses_clients,
@@ -466,7 +468,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
-    """Return what all trials of a study share."""
+    """Return the facts that all trials of a study share."""
     metric, measures = metric_of(config.metric_name, federation), measures_of_study(config, federation)
     cohort = cohort_of(config, federation.num_seen)
     return StudyFacts(
@@ -497,20 +499,20 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
 
 
 def dealing_of(config: StudyConfig) -> DataOrigin | None:
-    """Return how rows come to the clients, where the configuration says it."""
-    known = config.federation.known_partition
-    if known is None or known.kind is None:
+    """Return the data set and its partition; None if the configuration does not specify the partition."""
+    partition = config.federation.known_partition
+    if partition is None or partition.kind is None:
         return None
     return DataOrigin(
         config.federation.dataset,
-        known.kind,
-        known.alpha if known.kind == "dirichlet" else None,
-        known.class_share if known.kind == "classes_per_client" else None,
+        partition.kind,
+        partition.alpha if partition.kind == "dirichlet" else None,
+        partition.class_share if partition.kind == "classes_per_client" else None,
     )
 
 
 def measure(runner: OpensGrids, config: StudyConfig, names: Names = UNNAMED) -> HeterogeneityReport:
-    """Ask the detectors."""
+    """Run the detectors."""
     training = config.training.local().without_added_terms()  # which would hide labels that disagree
     session = Session(
         seed=config.seed,
@@ -536,7 +538,7 @@ def measure(runner: OpensGrids, config: StudyConfig, names: Names = UNNAMED) -> 
 
 
 def stored_report(folder: RunFolder) -> HeterogeneityReport | None:
-    """Return the report of an earlier run of the same study, if this version can read it."""
+    """Return the report of an earlier run of the same study; None if there is none that this version can read."""
     stored = folder.read_json(REPORT_FILE)
     try:
         return None if stored is None else HeterogeneityReport.model_validate(stored)
@@ -545,6 +547,6 @@ def stored_report(folder: RunFolder) -> HeterogeneityReport | None:
 
 
 def with_strategy(config: StudyConfig) -> StudyConfig:
-    """Return the configuration of one trial, never a search's: FedAvg where no strategy is named, and no diagnosis."""
+    """Return the configuration of a single trial: without diagnosis, and with FedAvg if no strategy is set."""
     config = config.without_diagnosis()
     return config if config.strategy else config.model_copy(update={"strategy": {"kind": "fedavg"}})

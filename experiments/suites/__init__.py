@@ -1,1 +1,1 @@
-"""Experiments that compare this program's own methods: SUITE/source.yaml and SUITE/TABLE.yaml."""
+"""Experiments that compare methods of this package: SUITE/source.yaml and SUITE/TABLE.yaml."""

@@ -1,20 +1,22 @@
-"""Ways to obtain clients' settings, FedCust's table among them, and the accuracy of clients that train with them.
+"""Ways to obtain clients' settings, including FedCust's table, and the accuracy of training with them.
 
-Each way is a function of a `SettingsTuning` and of the strategy that will train, and tells how many steps of tuning it
-took. What is a table, or a setting for each client, goes to the clients as a table, so that clients count alike under
-all of them.
+Each way is a function of a `SettingsTuning` and of the kind of strategy to train, and returns the number of tuning
+steps as well. A table, or a setting for each client, is sent to the clients as a table, so that clients are weighted
+equally under all of them.
 
 - `table`: FedCust, or the same with another search, grid or proxy data; `own_table`: tuned with the strategy that it is
-  for; `finer_table`: refined, with the cells between and beyond tuned as well.
-- `random_table`: as many cells, with settings drawn from the ranges; `shuffled_table`: the tuned settings, each in a
-  cell that is drawn. `interpolated_table`: six cells are tuned, the others lie between (log rate, log batch, epochs).
+used for; `finer_table`: refined, with the cells between and beyond tuned as well.
+- `random_table`: as many cells, with settings drawn from the ranges; `shuffled_table`: the tuned settings, randomly
+permuted over the cells. `interpolated_table`: six cells are tuned, the others interpolated (log rate, log batch,
+epochs).
 - `one_for_all`: one setting, tuned by the federation itself on its clients' validation rows.
 - `every_client`: Bayesian optimisation by each client alone, on its own rows (the source's Fig. 8a).
-- `by_hand`: settings for each client by trials of the whole federation: client after client, twice and half its epochs
-  and 2.5 times more and less of its rate are tried, and kept where validation rows say so. It begins with the table.
-- `reinforced`: FedRL. The source names it as rates that are adapted by reinforcement, and no more. Here the policy is a
-  distribution over nine rates between a quarter and four times the global one, reinforced round by round by what
-  clients' validation rows say (FedEx's exponentiated gradient, Khodak et al. 2021, with rates alone).
+- `by_hand`: settings for each client by trials of the whole federation: for one client after the other, twice and half
+its epochs and 2.5 times more and less of its rate are tried, and kept if validation rows improve. It starts with the
+table.
+- `reinforced`: FedRL. The source describes it only as rates adapted by reinforcement. Here the policy is a distribution
+over nine rates between a quarter and four times the global one, reinforced in each round by the clients' validation
+rows (FedEx's exponentiated gradient, Khodak et al. 2021, with rates alone).
 
 FedCust's clients are six quantities by four degrees of heterogeneity, equally many of each. In the suite each group is
 one client, so that a setting for each client is a table, too.
@@ -64,13 +66,13 @@ RATE_STEP, EPOCHS_STEP = 2.5, 2
 
 
 def worse_proxies(tuning: SettingsTuning, how: str) -> ProxyData:
-    """Return proxy rows that are worse than the server's.
+    """Return degraded proxy rows.
 
     Args:
         tuning: Of a federation.
-        how: `mislabelled`: two fifths have a random label, those that score included; `meaningless`: all have, so that
-            nothing can be learnt from them; `synthetic`: as many rows, drawn by the class means and the covariance that
-            clients tell of; `few`: a quarter of the rows, of those that score as well; `usual`: the server's.
+        how: `mislabelled`: two fifths have a random label, including scoring rows; `meaningless`: all have, so that
+            nothing can be learnt; `synthetic`: as many rows, drawn from the class means and the covariance that clients
+            report; `few`: a quarter of the rows, training and scoring; `usual`: the server's rows unchanged.
     """
     proxy = tuning.proxy
     if how == "synthetic":
@@ -79,10 +81,14 @@ def worse_proxies(tuning: SettingsTuning, how: str) -> ProxyData:
     if how == "few":
         generator = stream(tuning.seed, "few-proxies")
         trained = np.sort(generator.permutation(proxy.num_trained)[: proxy.num_trained // 4])
-        each = proxy.num_scored // proxy.num_classes
-        places = np.arange(proxy.num_trained, len(proxy.labels)).reshape(-1, each)[:, : max(1, each // 4)].reshape(-1)
-        kept = np.concatenate([trained, places])
-        return replace(proxy, features=proxy.features[kept], labels=proxy.labels[kept], num_scored=len(places))
+        scored_per_class = proxy.num_scored // proxy.num_classes
+        scored = (
+            np.arange(proxy.num_trained, len(proxy.labels))
+            .reshape(-1, scored_per_class)[:, : max(1, scored_per_class // 4)]
+            .reshape(-1)
+        )
+        rows = np.concatenate([trained, scored])
+        return replace(proxy, features=proxy.features[rows], labels=proxy.labels[rows], num_scored=len(scored))
     share = {"usual": 0.0, "mislabelled": 0.4, "meaningless": 1.0}[how]
     if share == 0:
         return proxy
@@ -101,93 +107,95 @@ def table(
     proxies: str = "usual",
     strategy: str | None = None,
 ) -> Settings:
-    """Return the table that is tuned on proxy clients."""
+    """Return the table tuned on proxy clients."""
     cells_tuning = tuning.tuning(worse_proxies(tuning, proxies), strategy, **SEARCHES[search])
     cells = tuning.grid if grid is None else coarser_grid(tuning, *grid)
-    return _of_cells(tuning.tuned(cells_tuning, cells).values(), cells_tuning)
+    return _settings_of_cells(tuning.tuned(cells_tuning, cells).values(), cells_tuning)
 
 
 def own_table(tuning: SettingsTuning, kind: str) -> Settings:
-    """Return the table that is tuned with the strategy that it is for."""
+    """Return the table tuned with the strategy that it is used for."""
     return table(tuning, kind, strategy=None if kind == "fedavg" else kind)
 
 
 def finer_table(tuning: SettingsTuning, _: str, *, grid: tuple[int, int] | None = None) -> Settings:
-    """Return a table refined as `fedscout tune-table --refine` does: between its cells and beyond its ends."""
+    """Return a table refined as by `fedscout tune-table --refine`: between its cells and beyond its ends."""
     cells_tuning = tuning.tuning()
     coarse = tuning.tuned(cells_tuning, tuning.grid if grid is None else coarser_grid(tuning, *grid))
     finer = finer_grid([*coarse], tuning.proxy)
-    found = {**coarse, **tuning.tuned(cells_tuning, [place for place in finer if place not in coarse], coarse)}
-    return _of_cells([found[place] for place in finer], cells_tuning)
+    results = {**coarse, **tuning.tuned(cells_tuning, [place for place in finer if place not in coarse], coarse)}
+    return _settings_of_cells([results[place] for place in finer], cells_tuning)
 
 
 def random_table(tuning: SettingsTuning, _: str) -> Settings:
-    """Return a table of drawn settings."""
-    return Settings(_placed(tuning, tuning.grid, list(tuning.random_settings(len(tuning.grid)))))
+    """Return a table of randomly drawn settings."""
+    return Settings(_table_at(tuning, tuning.grid, list(tuning.random_settings(len(tuning.grid)))))
 
 
 def shuffled_table(tuning: SettingsTuning, kind: str) -> Settings:
-    """Return the tuned table with its settings in cells that are drawn."""
+    """Return the tuned table with its settings randomly permuted over the cells."""
     tuned = table(tuning, kind)
     settings = settings_in(tuned)
     order = stream(tuning.seed, "shuffled-table").permutation(len(settings))
-    return replace(tuned, lookup=_placed(tuning, tuning.grid, [settings[place] for place in order]))
+    return replace(tuned, lookup=_table_at(tuning, tuning.grid, [settings[index] for index in order]))
 
 
 def interpolated_table(tuning: SettingsTuning, _: str) -> Settings:
-    """Return a table of which the ends and a middle column are tuned."""
+    """Return a table whose ends and middle column are tuned, and whose other cells are interpolated."""
     from scipy.interpolate import LinearNDInterpolator
 
-    known = coarser_grid(tuning, 2, 3)
+    tuned_positions = coarser_grid(tuning, 2, 3)
     cells_tuning = tuning.tuning()
-    found = tuning.tuned(cells_tuning, known)
-    settings = [found[place].setting for place in known]
+    results = tuning.tuned(cells_tuning, tuned_positions)
+    settings = [results[place].setting for place in tuned_positions]
     values = np.array([[np.log(rate), np.log(batch), epochs] for rate, batch, epochs in settings])
-    between = LinearNDInterpolator(_axes(known), values, rescale=True)(_axes(tuning.grid))
-    guessed = [
+    between = LinearNDInterpolator(_axes(tuned_positions), values, rescale=True)(_axes(tuning.grid))
+    interpolated = [
         (float(np.exp(rate)), round(float(np.exp(batch))), round(float(epochs))) for rate, batch, epochs in between
     ]
-    return replace(_of_cells(found.values(), cells_tuning), lookup=_placed(tuning, tuning.grid, guessed))
+    return replace(
+        _settings_of_cells(results.values(), cells_tuning), lookup=_table_at(tuning, tuning.grid, interpolated)
+    )
 
 
 def one_for_all(tuning: SettingsTuning, _: str) -> Settings:
-    """Return one setting for all, as a table of one cell."""
+    """Return one setting for all clients, as a table of one cell."""
     setting, tried = tuning.tuned_for_all()
-    lookup = _placed(tuning, tuning.grid[:1], [setting])
+    lookup = _table_at(tuning, tuning.grid[:1], [setting])
     return Settings(lookup, client_steps=tried * tuning.num_clients)
 
 
 def every_client(tuning: SettingsTuning, _: str) -> Settings:
-    """Return the settings that clients find alone."""
-    found = []
+    """Return settings that each client tunes alone."""
+    results = []
     for client in range(tuning.num_clients):
         tuning.note(f"  client {client} alone")
-        found.append(tuning.tuned_alone(client))
-    lookup = tuning.table_for_each([setting for setting, _ in found])
-    return Settings(lookup, client_steps=sum(tried for _, tried in found))
+        results.append(tuning.tuned_alone(client))
+    lookup = tuning.table_for_each([setting for setting, _ in results])
+    return Settings(lookup, client_steps=sum(tried for _, tried in results))
 
 
 def by_hand(tuning: SettingsTuning, kind: str) -> Settings:
-    """Return settings for each client, by trials of the whole federation."""
-    begun = table(tuning, kind)
-    assert begun.lookup is not None
-    own = [begun.lookup.table.nearest(*tuning.place(client)) for client in range(tuning.num_clients)]
-    best = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in own]
+    """Return settings for each client, tuned by trials of the whole federation."""
+    initial = table(tuning, kind)
+    assert initial.lookup is not None
+    client_cells = [initial.lookup.table.nearest(*tuning.place(client)) for client in range(tuning.num_clients)]
+    best = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in client_cells]
     score, tried = tuning.validated(tuning.table_for_each(best, VALIDATION_SHARE)), 1
     for client in range(tuning.num_clients):
         tuning.note(f"  client {client} by hand")
-        for changed in _beside(best[client]):
-            settings = [*best[:client], changed, *best[client + 1 :]]
-            reached = tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE))
+        for candidate in _neighbouring_settings(best[client]):
+            settings = [*best[:client], candidate, *best[client + 1 :]]
+            candidate_score = tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE))
             tried += 1
-            if reached > score:
-                best, score = settings, reached
+            if candidate_score > score:
+                best, score = settings, candidate_score
     client_steps = tried * tuning.num_clients
-    return Settings(tuning.table_for_each(best), begun.proxy_steps, client_steps)
+    return Settings(tuning.table_for_each(best), initial.proxy_steps, client_steps)
 
 
 def reinforced(tuning: SettingsTuning, _: str) -> Settings:
-    """Return FedRL around the one setting for all."""
+    """Return FedRL, with rates around the one setting for all clients."""
     setting, tried = tuning.tuned_for_all()
     document = {"kind": "fedex", "sample_scaling": "uniform", "epochs_factor": 1.0, "batch_factor": 1.0}
     return Settings(None, client_steps=tried * tuning.num_clients, strategy=parse_strategy(document), setting=setting)
@@ -216,13 +224,13 @@ def settings_in(found: Settings) -> list[Setting]:
     return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
 
 
-def _of_cells(results: Iterable[CellResult], tuning: CellTuning) -> Settings:
-    found = list(results)
-    return Settings(lookup_of(found), proxy_steps=tuning.num_clients * sum(result.trials for result in found))
+def _settings_of_cells(results: Iterable[CellResult], tuning: CellTuning) -> Settings:
+    tuned = list(results)
+    return Settings(lookup_of(tuned), proxy_steps=tuning.num_clients * sum(result.trials for result in tuned))
 
 
-def _placed(tuning: SettingsTuning, places: Sequence[CellPosition], settings: Sequence[Setting]) -> SettingsLookup:
-    """Return the table of some settings in some places."""
+def _table_at(tuning: SettingsTuning, places: Sequence[CellPosition], settings: Sequence[Setting]) -> SettingsLookup:
+    """Return the table with these settings at these positions."""
     num_classes = tuning.proxy.num_classes
     cells = [
         SettingsCell(place.heterogeneity(num_classes), place.quantity, *setting)
@@ -232,7 +240,7 @@ def _placed(tuning: SettingsTuning, places: Sequence[CellPosition], settings: Se
 
 
 def coarser_grid(tuning: SettingsTuning, num_levels: int, num_quantities: int) -> tuple[CellPosition, ...]:
-    """Return a grid of fewer cells: the ends and what lies evenly between, or the middle where one is left."""
+    """Return a grid of fewer cells: the ends and evenly spaced values between, or the middle for one value."""
     levels = [0.5] if num_levels == 1 else _spread(tuning.levels, num_levels)
     held = [classes_of(level, tuning.proxy.num_classes) for level in levels]
     mean = [round(np.mean(tuning.quantities))]
@@ -240,15 +248,15 @@ def coarser_grid(tuning: SettingsTuning, num_levels: int, num_quantities: int) -
 
 
 def _spread(values: Sequence[Any], count: int) -> list[Any]:
-    return [values[round(place)] for place in np.linspace(0, len(values) - 1, count)]
+    return [values[round(position)] for position in np.linspace(0, len(values) - 1, count)]
 
 
 def _axes(places: Sequence[CellPosition]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([[place.num_classes, place.quantity] for place in places], np.float64)
 
 
-def _beside(setting: Setting) -> list[Setting]:
-    """Return what is tried beside a setting."""
+def _neighbouring_settings(setting: Setting) -> list[Setting]:
+    """Return the neighbouring settings to try."""
     rate, batch, epochs = setting
     return [
         (rate * RATE_STEP, batch, epochs),
@@ -262,12 +270,12 @@ def _beside(setting: Setting) -> list[Setting]:
 class SettingsCells:
     """Accuracy of the best round, by ways to obtain settings (rows, of kind `given`) and federations (columns).
 
-    A seed fixes split, initial model and batches, and what is tuned on it, so an interval holds the luck of tuning. All
-    trials lie in logs, each training once.
+    A seed fixes split, initial model and batches, and the tuning is repeated on it, so an interval includes the
+    variance of tuning. All trials are logged, and each training runs once.
 
     Attributes:
-        rows: Measured ones; None is all that have a way.
-        columns: Measured ones; None is all that have a data set.
+        rows: Rows to measure; None is all that have a way.
+        columns: Columns to measure; None is all that have a data set.
     """
 
     rows: Sequence[str] | None = None
@@ -298,30 +306,30 @@ class SettingsCells:
 def _measured(
     cell: Cell, tunings: Sequence[SettingsTuning], way: str, strategy: str = UNIFORM.kind, **options: Any
 ) -> Measured:
-    """Return a cell: settings obtained in a way on every seed, and the strategy that clients train by them."""
+    """Return a cell: the settings obtained in one way on every seed, and the strategy trained with them."""
     spec = UNIFORM if strategy == UNIFORM.kind else parse_strategy(strategy)
     config, name = tunings[0].config, " × ".join(cell)
     try:
-        found = [WAYS[way](tuning, strategy, **options) for tuning in tunings]
-        trials = [tuning.trial(settings, spec) for tuning, settings in zip(tunings, found, strict=True)]
+        settings_by_seed = [WAYS[way](tuning, strategy, **options) for tuning in tunings]
+        trials = [tuning.trial(settings, spec) for tuning, settings in zip(tunings, settings_by_seed, strict=True)]
     except UserError as error:
         return Measured({}, absent={name: str(error)})
     chance = chance_level(tunings[0].runner.federation)
     failures = [trial.error or "" for trial in trials if trial.status == "failed"]
     figures = {
         "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
-        "steps of proxy clients": tuple(float(settings.proxy_steps) for settings in found),
-        "steps of clients": tuple(float(settings.client_steps) for settings in found),
+        "steps of proxy clients": tuple(float(settings.proxy_steps) for settings in settings_by_seed),
+        "steps of clients": tuple(float(settings.client_steps) for settings in settings_by_seed),
     }
     return Measured(
         {cell: tuple(best_round(trial, chance) for trial in trials)},
         split_ratio(config),
         {name: f"{len(failures)} of {len(trials)} failed, the first: {failures[0]}"} if failures else {},
-        {what: {cell: numbers} for what, numbers in figures.items()},
+        {figure: {cell: numbers} for figure, numbers in figures.items()},
         1 / tunings[0].num_test_rows,
     )
 
 
 def last_accuracy(trial: Trial, chance: float) -> float:
-    """Return the mean accuracy of the last rounds; chance if the trial failed."""
+    """Return the mean accuracy of the last five rounds; chance if the trial failed."""
     return fmean(trial.round_clean_accuracy[-FITNESS_ROUNDS:]) if trial.status == "completed" else chance

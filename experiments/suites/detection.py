@@ -1,10 +1,11 @@
-"""How often detection is right: published and calibrated rules on many federations whose truth is known.
+"""Accuracy of detection: published and calibrated rules on many federations whose ground truth is known.
 
-A federation is one of data sets × cases × numbers of clients × seeds. A figure is over those in which it has a meaning:
+A federation is one combination of data set, case, number of clients and seed. A figure is over those for which it is
+defined:
 
-- **Recall**, where there is something to find: the rule finds it; of outliers, it flags every affected client.
-- **False alarms**, where there is nothing of the kind: the rule finds it nevertheless.
-- **Blamed**, where some clients are affected: the rule flags one that is not.
+- **Recall**, if there is something to detect: the rule detects it; for outliers, it flags every affected client.
+- **False alarms**, if there is nothing of the kind: the rule detects it nevertheless.
+- **Blamed**, if some clients are affected: the rule flags one that is not.
 
 | case | label skew | feature skew | outliers |
 | --- | --- | --- | --- |
@@ -17,25 +18,19 @@ A federation is one of data sets × cases × numbers of clients × seeds. A figu
 | `two_poisoners`, `three_poisoners`, of five and of seven clients or more | open | open | the first ones |
 | `sign_flip` (factor 4), `scaled_update`, `gaussian_update` (0.1) | no | no | the third client |
 
-*Open*: wrong labels change what a client's label counts and classes look like, so whoever says so of that client is
-neither right nor wrong.
+*Open*: wrong labels change a client's label counts and class features, so a detection there is neither right nor wrong.
 
-Clients may miss exchanges (`absent_clients`): an affected client that never told of its labels is none of those to be
-found.
+With `absent_clients`, each client misses each exchange at random, as if only part of the clients replied. A client that
+misses the first exchange reports no labels and is queried no further; one that misses a later exchange is left out of
+the detector that the exchange is for. An affected client that never reported its labels is not among those to detect.
 
-Detection among clients of which each misses an exchange at random, as where only a part of them answers.
-
-Whoever misses the first exchange has told of no labels and is asked for nothing more; whoever misses a later one is
-left out of what that exchange is about.
-
-False alarms and power of calibrated label skew where clients withhold the counts of small classes.
-
-Label counts are drawn, passed through the release of clients (`fedscout.engine.data.client`), and decided on as in a
-detection with its default settings. In one half of the federations all clients draw from one distribution; any finding
-is a false alarm, and its rate is to be at most that of one detector. In the other half they do not: by
+`WithheldLabels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
+classes. Label counts are drawn, passed through the clients' release (`fedscout.engine.data.client`), and decided on as
+in a detection with default settings. In one half of the federations all clients draw from one distribution; any
+detection is a false alarm, whose rate must not exceed that of one detector. In the other half they do not:
 
 - Dirichlet: each client's distribution of five classes is drawn from a symmetric Dirichlet distribution;
-- one client: the first draws two classes evenly, all others 95 and 5 %.
+- one client: the first draws two classes evenly, all others with 95 and 5 %.
 """
 
 from __future__ import annotations
@@ -75,12 +70,12 @@ REASON = "the client misses this exchange"
 
 @dataclass(frozen=True)
 class AbsentClients:
-    """Opens grids on which clients miss exchanges.
+    """A runner of grids whose clients miss exchanges.
 
     Attributes:
-        runner: Whose grids these are.
+        runner: The runner of the underlying grids.
         probability: That a client misses an exchange, in `[0, 1)`, independently of others and of other exchanges.
-        seed: Of who is absent when.
+        seed: Of the random absences.
     """
 
     runner: OpensGrids
@@ -90,21 +85,21 @@ class AbsentClients:
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a grid whose clients miss exchanges."""
         grid = self.runner.grid(session)
-        ask, exchanges = grid.send_and_receive, itertools.count()
+        send, exchanges = grid.send_and_receive, itertools.count()
 
         def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
             sent = list(messages)
             absent = self.absent(next(exchanges), grid.facts.num_clients)
             missed = [message for message in sent if client_of(message.metadata.dst_node_id) in absent]
-            asked = [message for message in sent if client_of(message.metadata.dst_node_id) not in absent]
+            delivered = [message for message in sent if client_of(message.metadata.dst_node_id) not in absent]
             refusals = [Message(Error(CLIENT_FAILED, REASON), reply_to=message) for message in missed]
-            return [*(ask(asked, timeout=timeout) if asked else ()), *refusals]
+            return [*(send(delivered, timeout=timeout) if delivered else ()), *refusals]
 
         grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
         return grid
 
     def absent(self, exchange: int, num_clients: int) -> Sequence[int]:
-        """Return who misses an exchange."""
+        """Return the clients that miss an exchange."""
         drawn = stream(self.seed, "absent from an exchange", exchange).random(num_clients)
         return [client for client in range(num_clients) if drawn[client] < self.probability]
 
@@ -121,12 +116,12 @@ Truth = Mapping[DetectorName, bool | None]
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of federation.
+    """A kind of federation.
 
     Attributes:
-        truth: Of it.
-        arguments: That make it.
-        min_clients: Fewer and affected clients would be half of all.
+        truth: Its ground truth.
+        arguments: The settings that create it.
+        min_clients: With fewer, affected clients would be half of all.
     """
 
     truth: Truth
@@ -170,19 +165,20 @@ CASES: Mapping[str, Case] = MappingProxyType(
 
 
 def case_arguments(name: str, num_clients: int) -> list[str]:
-    """Return the settings that make a federation of a case."""
+    """Return the settings that create a federation of a case."""
     levels = [1, *[0] * (num_clients - 1)]
     return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
 
 
 class Verdict(BaseModel, frozen=True):
-    """What one rule of one detector made of one federation.
+    """The evaluation of one rule of one detector on one federation.
 
     Attributes:
-        measured: Whether it could say anything. If not it found nothing.
-        found: Whether it found what there was; None where nothing was to be found, or that is open.
-        false_alarm: Whether it found what was not there; None where an alarm would not be false, or that is open.
-        blamed: Whether it flagged a client that is like the others; None where no clients alone are affected.
+        measured: Whether the rule could decide; if not, it detected nothing.
+        found: Whether it detected what there was; None if there was nothing to detect, or the truth is open.
+        false_alarm: Whether it detected what was not there; None if a detection would not be false, or the truth is
+            open.
+        blamed: Whether it flagged an unaffected client; None if no individual clients are affected.
     """
 
     measured: bool
@@ -193,7 +189,7 @@ class Verdict(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class _Federation:
-    """What the rules made of one federation, by rule and detector."""
+    """The verdicts on one federation, by rule and detector."""
 
     dataset: str
     case: str
@@ -201,26 +197,26 @@ class _Federation:
     verdicts: Mapping[tuple[str, str], Verdict]
 
     def is_of(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row is about it."""
+        """Return whether a row includes the federation."""
         return all(getattr(self, key) == row[key] for key in ("dataset", "case", "clients") if key in row)
 
     def value(self, detector: str, rule: str, measure_name: str) -> float | None:
-        """Return whether a rule was right or wrong, 1 or 0; None where that has no meaning. `any` is any detector."""
+        """Return 1 or 0 for a rule's figure on a detector, or on `any`; None if it is undefined."""
         names = [name for name in DETECTORS if detector in (ANY, name)]
-        found = [getattr(self.verdicts[rule, name], MEASURES[measure_name]) for name in names]
-        known = [each for each in found if each is not None]
-        return float(any(known)) if known else None
+        figures = [getattr(self.verdicts[rule, name], MEASURES[measure_name]) for name in names]
+        defined = [figure for figure in figures if figure is not None]
+        return float(any(defined)) if defined else None
 
 
 @dataclass(frozen=True)
 class Detections:
-    """Recall, false alarms and wrong blame by rule (columns), of detectors on all or some federations (rows).
+    """Recall, false alarms and wrong blame by rule (columns), for detectors and subsets of federations (rows).
 
-    A row's arguments are `detector`, or `any`, and what federations it is about: `dataset`, `case`, `clients`. No two
-    cases have the same seed, so that no partition counts twice.
+    A row's arguments are `detector`, or `any`, and the selection of federations: `dataset`, `case`, `clients`. No two
+    cases share a seed, so that no partition counts twice.
 
     Attributes:
-        datasets: Names; with `max_rows`, and `client_rows` at least for each client.
+        datasets: Names; with `max_rows`, and `client_rows` as the minimum for each client.
         clients: Numbers of clients.
         cases: Of `CASES`; None is all.
         absent: Probability that a client misses an exchange, in `[0, 1)`.
@@ -232,66 +228,78 @@ class Detections:
     absent: float = 0.0
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Run detection on every federation that a row is about."""
+        """Run detection on every federation that a row includes."""
         rows = {row: method.arguments for row, method in experiment.rows.items() if isinstance(method, Given)}
-        found: list[_Federation] = []
+        evaluated: list[_Federation] = []
         absent: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
                 raise ConfigurationError(Fault("cases", f"be of {', '.join(CASES)}", repr(case)))
-            wanted = _Federation(dataset, case, clients, {})
-            if clients < CASES[case].min_clients or not any(wanted.is_of(row) for row in rows.values()):
+            federation = _Federation(dataset, case, clients, {})
+            if clients < CASES[case].min_clients or not any(federation.is_of(row) for row in rows.values()):
                 continue
             name = f"{dataset}, {case}, {clients} clients"
             context.note(name)
             try:
-                found += self._detected(dataset, case, clients, context)
+                evaluated += self._detected(dataset, case, clients, context)
             except UserError as error:
                 absent[name] = str(error)
-        if not found and absent:
+        if not evaluated and absent:
             raise UserError([next(iter(absent.values()))])
         values: dict[Cell, tuple[float | None, ...]] = {}
-        for (row, about), rule, measure_name in product(rows.items(), RULES, MEASURES):
-            of_row = [each for each in found if each.is_of(about)]
+        for (row, selection), rule, measure_name in product(rows.items(), RULES, MEASURES):
+            of_row = [evaluation for evaluation in evaluated if evaluation.is_of(selection)]
             column = f"{measure_name}, {rule}"
-            values[row, column] = tuple(each.value(about["detector"], rule, measure_name) for each in of_row)
+            values[row, column] = tuple(
+                evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row
+            )
         return Measured(values, absent=absent)
 
     def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[_Federation]:
-        """Yield what is made of the federations of one data set, case and number of clients."""
+        """Yield the evaluated federations of one data set, case and number of clients."""
         sample = self.datasets[dataset]
         rows = max(sample.get("max_rows", 0), sample.get("client_rows", 0) * clients)
         first, truth = SEEDS_APART * list(CASES).index(case), CASES[case].truth
         for seed in range(first, first + context.num_seeds):
-            given = [f"federation.dataset={dataset}", f"federation.num_clients={clients}", f"federation.seed={seed}"]
-            sampled = [f"federation.max_rows={rows}"] if rows else []
-            arguments = [*given, f"seed={seed}", *IN_PROCESS, *sampled, *case_arguments(case, clients)]
+            federation_arguments = [
+                f"federation.dataset={dataset}",
+                f"federation.num_clients={clients}",
+                f"federation.seed={seed}",
+            ]
+            row_arguments = [f"federation.max_rows={rows}"] if rows else []
+            arguments = [
+                *federation_arguments,
+                f"seed={seed}",
+                *IN_PROCESS,
+                *row_arguments,
+                *case_arguments(case, clients),
+            ]
             config = load_config([*arguments, *context.settings])
-            road = Pipeline(config, Display())
-            with road.place(config.detection.num_rounds) as runner:
-                asked: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
-                report = measure(asked, config)
-            answered = {facts.client for facts in report.clients}
-            affected = [client for client in road.federation.affected_clients if client in answered]
+            pipeline = Pipeline(config, Display())
+            with pipeline.place(config.detection.num_rounds) as runner:
+                opens_grids: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
+                report = measure(opens_grids, config)
+            replied = {facts.client for facts in report.clients}
+            affected = [client for client in pipeline.federation.affected_clients if client in replied]
             verdicts: dict[tuple[str, str], Verdict] = {
-                **{("published", one.name): verdict(one, truth, affected) for one in report.findings},
-                **{("calibrated", one.name): verdict(one, truth, affected) for one in report.calibrated},
+                **{("published", finding.name): verdict(finding, truth, affected) for finding in report.findings},
+                **{("calibrated", finding.name): verdict(finding, truth, affected) for finding in report.calibrated},
             }
             yield _Federation(dataset, case, clients, verdicts)
 
 
 def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
-    """Compare one finding with the truth; `affected` are those that answered."""
-    true, flagged, measured = truth[finding.name], set(finding.flagged_clients), finding.measured
+    """Return the evaluation of a finding against the truth; `affected` are the affected clients that replied."""
+    expected, flagged, measured = truth[finding.name], set(finding.flagged_clients), finding.measured
     if truth["outliers"] and not affected:
         return Verdict(measured=measured)
-    if true is False:
+    if expected is False:
         return Verdict(measured=measured, false_alarm=finding.detected)
     attackers = set(affected) if truth["outliers"] else set()
     blamed = not flagged <= attackers if attackers else None
     if finding.name == "outliers":
         return Verdict(measured=measured, found=attackers <= flagged, blamed=blamed)
-    return Verdict(measured=measured, found=finding.detected if true else None, blamed=blamed)
+    return Verdict(measured=measured, found=finding.detected if expected else None, blamed=blamed)
 
 
 SHARES: Final[Mapping[str, tuple[float, ...]]] = {
@@ -312,7 +320,7 @@ Draw = Callable[[np.random.Generator, int, int], IntArray]
 
 
 def released_counts(table: IntArray, min_release: int) -> ReleasedCounts:
-    """Return what clients tell of their label counts, `(clients, classes)`, of at least `min_release` rows each."""
+    """Return the released label counts, `(clients, classes)`, of at least `min_release` rows each."""
     least = np.full(len(table), min_release)
     return ReleasedCounts(
         tuple(range(len(table))), told_counts(table, min_release).astype(np.int64), table.sum(axis=1), least
@@ -322,41 +330,41 @@ def released_counts(table: IntArray, min_release: int) -> ReleasedCounts:
 def found_skew(
     labels: str, sizes: str, draw: Draw, federations: int, min_release: int, seed: int = 0
 ) -> tuple[tuple[float, ...], float]:
-    """Return in which federations label skew is found, 1 or 0, and the mean share of rows whose class is withheld.
+    """Return whether label skew is detected in each federation, 1 or 0, and the mean share of withheld rows.
 
     Args:
-        labels: How labels are drawn, by name.
-        sizes: Numbers of rows, by name.
-        draw: Of a client.
-        federations: How many.
-        min_release: Fewest rows of a class of which a client tells.
+        labels: Name of the label distribution.
+        sizes: Name of the numbers of rows.
+        draw: Of a client's label counts.
+        federations: Number of federations.
+        min_release: Fewest rows of a class that a client reports.
         seed: Of the draws.
     """
     settings = DetectionConfig()
-    found, withheld = [], 0.0
+    detections, withheld = [], 0.0
     for index in range(federations):
         generator = stream(seed, f"withheld labels: {labels}, {sizes}", index)
         table = np.stack([draw(generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
         released = released_counts(table, min_release)
         withheld += 1 - released.share_told
-        decided = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
-        found.append(float(decided.detected))
-    return tuple(found), withheld / federations
+        decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
+        detections.append(float(decision.detected))
+    return tuple(detections), withheld / federations
 
 
 def from_shares(shares: tuple[float, ...]) -> Draw:
-    """Return the draw of clients that are alike."""
+    """Return the draw for clients with the same distribution."""
     return lambda generator, _, rows: generator.multinomial(rows, shares)
 
 
 def by_dirichlet(concentration: float) -> Draw:
-    """Return the draw of clients each of which has a distribution of its own."""
+    """Return the draw for clients that each have a distribution of their own."""
     alpha = np.full(NUM_CLASSES, concentration)
     return lambda generator, _, rows: generator.multinomial(rows, generator.dirichlet(alpha))
 
 
 def one_client(generator: np.random.Generator, client: int, rows: int) -> IntArray:
-    """Draw as all clients but the first do, or as that one."""
+    """Return label counts: drawn evenly for the first client, with 95 and 5 % for all others."""
     return np.asarray(generator.multinomial(rows, (0.95, 0.05) if client else (0.5, 0.5)))
 
 
@@ -369,18 +377,18 @@ DRAWS: Final[Mapping[str, Draw]] = {
 
 @dataclass(frozen=True)
 class WithheldLabels:
-    """Label skew found by how labels are drawn (rows: `labels`, `min_release`) and by clients' rows (columns)."""
+    """Detected label skew by label distribution (rows: `labels`, `min_release`) and clients' rows (columns)."""
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Draw as many federations as there are seeds of clients that are alike, and a quarter as many of others."""
+        """Draw one federation per seed for equal clients, and a quarter as many for others."""
         parts = []
         for row, method in experiment.rows.items():
             assert isinstance(method, Given)
-            labels, least = method.arguments["labels"], method.arguments.get("min_release", Release().min_release)
+            labels, min_release = method.arguments["labels"], method.arguments.get("min_release", Release().min_release)
             count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
             for sizes in experiment.federations:
                 context.note(f"{row} × {sizes}")
-                found, withheld = found_skew(labels, sizes, DRAWS[labels], count, least)
+                found, withheld = found_skew(labels, sizes, DRAWS[labels], count, min_release)
                 cell = row, sizes
                 parts.append(Measured({cell: found}, figures={"share of rows withheld": {cell: (withheld,)}}))
         return together(parts)

@@ -1,25 +1,22 @@
-"""How often a confirmation's intervals hold the truth, and how often it says "better" wrongly.
+"""Coverage of a confirmation's intervals, and its rate of wrong "better" verdicts, in simulated studies.
 
-Each study draws a federation from a population whose truth is known (`intervals.py`), and goes the way
-that every study goes: the ledger, `confirm_winner`, its plan of looks, its intervals and its verdict. Truths:
+Each simulated study draws a federation from a population whose truth is known and runs the usual path: the ledger,
+`confirm_winner`, its sequential looks, its intervals and its verdict. There are two truths:
 
-- *new data*: the mean difference over federations drawn anew, each split and trained once;
-- *here*: the mean difference over all splits of the very rows, from many other seeds.
+- *new data*: the mean difference over newly drawn federations, each split and trained once;
+- *here*: the mean difference over all splits of the same rows, from many other seeds.
 
-A run that fails is worth guessing in both, as it is in the confirmation.
+A failed run scores as guessing in both, as it does in the confirmation.
 
-Trials of which the truth is known: classifiers in closed form on rows drawn from a known population.
+Trials are classifiers in closed form. A row has a label, 0 or 1 with equal probability, and G groups of features, each
+feature N(±δ_g/2, 1) by the label. Configuration g classifies by the nearest of two means over group g alone, estimated
+from the training rows of all clients. So configurations with equal δ are equally good, and their accuracy on unseen
+rows can be measured on any number of rows. Rows are split by the engine's split, with the trial's seed, so the seeds of
+a study share rows as in a real one.
 
-A row has a label, 0 or 1 with equal chances, and G groups of features, each feature N(±δ_g/2, 1) by the label.
-Configuration g classifies by the nearest of two means over group g alone, which it takes from the training rows of all
-clients. So configurations with equal δ are equally good, and how good they are on rows that nobody has seen can be
-measured on as many as one likes. Rows are split as the engine splits them, by the trial's seed, so seeds of a study
-share their rows just as they do for real.
-
-Rows may belong together, as visits of a subject do: they then have the label of the subject, a part of the features'
-variance between them, and go to one side of a split together.
-
-A configuration may also fail, with a chance of its own, drawn from the trial's seed.
+Rows may be dependent, such as visits of a subject: they then share the subject's label and part of the features'
+variance, and are on the same side of a split. A configuration may also fail, with its own probability, drawn from the
+trial's seed.
 """
 
 from __future__ import annotations
@@ -56,13 +53,13 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Population:
-    """What rows are drawn from.
+    """The distribution that rows are drawn from.
 
     Attributes:
         separations: δ_g of each configuration, FedAvg's first.
-        failures: Chance of each to fail.
+        failures: Probability that each one fails.
         group_rows: Rows of a subject; divides `CLIENT_ROWS`.
-        alike: Share of a feature's variance within a class that rows of a subject have in common, in `[0, 1]`.
+        alike: Share of a feature's within-class variance that rows of a subject have in common, in `[0, 1]`.
     """
 
     separations: tuple[float, ...]
@@ -72,11 +69,11 @@ class Population:
 
     @classmethod
     def of(cls, separations: Sequence[float], failures: Sequence[float], **rest: Any) -> Population:
-        """Return a population that can be told from others, from lists of a file."""
+        """Return a hashable population from the lists of a file."""
         return cls(tuple(separations), tuple(failures), **rest)
 
     def draw(self, num_rows: int, generator: np.random.Generator) -> tuple[npt.NDArray[np.int64], Array]:
-        """Return labels, shape `(num_rows,)`, and features, shape `(groups, num_rows, features)`; subjects in turn."""
+        """Return labels, shape `(num_rows,)`, and features, `(groups, num_rows, features)`, ordered by subject."""
         num_subjects = num_rows // self.group_rows
         labels = np.repeat(generator.integers(2, size=num_subjects), self.group_rows)
         features = generator.standard_normal((len(self.separations), num_rows, GROUP_FEATURES))
@@ -89,15 +86,15 @@ class Population:
 
 
 def configurations(count: int) -> list[StrategySpec]:
-    """Return so many configurations, FedAvg first; which one it is decides the group of features, and nothing else."""
-    return [FedAvgSpec(), *(FedAdamSpec(eta=0.01 * place) for place in range(1, count))]
+    """Return `count` configurations, FedAvg first; they only select the group of features."""
+    return [FedAvgSpec(), *(FedAdamSpec(eta=0.01 * index) for index in range(1, count))]
 
 
 class Sample:
-    """The rows of one federation, and what trials on them give.
+    """The rows of one federation, and the results of trials on them.
 
     Args:
-        population: Where they come from.
+        population: The distribution of the rows.
         seed: Of the draw.
     """
 
@@ -109,37 +106,37 @@ class Sample:
 
     @property
     def guessing(self) -> float:
-        """Share of the more frequent class."""
+        """Share of the majority class."""
         return float(np.bincount(self._labels).max() / len(self._labels))
 
     def split(self, seed: int, test_fraction: float) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return which rows train and which test under a seed; the last answer is kept."""
+        """Return the masks of training and test rows for a seed; the last result is cached."""
         if self._split is not None and self._split[0] == seed:
             return ~self._split[1], self._split[1]
         test = np.zeros(len(self._labels), np.bool_)
         subject_rows = self._population.group_rows
         subjects = None if subject_rows == 1 else np.arange(CLIENT_ROWS) // subject_rows
         for client, first in enumerate(range(0, len(test), CLIENT_ROWS)):
-            own = self._labels[first : first + CLIENT_ROWS]
-            test[first + split_client(own, seed, client, test_fraction, groups=subjects).test] = True
+            client_labels = self._labels[first : first + CLIENT_ROWS]
+            test[first + split_client(client_labels, seed, client, test_fraction, groups=subjects).test] = True
         self._split = seed, test
         return ~test, test
 
     def accuracy(self, group: int, train: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]) -> float:
-        """Return the accuracy on test rows of what a configuration learns of training rows."""
+        """Return the test accuracy of a configuration fitted on training rows."""
         features, labels = self._features[group], self._labels
         low, high = (features[train & (labels == label)].mean(axis=0) for label in (0, 1))
-        found = (features[test] - (low + high) / 2) @ (high - low) > 0
-        return float((found == labels[test]).mean())
+        predicted = (features[test] - (low + high) / 2) @ (high - low) > 0
+        return float((predicted == labels[test]).mean())
 
     def fails(self, group: int, seed: int) -> bool:
-        """Return whether a configuration fails under a seed."""
+        """Return whether a configuration fails on a seed."""
         return float(stream(seed, "simulated failure", group).random()) < self._population.failures[group]
 
 
 @dataclass
 class SimulatedRunner:
-    """Runs trials on a sample; satisfies what a ledger needs of a runner.
+    """A trial runner on a sample, with the interface that a ledger needs.
 
     Attributes:
         sample: The rows.
@@ -151,7 +148,7 @@ class SimulatedRunner:
 
     @property
     def facts(self) -> Any:
-        """Nothing is known of a federation."""
+        """Unavailable, as simulated trials have no federation."""
         raise NotImplementedError("simulated trials have no federation")
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
@@ -161,7 +158,7 @@ class SimulatedRunner:
             yield position, self._trial(settings)
 
     def forget(self, key: str) -> None:
-        """Nothing was kept."""
+        """Do nothing, as no checkpoints are kept."""
 
     def _trial(self, settings: TrialSettings) -> Trial:
         session, group = settings.session, self.specs.index(settings.strategy)
@@ -170,10 +167,15 @@ class SimulatedRunner:
         train, test = self.sample.split(session.seed, session.test_fraction)
         accuracy = self.sample.accuracy(group, train, test)
         rounds = dict.fromkeys(("round_accuracy", "round_clean_accuracy"), (accuracy,))
-        rest = dict.fromkeys(("round_loss", "round_clean_loss", "round_train_loss"), (0.0,))
-        tested = tuple([int(test.sum()) // NUM_CLIENTS] * NUM_CLIENTS)
+        losses = dict.fromkeys(("round_loss", "round_clean_loss", "round_train_loss"), (0.0,))
+        test_rows = tuple([int(test.sum()) // NUM_CLIENTS] * NUM_CLIENTS)
         return Trial.of(
-            settings, status="completed", **rounds, **rest, client=tuple(range(NUM_CLIENTS)), client_num_examples=tested
+            settings,
+            status="completed",
+            **rounds,
+            **losses,
+            client=tuple(range(NUM_CLIENTS)),
+            client_num_examples=test_rows,
         )
 
 
@@ -189,10 +191,11 @@ HERE_STUDIES = 100
 
 @dataclass(frozen=True)
 class Coverage:
-    """Studies whose interval for new data holds its truth, by population (rows) and fresh seeds at most (columns).
+    """Coverage of the interval for new data, by population (rows) and maximum number of fresh seeds (columns).
 
     A row's arguments are those of a `Population`, FedAvg first, then the candidates, and `batch`, the seeds between
-    looks; without it there is one look. A value is one simulated study, of as many as the experiment has seeds.
+    looks; without it there is one look. A value is 1 or 0 for one simulated study; the experiment's number of seeds is
+    that of the studies.
     """
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
@@ -201,14 +204,14 @@ class Coverage:
         for (row, method), column in product(experiment.rows.items(), experiment.federations):
             assert isinstance(method, Given)
             context.note(f"{row} × {column}")
-            given = {**method.arguments}
-            simulation = Simulation(batch=given.pop("batch", None), population=Population.of(**given))
+            row_arguments = {**method.arguments}
+            simulation = Simulation(batch=row_arguments.pop("batch", None), population=Population.of(**row_arguments))
             parts.append(_coverage((row, column), simulation, int(column.split()[0]), context.num_seeds))
         return together(parts)
 
 
 class Simulation(NamedTuple):
-    """What is simulated: a population, and the seeds between looks; None looks once."""
+    """A population, and the number of seeds between looks; None for a single look."""
 
     population: Population
     batch: int | None = None
@@ -225,8 +228,8 @@ FIGURES = {
 whether it says better or worse and is wrong."""
 
 
-class _Judged(NamedTuple):
-    """What one study found, held against the truth."""
+class _StudyOutcome(NamedTuple):
+    """The results of one study compared with the truth."""
 
     seeds_used: float
     new_data: float
@@ -237,15 +240,17 @@ class _Judged(NamedTuple):
 
 
 def _coverage(cell: Cell, simulation: Simulation, seeds: int, num_studies: int) -> Measured:
-    judged = [_judged(simulation, *_study(simulation, seeds, number), number) for number in range(num_studies)]
-    of_each = {name: tuple(float(getattr(one, name)) for one in judged) for name in _Judged._fields}
+    studies = [_judged(simulation, *_study(simulation, seeds, number), number) for number in range(num_studies)]
+    values_by_field = {name: tuple(float(getattr(study, name)) for study in studies) for name in _StudyOutcome._fields}
     figures: dict[str, tuple[float | None, ...]] = {"truth": (_truths(simulation.population)[1],)}
-    for name, told in FIGURES.items():
-        figures[told] = tuple(None if np.isnan(value) else value for value in of_each[name])
-    return Measured({cell: of_each["new_data"]}, figures={name: {cell: own} for name, own in figures.items()})
+    for name, figure_name in FIGURES.items():
+        figures[figure_name] = tuple(None if np.isnan(value) else value for value in values_by_field[name])
+    return Measured(
+        {cell: values_by_field["new_data"]}, figures={name: {cell: values} for name, values in figures.items()}
+    )
 
 
-def _judged(simulation: Simulation, sample: Sample, confirmation: Confirmation, number: int) -> _Judged:
+def _judged(simulation: Simulation, sample: Sample, confirmation: Confirmation, number: int) -> _StudyOutcome:
     names = [str(spec) for spec in configurations(len(simulation.population.separations))]
     pick = names.index(confirmation.contestants[0].name)
     truth, difference = _truths(simulation.population)[pick], confirmation.versus["fedavg"]["own"]
@@ -255,9 +260,13 @@ def _judged(simulation: Simulation, sample: Sample, confirmation: Confirmation, 
     )
     here = np.nan
     if number < HERE_STUDIES:
-        here = here_low <= _here(simulation.population, sample, number, pick, len(confirmation.seeds)) <= here_high
+        here = (
+            here_low
+            <= _truth_on_same_rows(simulation.population, sample, number, pick, len(confirmation.seeds))
+            <= here_high
+        )
     better, worse = (confirmation.verdict == verdict for verdict in ("better", "worse"))
-    return _Judged(
+    return _StudyOutcome(
         seeds_used=len(confirmation.seeds),
         new_data=low <= truth <= high,
         here=here,
@@ -268,7 +277,7 @@ def _judged(simulation: Simulation, sample: Sample, confirmation: Confirmation, 
 
 
 class _NoLog:
-    """A study that nobody goes on with."""
+    """A log that stores nothing."""
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
         del config_hash
@@ -280,7 +289,7 @@ class _NoLog:
 
 
 def _study(simulation: Simulation, seeds: int, number: int) -> tuple[Sample, Confirmation]:
-    """Draw a federation, let every candidate be scored on the study's seed, and confirm the best."""
+    """Return a drawn federation, and the confirmation of the best candidate on the study's seed."""
     sample, specs = Sample(simulation.population, number), configurations(len(simulation.population.separations))
     facts = StudyFacts(
         "simulated", 1, Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1), Session(seed=number), guessing=sample.guessing
@@ -297,29 +306,32 @@ def _study(simulation: Simulation, seeds: int, number: int) -> tuple[Sample, Con
     return sample, confirmation
 
 
-def _worth(population: Population, group: int, accuracy: float, guessing: float) -> float:
-    """Return what a configuration is worth, its failures counted as guessing."""
+def _expected_accuracy(population: Population, group: int, accuracy: float, guessing: float) -> float:
+    """Return the expected accuracy of a configuration, with its failures counted as guessing."""
     failing = population.failures[group]
     return (1 - failing) * accuracy + failing * guessing
 
 
 @cache
 def _truths(population: Population) -> tuple[float, ...]:
-    """Return each configuration's mean difference to FedAvg over federations drawn anew."""
+    """Return each configuration's mean difference from FedAvg over newly drawn federations."""
     totals = np.zeros(len(population.separations))
     for number in range(NUM_FEDERATIONS):
         sample = Sample(population, 10**9 + number)
         train, test = sample.split(number, Session().test_fraction)
         for group in range(len(totals)):
-            totals[group] += _worth(population, group, sample.accuracy(group, train, test), sample.guessing)
+            totals[group] += _expected_accuracy(population, group, sample.accuracy(group, train, test), sample.guessing)
     return tuple(((totals - totals[0]) / NUM_FEDERATIONS).tolist())
 
 
-def _here(population: Population, sample: Sample, number: int, pick: int, num_seeds: int) -> float:
-    """Return the mean difference of the pick to FedAvg over splits of the very rows."""
+def _truth_on_same_rows(population: Population, sample: Sample, number: int, pick: int, num_seeds: int) -> float:
+    """Return the mean difference of the pick from FedAvg over splits of the same rows."""
     total, num_splits = 0.0, SPLITS_A_SEED * num_seeds
     for seed in range(num_splits):
         train, test = sample.split(2**40 + 10_000 * number + seed, Session().test_fraction)
-        pair = [_worth(population, group, sample.accuracy(group, train, test), sample.guessing) for group in (pick, 0)]
+        pair = [
+            _expected_accuracy(population, group, sample.accuracy(group, train, test), sample.guessing)
+            for group in (pick, 0)
+        ]
         total += pair[0] - pair[1]
     return total / num_splits

@@ -1,40 +1,38 @@
-"""Recommenders replayed on a table of trials: a minute for what takes a day to train.
+"""Replay of recommenders on a table of trials: minutes in place of a day of training.
 
-A recommender asks as in any study, over the whole joint space. Its trial is the nearest one of the table: of the
-same strategy, at the smallest root mean square distance of the parameters' places in their ranges (log-scaled where the
-range is), the first of equals. So a replay is exact on the grid, and a rough surrogate between its points; what it
-compares is kinds of search, not the last point of accuracy.
+As in the tabular mode of FedHPO-Bench (Wang et al., ICML 2023, arXiv:2206.03966), a searcher that requests a trial gets
+the result from the table, so that new searchers are evaluated in minutes, also by others.
 
-Each seed is a search seed in its turn. What was chosen on it is judged by the others, on which nobody has chosen. So
-are the references: FedAvg as the study has it; *tuned*, FedAvg at the client rate that is best on the mean of all seeds
-but the one that judges; and the *oracle*, the configuration of the table that is best there (a cross-validation of the
-choice, without which the largest of 130 noisy means would flatter itself).
+A recommender searches the whole joint space, as in any study. Its trial is the nearest one of the table: of the same
+strategy, at the smallest root mean square distance of the parameters' positions in their ranges (log-scaled where the
+range is), the first in a tie. So a replay is exact on the grid and a rough surrogate between its points; it compares
+kinds of search, not the last point of accuracy.
 
-The table of trials on which recommenders are replayed: its grid of configurations, and its Parquet file.
+Each seed is used as a search seed in turn. The choice made on it is scored on the other seeds, which were not used to
+choose. So are the references: FedAvg with the study's settings; *tuned*, FedAvg at the client rate that is best on the
+mean of all seeds but the scoring one; and the *oracle*, the best configuration of the table by the same rule (a
+cross-validation of the choice, without which the maximum of 130 noisy means would be biased upwards).
+
+The table is a Parquet file:
 
 | column | meaning |
 | --- | --- |
 | `federation` | its name |
-| `about` | what is known of the federation, as JSON (`TabledFederation`), in its first row |
+| `about` | the federation's facts, as JSON (`TabledFederation`), in its first row |
 | `specification` | strategy and clients' settings, as JSON |
 | `seed` | of split, initial model and batches |
 | `failed` | whether the trial failed |
-| `round_accuracy` | after each round it finished, in hundredths of a percent, weighted over clients |
+| `round_accuracy` | after each finished round, in hundredths of a percent, weighted over clients |
 
-As in the tabular mode of FedHPO-Bench (Wang et al., ICML 2023, arXiv:2206.03966) a searcher that asks for a trial is
-told what is written there, so that a new one is judged in minutes, and by others too.
+Its grid covers the joint space of strategies and clients' settings. Every default strategy has a few parameter values
+from the literature and the documented defaults, each at three client rates and two numbers of local epochs; FedAvg,
+from which the tuned reference is computed, has six rates; FedAvg and the two strategies that rules propose most have
+small batches as well. Strategies that are unavailable in a federation are left out.
 
-The grid lies over the joint space of strategies and clients' settings. Of every default strategy it has a few values
-that the literature and the documented defaults take, each at three client rates and two numbers of local epochs;
-FedAvg, of which the tuned reference is made, at six rates; and small batches for FedAvg and for the two strategies that
-rules propose most. What does not exist in a federation is left out.
-
-A searcher of the user's own in a replay: `--searcher package.module:Class`.
-
-The class is a `Searcher` (`fedscout.search.searcher`), made from a `SearchTask` as the built-in ones are. Its study is
-theirs: FedAvg beside what is proposed first, then what it asks for until `search.budget` trials are spent, or to its
-own end where it has a budget of its own. No warm start learns from it, so that the built-in recommenders' figures are
-the same with it and without.
+`--searcher package.module:Class` replays a searcher of the user's own: a `Searcher` (`fedscout.search.searcher`),
+created from a `SearchTask` like the built-in ones. Its study is the same: FedAvg together with the first proposals,
+then further proposals until `search.budget` trials are spent, or until it ends by itself if it has its own budget. No
+warm start learns from it, so the figures of the built-in recommenders do not depend on it.
 """
 
 from __future__ import annotations
@@ -123,15 +121,15 @@ SMALL_BATCHES = ("fedavg", "fedavgm", "fedadam")
 
 
 def joint_grid(space: SearchSpace) -> list[StrategySpec]:
-    """Return the configurations that exist in a federation's space, equivalents once."""
-    found: dict[str, StrategySpec] = {}
+    """Return the configurations that exist in a federation's space, each of several equivalent ones once."""
+    specs_by_digest: dict[str, StrategySpec] = {}
     for spec in grid_points(space):
-        found.setdefault(space.digest(spec), spec)
-    return list(found.values())
+        specs_by_digest.setdefault(space.digest(spec), spec)
+    return list(specs_by_digest.values())
 
 
 def grid_points(space: SearchSpace) -> Iterator[StrategySpec]:
-    """Yield every point of the grid, a value out of its range moved to the nearest in it; several may be equivalent."""
+    """Yield every grid point, with values clipped to their ranges; several points may be equivalent."""
     for kind in space.kinds:
         for point in SERVER_POINTS[kind]:
             for settings in _client_settings(kind):
@@ -141,33 +139,37 @@ def grid_points(space: SearchSpace) -> Iterator[StrategySpec]:
 
 
 def fedavg_rates(space: SearchSpace, grid: Sequence[StrategySpec]) -> list[StrategySpec]:
-    """Return FedAvg at every client rate of the grid, all else as the study has it: of which the tuned reference is."""
-    own = {name: space.given[name] for name in ("client_local_epochs", "client_batch_size")}
-    return [spec for spec in grid if spec.kind == "fedavg" and own.items() <= {**own, **spec.client_values()}.items()]
+    """Return FedAvg at each client rate of the grid, otherwise with the study's settings."""
+    study_settings = {name: space.given[name] for name in ("client_local_epochs", "client_batch_size")}
+    return [
+        spec
+        for spec in grid
+        if spec.kind == "fedavg" and study_settings.items() <= {**study_settings, **spec.client_values()}.items()
+    ]
 
 
 def _client_settings(kind: str) -> Iterator[Mapping[str, Value]]:
-    own, *smaller = BATCHES
+    study_batch, *smaller = BATCHES
     rates = FEDAVG_RATES if kind == "fedavg" else RATES
     for epochs in EPOCHS:
         for rate in rates:
-            yield {"client_learning_rate": rate, "client_local_epochs": epochs, "client_batch_size": own}
+            yield {"client_learning_rate": rate, "client_local_epochs": epochs, "client_batch_size": study_batch}
     for batch in smaller if kind in SMALL_BATCHES else ():
         for rate in RATES:
             yield {"client_learning_rate": rate, "client_local_epochs": EPOCHS[0], "client_batch_size": batch}
 
 
 class TabledFederation(BaseModel, frozen=True):
-    """What is known of a federation of the table without its rows.
+    """The facts of a federation of the table, without its rows.
 
     Attributes:
         name: Of the federation.
         half: Whether rules and defaults may be set on it, or it is held out.
         arguments: As for `fedscout run`.
-        num_clients: That take part.
-        guessing: Accuracy of always guessing the most frequent class.
-        data_digest: Of its rows and who holds which.
-        reports: How the clients' data differ as detected on each seed, as JSON.
+        num_clients: Participating clients.
+        guessing: Accuracy of always predicting the majority class.
+        data_digest: Of its rows and their partition.
+        reports: The heterogeneity report of each seed, as JSON.
     """
 
     name: str
@@ -181,7 +183,7 @@ class TabledFederation(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class TabledTrial:
-    """One row: what was trained, on which seed, and the accuracy after each round."""
+    """One row: the trained configuration, the seed, and the accuracy after each round."""
 
     spec: StrategySpec
     seed: int
@@ -190,11 +192,11 @@ class TabledTrial:
 
     @classmethod
     def of(cls, trial: Trial) -> TabledTrial:
-        """Return what of a trial is kept."""
+        """Return the tabled part of a trial."""
         return cls(trial.spec, trial.seed, trial.status == "failed", trial.round_accuracy)
 
     def score(self, guessing: float) -> float:
-        """Return the mean of the last five rounds; that of guessing where the trial failed."""
+        """Return the mean of the last five rounds; that of guessing if the trial failed."""
         return guessing if self.failed else late_mean(self.round_accuracy)
 
 
@@ -204,7 +206,7 @@ class FederationTrials:
 
     Attributes:
         about: The federation.
-        trials: By specification and seed, every specification on every seed.
+        trials: By specification and seed; every specification has every seed.
     """
 
     about: TabledFederation
@@ -222,7 +224,7 @@ class FederationTrials:
 
     @cached_property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """The fitness of each configuration on each seed, shape `(specs, seeds)`; guessing where a trial failed."""
+        """The fitness of each configuration on each seed, shape `(specs, seeds)`; guessing if it failed."""
         guessing = self.about.guessing
         return np.array([[self.trials[spec, seed].score(guessing) for seed in self.seeds] for spec in self.specs])
 
@@ -235,19 +237,21 @@ def write_table(path: Path, federations: Iterable[FederationTrials]) -> None:
 
 
 def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
-    for place, trial in enumerate(federation.trials.values()):
+    for index, trial in enumerate(federation.trials.values()):
         yield {
             "federation": federation.about.name,
-            "about": None if place else federation.about.model_dump_json(),
+            "about": None if index else federation.about.model_dump_json(),
             "specification": json.dumps({"kind": trial.spec.kind, **trial.spec.parameters()}),
             "seed": trial.seed,
             "failed": trial.failed,
-            "round_accuracy": [None if isnan(each) else round(UNITS * each) for each in trial.round_accuracy],
+            "round_accuracy": [
+                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.round_accuracy
+            ],
         }
 
 
 def trial_counts(path: Path) -> dict[str, int]:
-    """Return how many trials a table has of each federation, by its name."""
+    """Return the number of trials of each federation of a table, by its name."""
     names = pq.read_table(path, columns=["federation"]).column("federation").to_pylist()
     return dict(Counter(names))
 
@@ -256,7 +260,7 @@ def read_table(path: Path) -> list[FederationTrials]:
     """Read a table.
 
     Raises:
-        LogError: If it is not one.
+        LogError: If the file is not a table of trials.
     """
     try:
         table = pq.read_table(path)
@@ -271,10 +275,10 @@ def read_table(path: Path) -> list[FederationTrials]:
         name: str = row["federation"]
         if row["about"] is not None:
             abouts[name] = TabledFederation.model_validate_json(row["about"])
-        accuracy = tuple(nan if each is None else each / UNITS for each in row["round_accuracy"])
+        accuracy = tuple(nan if value is None else value / UNITS for value in row["round_accuracy"])
         trial = TabledTrial(parsed(row["specification"]), row["seed"], row["failed"], accuracy)
         trials.setdefault(name, {})[trial.spec, trial.seed] = trial
-    return [FederationTrials(abouts[name], found) for name, found in trials.items()]
+    return [FederationTrials(abouts[name], federation_trials) for name, federation_trials in trials.items()]
 
 
 ONE_SEED = "search.tuning_seeds=1"
@@ -284,7 +288,7 @@ Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 class NoLog(TrialLog):
-    """Keeps nothing: the table has it all."""
+    """A log that stores nothing, as the table has all trials."""
 
     def __init__(self) -> None:
         pass
@@ -300,51 +304,59 @@ class NoLog(TrialLog):
 
 @dataclass
 class ReplayRunner:
-    """Tells of the nearest trial of the table in place of training.
+    """A runner that returns the nearest trial of the table in place of training.
 
     Attributes:
-        federation: Whose trials.
-        space: In whose ranges distances are measured.
+        federation: The source of the trials.
+        space: The ranges in which distances are measured.
     """
 
     federation: FederationTrials
     space: SearchSpace
 
     def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
-        """Yield a trial for each that is asked for."""
+        """Yield a trial for each requested one."""
         for position, settings in enumerate(batch):
             yield position, self._trial(settings)
 
     def forget(self, key: str) -> None:
-        """Nothing is kept."""
+        """Do nothing, as no checkpoints are kept."""
 
     def nearest(self, spec: StrategySpec, given: Mapping[str, Value]) -> StrategySpec:
-        """Return the configuration of the table that is nearest to one of these clients' settings.
+        """Return the configuration of the table that is nearest to a strategy with these clients' settings.
 
         Raises:
             ConfigurationError: If the table has none of its strategy.
         """
-        known = {**spec.search_values(), **given}
-        tabled = self._tabled.get(spec.label)
-        if tabled is None:
+        values = {**spec.search_values(), **given}
+        grid_points_of_kind = self._points_by_strategy.get(spec.label)
+        if grid_points_of_kind is None:
             raise ConfigurationError(Fault("the strategy of a replay", "be of the table", spec.label))
         ranges = self.space.parameters_of(spec.label)
-        place = np.array([_place(found, known[name]) for name, found in ranges.items()])
-        return tabled.specs[int(np.argmin(((tabled.places - place) ** 2).sum(axis=1)))]
+        point = np.array([_coordinate(value_range, values[name]) for name, value_range in ranges.items()])
+        return grid_points_of_kind.specs[int(np.argmin(((grid_points_of_kind.places - point) ** 2).sum(axis=1)))]
 
     @cached_property
-    def _tabled(self) -> Mapping[str, _Tabled]:
+    def _points_by_strategy(self) -> Mapping[str, _StrategyPoints]:
         trained = {self.space.digest(spec): spec for spec in self.federation.specs}
         kinds: dict[str, dict[StrategySpec, StrategySpec]] = {}
         for spec in grid_points(self.space):
             if (equivalent := trained.get(self.space.digest(spec))) is not None:
                 kinds.setdefault(spec.label, {})[spec] = equivalent
-        return {kind: _Tabled(tuple(points.values()), self._places(kind, [*points])) for kind, points in kinds.items()}
+        return {
+            kind: _StrategyPoints(tuple(points.values()), self._coordinates(kind, [*points]))
+            for kind, points in kinds.items()
+        }
 
-    def _places(self, kind: str, specs: Sequence[StrategySpec]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def _coordinates(self, kind: str, specs: Sequence[StrategySpec]) -> np.ndarray[Any, np.dtype[np.float64]]:
         ranges = self.space.parameters_of(kind)
         values = [spec.search_values() for spec in specs]
-        return np.array([[_place(found, each[name]) for name, found in ranges.items()] for each in values])
+        return np.array(
+            [
+                [_coordinate(value_range, spec_values[name]) for name, value_range in ranges.items()]
+                for spec_values in values
+            ]
+        )
 
     def _trial(self, settings: TrialSettings) -> Trial:
         spec = settings.strategy
@@ -364,24 +376,24 @@ class ReplayRunner:
 
 
 @dataclass(frozen=True)
-class _Tabled:
-    """What stands for each point of one strategy, and where the points are, shape `(points, parameters)`."""
+class _StrategyPoints:
+    """The tabled configuration of each grid point of one strategy, and the points, shape `(points, parameters)`."""
 
     specs: tuple[StrategySpec, ...]
     places: np.ndarray[Any, np.dtype[np.float64]]
 
 
-def _place(found: Range, value: Value) -> float:
+def _coordinate(found: Range, value: Value) -> float:
     return float(found.choices.index(value)) if isinstance(found, ChoiceRange) else found.to_unit(value)
 
 
 class ReplayedFederation:
-    """One federation of the table, as a recommender sees it.
+    """One federation of the table, as a recommender's context.
 
     Args:
         federation: Of the table.
         settings: Of the studies; by default they search the joint space. Without ranges of the clients' settings,
-            recommenders and references know the configurations at the study's own.
+            recommenders and references only use configurations with the study's own.
     """
 
     def __init__(self, federation: FederationTrials, settings: Sequence[str] = SPACE) -> None:
@@ -400,12 +412,12 @@ class ReplayedFederation:
 
     @property
     def resolution(self) -> float:
-        """One test row's share."""
+        """The share of one test row."""
         rows = sum(client.num_rows for client in self.report(next(iter(self.about.reports))).clients)
         return 1 / (self.config.training.test_fraction * rows)
 
     def report(self, seed: int) -> HeterogeneityReport:
-        """Return what was detected when the table was trained."""
+        """Return the heterogeneity report from when the table was trained."""
         return HeterogeneityReport.model_validate(self.about.reports[seed])
 
     def ledger(self, config: StudyConfig) -> Ledger:
@@ -426,55 +438,55 @@ class ReplayedFederation:
         return Ledger(facts, self.runner, NoLog())
 
     def places(self, choice: Choice) -> int:
-        """Return which configuration of the table a choice is."""
-        given = dict(given_values(choice.spec.local_training(self.config.training.local())))
+        """Return the index of a choice among the configurations of the table."""
+        client_values = dict(given_values(choice.spec.local_training(self.config.training.local())))
         if choice.learning_rate is not None:
-            given["client_learning_rate"] = choice.learning_rate
-        return self.federation.specs.index(self.runner.nearest(choice.spec, given))
+            client_values["client_learning_rate"] = choice.learning_rate
+        return self.federation.specs.index(self.runner.nearest(choice.spec, client_values))
 
     def scores_of(self, choice: Choice) -> Scores:
-        """Return what a choice scores, by seed."""
+        """Return the scores of a choice, by seed."""
         scores: Scores = self.federation.scores[self.places(choice)]
         return scores
 
     @cached_property
     def baseline(self) -> Scores:
-        """FedAvg as the study has it, by seed."""
+        """The scores of FedAvg with the study's settings, by seed."""
         return self.scores_of(Choice(BASELINE))
 
     @cached_property
     def tuned(self) -> Scores:
-        """FedAvg at the client rate that is best on all other seeds, all else as the study has it, by seed."""
+        """The scores of FedAvg at the client rate that is best on all other seeds, by seed."""
         rates = fedavg_rates(self.space, self.federation.specs)
         return best_elsewhere(self.federation.scores[[self.federation.specs.index(spec) for spec in rates]])
 
     @cached_property
     def oracle(self) -> Scores:
-        """The configuration of the table that is best on all other seeds, by seed."""
+        """The scores of the configuration that is best on all other seeds, by seed."""
         return best_elsewhere(self.federation.scores[self._allowed])
 
     @cached_property
     def _allowed(self) -> list[int]:
-        """Places of the configurations that a study of these settings can try."""
-        own, searched = given_values(self.config.training.local()), self.space.client_ranges
-        fixed = {name: value for name, value in own.items() if name not in searched}
+        """Indices of the configurations that a study with these settings can try."""
+        study_values, searched = given_values(self.config.training.local()), self.space.client_ranges
+        fixed = {name: value for name, value in study_values.items() if name not in searched}
         specs = self.federation.specs
-        return [place for place, spec in enumerate(specs) if fixed.items() <= spec.client_values().items()]
+        return [index for index, spec in enumerate(specs) if fixed.items() <= spec.client_values().items()]
 
 
 def best_elsewhere(scores: np.ndarray[Any, np.dtype[np.float64]]) -> Scores:
-    """Return for each seed the score of what has the largest mean over the others; scores of shape `(specs, seeds)`."""
+    """Return for each seed the score of the configuration with the best mean on the others, from `(specs, seeds)`."""
     total = scores.sum(axis=1, keepdims=True)
     best = np.argmax(total - scores, axis=0)
-    found: Scores = scores[best, np.arange(scores.shape[1])]
-    return found
+    best_scores: Scores = scores[best, np.arange(scores.shape[1])]
+    return best_scores
 
 
 def own_recommender(path: str) -> Recommender:
-    """Return the recommender that searches with the class at a path.
+    """Return a recommender that uses the searcher class at an import path.
 
     Raises:
-        StrategyError: If it can't be imported, is no searcher or lacks a method.
+        StrategyError: If it can't be imported, is not a searcher or lacks a method.
     """
     searcher: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
     return Recommender(path, lambda task: _choose(searcher, path, task))
@@ -484,7 +496,7 @@ def _choose(searcher: type[Searcher], path: str, task: ChoiceTask) -> Choice:
     config = task.config()
     ledger = task.context.ledger(config)
     facts = ledger.facts
-    search = SearchTask(
+    search_task = SearchTask(
         space=study_space(config.search, facts),
         seed=facts.session.seed,
         settings=config.search,
@@ -493,53 +505,58 @@ def _choose(searcher: type[Searcher], path: str, task: ChoiceTask) -> Choice:
         measure=facts.measure,
     )
     with _code_of(path):
-        found = searcher(search)
-    baseline, trials = _search(found, path, ledger, sys.maxsize if found.has_own_budget else config.search.budget)
+        instance = searcher(search_task)
+    baseline, trials = _search(instance, path, ledger, sys.maxsize if instance.has_own_budget else config.search.budget)
     best = best_of([baseline, *trials])
     return Choice(BASELINE if best is None else best.spec, full_trainings_of(trials, facts.num_rounds))
 
 
 def _search(searcher: Searcher, path: str, ledger: Ledger, budget: int) -> tuple[Trial, list[Trial]]:
-    """Return FedAvg's trial and those of the search; FedAvg is told with the first proposals, as in any study."""
+    """Return FedAvg's trial and those of the search.
+
+    FedAvg is reported to the searcher with the first proposals, as in any study.
+    """
     facts = ledger.facts
-    told = ledger.run([facts.trial("baseline", BASELINE)])
-    baseline, trials = told[0], list[Trial]()
+    reported = ledger.run([facts.trial("baseline", BASELINE)])
+    baseline, trials = reported[0], list[Trial]()
     while budget > len(trials):
         with _code_of(path):
             proposals = searcher.plan(budget - len(trials))
         _check(proposals, path, searcher, budget - len(trials))
         if not proposals:
             break
-        new = ledger.run([facts.trial("search", each.spec, num_rounds=each.num_rounds) for each in proposals])
+        new = ledger.run(
+            [facts.trial("search", proposal.spec, num_rounds=proposal.num_rounds) for proposal in proposals]
+        )
         with _code_of(path):
-            searcher.tell([*told, *new])
-        told, trials = [], [*trials, *new]
+            searcher.tell([*reported, *new])
+        reported, trials = [], [*trials, *new]
     return baseline, trials
 
 
 def _check(proposals: Sequence[Proposal], path: str, searcher: Searcher, left: int) -> None:
-    """Refuse what a study could not train.
+    """Check that a study can train the proposals.
 
     Raises:
-        ConfigurationError: With the first of it.
+        ConfigurationError: With the first fault.
     """
     if len(proposals) > left:
         raise ConfigurationError(Fault(path, f"propose at most the {left} that are asked for", len(proposals)))
-    for each in proposals:
-        if not (isinstance(each.spec, StrategySpec) and searcher.task.space.contains(each.spec)):
-            raise ConfigurationError(Fault(path, "propose configurations of task.space", shown(each.spec)))
+    for proposal in proposals:
+        if not (isinstance(proposal.spec, StrategySpec) and searcher.task.space.contains(proposal.spec)):
+            raise ConfigurationError(Fault(path, "propose configurations of task.space", shown(proposal.spec)))
 
 
 @contextmanager
 def _code_of(path: str) -> Iterator[None]:
-    """Tell a fault of the user's code in one line, with its place."""
+    """Report an exception of the user's code in one line, with its location."""
     try:
         yield
     except FedscoutError:
         raise
     except Exception as error:  # user code may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{place.filename}, line {place.lineno}"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}, line {frame.lineno}"
         raise ConfigurationError(
             Fault(path, "search without a fault", f"{type(error).__name__}: {first_line(error)} ({where})")
         ) from error

@@ -1,16 +1,16 @@
-"""Cumulative regret of the bandits on a planted problem: rewards linear in contexts that are drawn anew each round.
+"""Cumulative regret of the selection bandits on a synthetic problem, and the time cost of policies.
 
-A round has the contexts x_i of 30 clients, standard normal in four dimensions, and expected rewards θᵀx_i, |θ| = 1. A
-bandit chooses six and is told rewards with noise of deviation 0.3. Its regret in a round is the expected reward of the
-best six, less that of its own. The source of FLASH prints a bound of another algorithm for its own, so this is measured
-in place of it: a bandit that learns has regret that grows ever slower, random choice has not.
+Regret: rewards are linear in contexts that are drawn anew in each round. A round has the contexts x_i of 30 clients,
+standard normal in four dimensions, and expected rewards θᵀx_i, |θ| = 1. A bandit chooses six and observes rewards with
+noise of standard deviation 0.3. Its regret in a round is the expected reward of the best six minus that of its own.
+This is measured because the source of FLASH gives only a bound of another algorithm: the regret of a bandit that learns
+grows ever slower, that of random choice does not.
 
-What a selection policy costs: its own time beside a round's, and at many clients.
-
-First in rounds of FedAvg over 50 clients, 10 of whom train: how long `choose` and `observe` take in the driver, and how
-long such a round takes with random choice, in turns, so that a busy machine slows all alike. What clients measure for a
-policy is their time, not the driver's; it is in the ratio of the rounds. Then `choose` and `observe` alone, on invented
-reports of 3,550 clients, as many as the source's largest federation has, of whom a fifth is chosen.
+Cost: first in rounds of FedAvg over 50 clients, 10 of whom train, the time of `choose` and `observe` in the driver, and
+the duration of such a round with random choice, alternating, so that other load affects both alike. What clients
+measure for a policy is their time, not the driver's; it is included in the ratio of the rounds. Then `choose` and
+`observe` alone, on synthetic reports of 3,550 clients, as many as the source's largest federation has, of whom a fifth
+is chosen.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ ROUNDS = (30, 60, 120)
 
 
 class Nobody:
-    """Scores at random."""
+    """A bandit that scores at random."""
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
         """Return uniform scores, shape `(clients,)`."""
         return generator.random(len(contexts))
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Learn nothing."""
+        """Do nothing."""
         del contexts, rewards
 
 
@@ -79,19 +79,19 @@ BANDITS: Mapping[str, Callable[[], ContextualBandit]] = {
 
 
 def regrets(bandit: ContextualBandit, seed: int, num_rounds: int = ROUNDS[-1]) -> npt.NDArray[np.float64]:
-    """Return the regret of each round, shape `(num_rounds,)`; the problem is the same for all bandits of a seed."""
-    planted = np.random.default_rng([seed, 0])
-    direction = planted.normal(size=SIZE)
+    """Return the regret of each round, shape `(num_rounds,)`; all bandits of a seed have the same problem."""
+    problem = np.random.default_rng([seed, 0])
+    direction = problem.normal(size=SIZE)
     direction /= np.linalg.norm(direction)
-    found = np.empty(num_rounds)
+    regret_by_round = np.empty(num_rounds)
     for number in range(num_rounds):
-        contexts = planted.normal(size=(NUM_CLIENTS, SIZE))
+        contexts = problem.normal(size=(NUM_CLIENTS, SIZE))
         means = contexts @ direction
         generator = np.random.default_rng([seed, 1, number])
         chosen = highest(bandit.scores(contexts, generator), NUM_CHOSEN, generator)
-        found[number] = np.sort(means)[-NUM_CHOSEN:].sum() - means[chosen].sum()
-        bandit.update(contexts[chosen], means[chosen] + NOISE * planted.normal(size=NUM_CHOSEN))
-    return found
+        regret_by_round[number] = np.sort(means)[-NUM_CHOSEN:].sum() - means[chosen].sum()
+        bandit.update(contexts[chosen], means[chosen] + NOISE * problem.normal(size=NUM_CHOSEN))
+    return regret_by_round
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Regrets:
     """Cumulative regret of each bandit (row) after some rounds (column)."""
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Play every bandit on as many problems as there are seeds."""
+        """Run every bandit on one problem per seed."""
         values: dict[Cell, Values] = {}
         for name, make in BANDITS.items():
             total = np.cumsum([regrets(make(), seed) for seed in range(context.num_seeds)], axis=1)
@@ -113,10 +113,10 @@ MANY_CLIENTS, MANY_CHOSEN, MANY_ROUNDS = 3550, 710, 40
 
 @dataclass
 class Stopwatch(SelectionPolicy):
-    """A policy that is timed.
+    """A selection policy that times another one.
 
     Attributes:
-        policy: What is timed.
+        policy: The timed policy.
         laps: Seconds of each round so far.
     """
 
@@ -129,18 +129,18 @@ class Stopwatch(SelectionPolicy):
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> Sequence[int] | IntArray:
-        """Return who trains."""
+        """Return the policy's choice of clients, timed."""
         self.laps.append(0.0)
         with self._timed():
             return self.policy.choose(server_round, table, num_chosen, generator)
 
     def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
-        """Return what some do otherwise."""
+        """Return the policy's assignments, timed."""
         with self._timed():
             return self.policy.assign(table, chosen)
 
     def observe(self, report: RoundReport) -> None:
-        """Take in a round."""
+        """Pass a round's report to the policy, timed."""
         with self._timed():
             self.policy.observe(report)
 
@@ -153,11 +153,11 @@ class Stopwatch(SelectionPolicy):
 
 @dataclass(frozen=True)
 class TimedChoice:
-    """A specification whose policy is timed.
+    """A specification whose policies are timed.
 
     Attributes:
         spec: Of the policy.
-        built: The policies that were made, in order.
+        built: The policies that were created, in order.
     """
 
     spec: SelectionSpec
@@ -174,7 +174,7 @@ class TimedChoice:
 
 @dataclass(frozen=True)
 class PolicyCosts:
-    """Times of policies (rows), in turns with random choice; a value a turn.
+    """Times of policies (rows), alternating with random choice; one value per repetition.
 
     Attributes:
         policies: Kinds.
@@ -184,10 +184,10 @@ class PolicyCosts:
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time rounds under every policy, then the policy alone at many clients."""
-        given = arguments(read_experiment(SUITE / "table.yaml").federations["skew"])
-        built = built_federation("skew", given, context.settings)
+        column_arguments = arguments(read_experiment(SUITE / "table.yaml").federations["skew"])
+        built = built_federation("skew", column_arguments, context.settings)
         settings = study_facts(built.config, built.federation).trial("train", BASELINE)
-        found: dict[Cell, list[float]] = {}
+        values_by_cell: dict[Cell, list[float]] = {}
         with open_runner(built.federation, built.config.engine, None, 1) as runner:
 
             def seconds_a_round(selection: Any) -> float:
@@ -200,22 +200,22 @@ class PolicyCosts:
                     context.note(f"{kind}: turn {turn}")
                     timed = TimedChoice(spec)
                     with_policy, at_random = seconds_a_round(timed), seconds_a_round(parse_selection("random"))
-                    own = median(lap for stopwatch in timed.built for lap in stopwatch.laps)
-                    many = _laps_of_many(spec)
-                    of_turn = {
-                        "own time, ms": 1000 * own,
-                        "of a random round, %": 100 * own / at_random,
+                    policy_seconds = median(lap for stopwatch in timed.built for lap in stopwatch.laps)
+                    many_laps = _laps_of_many(spec)
+                    turn_values = {
+                        "own time, ms": 1000 * policy_seconds,
+                        "of a random round, %": 100 * policy_seconds / at_random,
                         "its round / random's": with_policy / at_random,
-                        "3,550 clients, ms": 1000 * median(many),
-                        "longest there, ms": 1000 * max(many),
+                        "3,550 clients, ms": 1000 * median(many_laps),
+                        "longest there, ms": 1000 * max(many_laps),
                     }
-                    for column, value in of_turn.items():
-                        found.setdefault((kind, column), []).append(value)
-        return Measured({cell: tuple(values) for cell, values in found.items()})
+                    for column, value in turn_values.items():
+                        values_by_cell.setdefault((kind, column), []).append(value)
+        return Measured({cell: tuple(values) for cell, values in values_by_cell.items()})
 
 
 def _laps_of_many(spec: SelectionSpec) -> list[float]:
-    """Return the seconds of each round of a policy that is told invented numbers of many clients."""
+    """Return the seconds of each round of a policy with synthetic reports of many clients."""
     stopwatch = Stopwatch(spec.build(Cohort(MANY_CLIENTS, MANY_CHOSEN, 0.1, num_rounds=MANY_ROUNDS, chosen=True)))
     draws = np.random.default_rng(0)
     rows = draws.integers(20, 200, MANY_CLIENTS)
@@ -223,16 +223,18 @@ def _laps_of_many(spec: SelectionSpec) -> list[float]:
     for server_round in range(1, MANY_ROUNDS + 1):
         chosen = np.sort(stopwatch.choose(server_round, table, MANY_CHOSEN, stream(0, "selection", server_round)))
         stopwatch.assign(table, chosen.tolist())
-        stopwatch.observe(_invented(server_round, table, chosen, draws))
+        stopwatch.observe(_synthetic_report(server_round, table, chosen, draws))
     return stopwatch.laps
 
 
-def _invented(server_round: int, table: ClientTable, chosen: IntArray, draws: np.random.Generator) -> RoundReport:
-    """Return a report in which losses fall and differ by client."""
+def _synthetic_report(
+    server_round: int, table: ClientTable, chosen: IntArray, draws: np.random.Generator
+) -> RoundReport:
+    """Return a synthetic report in which losses decrease and differ by client."""
     size = len(table.clients)
     trained = np.isin(table.clients, chosen)
     losses = draws.lognormal(-0.02 * server_round, 0.3, size)
-    told = Losses(losses, losses**2, 1 - np.exp(-losses), 0.5 * losses)
+    client_losses = Losses(losses, losses**2, 1 - np.exp(-losses), 0.5 * losses)
     return RoundReport(
         server_round=server_round,
         clients=table.clients,
@@ -242,7 +244,7 @@ def _invented(server_round: int, table: ClientTable, chosen: IntArray, draws: np
         seconds=table.seconds,
         loss=np.where(trained, losses, np.nan),
         update_norm=np.where(trained, draws.lognormal(size=size), np.nan),
-        training=told,
-        validation=told,
+        training=client_losses,
+        validation=client_losses,
         round_seconds=float(table.seconds[trained].max()),
     )

@@ -1,8 +1,8 @@
-"""Tunes client settings for one federation on one seed: its proxy rows, its clients, its logs.
+"""Tuning of client settings for one federation on one seed: its proxy rows, its clients, its logs.
 
-What is tuned on a seed never sees the rows that test it there: proxy rows are the server's, and clients tune on
-validation rows that are cut from their training rows. So tuning is repeated for each seed, and an interval over seeds
-holds its luck, too. Cells and clients are logged by a digest of all that decides them: who asks for the same finds it.
+Tuning on a seed never uses the rows that test it on that seed: proxy rows are the server's, and clients tune on
+validation rows split from their training rows. So tuning is repeated for each seed, and an interval over seeds includes
+its variance. Results of cells and clients are logged by a digest of everything that determines them, and reused.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What clients train with, and what it took to find it. A step: one client tries one setting for a whole training.
+    """The clients' settings and the cost of tuning them in steps: a full training of one client with one setting.
 
     Attributes:
-        lookup: The table; None where a strategy chooses.
-        proxy_steps: Of proxy clients, which the server holds.
-        client_steps: Of the clients themselves.
-        strategy: That trains in place of a part's.
-        setting: The study's, where there is no table.
+        lookup: The table; None if a strategy chooses.
+        proxy_steps: Steps of proxy clients, which the server holds.
+        client_steps: Steps of the clients themselves.
+        strategy: The strategy to train in place of the configured one.
+        setting: The study's setting, if there is no table.
     """
 
     lookup: SettingsLookup | None
@@ -77,13 +77,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class SettingsTuning:
-    """Tunes client settings for one federation on one seed, and trains with them.
+    """Tuning of client settings for one federation on one seed, and training with them.
 
     Attributes:
         runner: Of the federation's trials.
         seed: Of tuning and training.
         out: Folder of the logs of cells, and of clients that tune alone.
-        note: Told what is done next.
+        note: Called with a description of the next step.
     """
 
     runner: FederationRunner
@@ -109,7 +109,7 @@ class SettingsTuning:
 
     @property
     def num_test_rows(self) -> int:
-        """Rows of all clients' test parts."""
+        """Number of rows of all clients' test parts."""
         return sum(
             len(self.runner.federation.partition.client(client)) - len(self.train_rows(client))
             for client in range(self.num_clients)
@@ -122,23 +122,23 @@ class SettingsTuning:
 
     @cached_property
     def validating(self) -> StudyConfig:
-        """The same, with rows that clients hold back to validate on."""
+        """The configuration with validation rows, split from the clients' training rows."""
         search = self.config.search.model_copy(update={"validation_fraction": VALIDATION_SHARE})
         return self.config.model_copy(update={"search": search})
 
     @cached_property
     def proxy(self) -> ProxyData:
-        """The server's rows."""
+        """The proxy data, which are the server's rows."""
         return proxy_data(self.runner.federation, self.seed, of_another=False)
 
     @cached_property
     def grid(self) -> tuple[CellPosition, ...]:
-        """The cells: the groups of the clients."""
+        """The cells of the table, one for each group of clients."""
         held = [classes_of(level, self.proxy.num_classes) for level in self.levels]
         return grid_of(held, self.quantities)
 
     def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None, **search: Any) -> CellTuning:
-        """Return how cells are tuned; `search` is laid over the configured search."""
+        """Return the tuning of cells; `search` overrides the configured search."""
         rounds = min(PROXY_ROUNDS, self.config.training.num_rounds)
         changed = {
             "training": self.config.training.model_copy(update={"num_rounds": rounds}),
@@ -152,12 +152,12 @@ class SettingsTuning:
     def tuned(
         self, tuning: CellTuning, cells: Sequence[CellPosition], known: Mapping[CellPosition, CellResult] | None = None
     ) -> dict[CellPosition, CellResult]:
-        """Tune cells on proxy clients, and return what was found for each.
+        """Tune cells on proxy clients, and return the result of each.
 
         Args:
-            tuning: What they share.
-            cells: Their places.
-            known: Cells that are tuned, with which they begin.
+            tuning: The shared settings.
+            cells: Their positions.
+            known: Tuned cells whose settings are tried first.
         """
         folder = self.out / TABLES
         planned = plan_cells(tuning, cells, folder, {place: result.setting for place, result in (known or {}).items()})
@@ -165,7 +165,7 @@ class SettingsTuning:
         return tune_table(tuning, planned, folder, display)
 
     def train_rows(self, client: int, validation_share: float = 0.0) -> IntArray:
-        """Return which of all rows a client trains on, on this seed."""
+        """Return the indices of a client's training rows on this seed."""
         federation, training = self.runner.federation, self.config.training
         rows = federation.partition.client(client)
         split = federation.split_rows(
@@ -174,22 +174,24 @@ class SettingsTuning:
         return np.asarray(rows[split.train])
 
     def table_for_each(self, settings: Sequence[Setting], validation_share: float = 0.0) -> SettingsLookup:
-        """Return the table that gives each client its own settings: a cell where it lies."""
+        """Return the table that gives each client its own setting: a cell at its position."""
         places = [self.place(client, validation_share) for client in range(self.num_clients)]
         cells = [SettingsCell(hi, rows, *setting) for (hi, rows), setting in zip(places, settings, strict=True)]
         return SettingsLookup(SettingsTable(tuple(cells)))
 
     def place(self, client: int, validation_share: float = 0.0) -> tuple[float, int]:
-        """Return a client's heterogeneity, and its training rows."""
+        """Return a client's heterogeneity and its number of training rows."""
         rows = self.train_rows(client, validation_share)
         labels = self.runner.federation.labels[rows]
         return heterogeneity_index(np.bincount(labels, minlength=self.runner.federation.num_classes)), len(rows)
 
     def tuned_alone(self, client: int) -> tuple[Setting, int]:
-        """Return the setting that is best for a client that trains alone, and how many it tried."""
+        """Return the best setting for a client that trains alone, and the number of evaluations."""
         federation, tuning = self.runner.federation, self.tuning()
         rows = self.train_rows(client)
-        alone = replace(federation, partition=Partition.from_lists([rows]), server=None, name=f"client {client}")
+        single_client = replace(
+            federation, partition=Partition.from_lists([rows]), server=None, name=f"client {client}"
+        )
         changed = {
             "training": tuning.config.training.model_copy(update={"fraction_train": 1.0}),
             "federation": tuning.config.federation.model_copy(update={"num_clients": 1, "server_rows": None}),
@@ -199,30 +201,30 @@ class SettingsTuning:
         folder = (self.out / CLIENTS / digest[:16]).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         config = tuning.config.model_copy(update=changed)
-        trials = tune_federation(alone, config, tuning.patience, (), digest, folder, digest)
+        trials = tune_federation(single_client, config, tuning.patience, (), digest, folder, digest)
         return setting_of(best_of(trials), config), len(trials)
 
     def tuned_for_all(self) -> tuple[Setting, int]:
-        """Return the one setting that is best for the federation by its clients' validation rows, and how many."""
+        """Return the one setting that is best on the clients' validation rows, and the evaluations."""
         ledger = self.runner.ledger(self.validating)
         trials = search_setting(self.validating, ledger, (), 5, self.seed, UNIFORM)
         return setting_of(best_of(trials), self.config), len(trials)
 
     def validated(self, lookup: SettingsLookup) -> float:
-        """Return how good a table is by the clients' validation rows; 0 where the training fails."""
+        """Return the score of a table on the clients' validation rows; 0 if the training fails."""
         ledger = self.runner.ledger(self.validating)
-        (trial,) = ledger.run([_with(ledger.facts.trial("search", FedAvgSpec()), Settings(lookup))])
+        (trial,) = ledger.run([_with_settings(ledger.facts.trial("search", FedAvgSpec()), Settings(lookup))])
         return trial.fitness
 
     def trial(self, settings: Settings, strategy: StrategySpec) -> Trial:
-        """Return the training by some settings, which test rows score."""
+        """Return the training with some settings, scored on test rows."""
         ledger = self.runner.ledger(self.config)
-        asked = ledger.facts.trial("confirmation", settings.strategy or strategy)
-        (trial,) = ledger.run([_with(asked, settings)])
+        trial_settings = ledger.facts.trial("confirmation", settings.strategy or strategy)
+        (trial,) = ledger.run([_with_settings(trial_settings, settings)])
         return trial
 
     def random_settings(self, count: int) -> Iterator[Setting]:
-        """Yield settings that are drawn from the ranges of the search."""
+        """Yield settings drawn from the ranges of the search."""
         generator = stream(self.seed, "random-settings")
         space = study_space(self.config.search, self.runner.ledger(self.config).facts)
         for _ in range(count):
@@ -230,8 +232,8 @@ class SettingsTuning:
             yield drawn.learning_rate, drawn.batch_size, drawn.local_epochs
 
 
-def _with(asked: TrialSettings, settings: Settings) -> TrialSettings:
-    """Return a trial whose clients train by some settings."""
+def _with_settings(asked: TrialSettings, settings: Settings) -> TrialSettings:
+    """Return a trial whose clients train with some settings."""
     session = asked.session
     if settings.setting is not None:
         rate, batch, epochs = settings.setting
@@ -241,10 +243,10 @@ def _with(asked: TrialSettings, settings: Settings) -> TrialSettings:
 
 
 def setting_of(best: Trial | None, config: StudyConfig) -> Setting:
-    """Return the settings of a trial; the configured ones of none."""
-    given = config.training.local()
-    found = given if best is None else best.spec.local_training(given)
-    return found.learning_rate, found.batch_size, found.local_epochs
+    """Return the settings of a trial; without one, the configured settings."""
+    configured = config.training.local()
+    training = configured if best is None else best.spec.local_training(configured)
+    return training.learning_rate, training.batch_size, training.local_epochs
 
 
 def lookup_of(results: Sequence[CellResult], metric: str = HETEROGENEITY) -> SettingsLookup:

@@ -1,12 +1,12 @@
-"""Trains the table of trials: every configuration of its grid on every seed, by federation of `choice/replay.yaml`.
+"""Training of the table of trials: the grid on every seed, for each federation of `choice/replay.yaml`.
 
-OUT/studies/     the trials, in ordinary logs, so that a run that was cut off goes on
+OUT/studies/     the trials, in ordinary logs, so that an interrupted run resumes
 OUT/trials.parquet    the table
-OUT/priors.parquet    what its development federations teach: priors for studies of other federations
+OUT/priors.parquet    priors for studies of other federations, from the development federations
 
-Of each federation the priors have one study in the joint space, and one at each setting of the clients at which the
-grid has every strategy, as a user's study has a setting of its own. The gain of a configuration is its mean score less
-FedAvg's at the study's own setting, over all seeds. Of each the best `KEPT` are kept.
+For each federation the priors have one study in the joint space, and one at each setting of the clients for which the
+grid has every strategy, as a user's study has a fixed setting. The gain of a configuration is its mean score minus
+FedAvg's at the study's own setting, over all seeds. The best `KEPT` of each study are kept.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ def train_table(
     settings: Sequence[str] = (),
     note: Note = lambda _: None,
 ) -> tuple[Path, Path]:
-    """Train what a folder lacks of the table, and write it.
+    """Train the trials that a folder lacks, and write the table and the priors.
 
     Args:
         columns: Names of federations; None is all.
         seeds: Of each configuration's trials.
-        out: The folder; continued if it holds an earlier run.
-        settings: Arguments that hold on every federation.
-        note: Told what is done next.
+        out: The folder; resumed if it holds an earlier run.
+        settings: Additional arguments for every federation.
+        note: Called with a description of the next step.
 
     Returns:
-        The table, and the priors.
+        The paths of the table and of the priors.
 
     Raises:
         UserError: If a federation can't be built, or the folder can't be used.
     """
     experiment = read_experiment(REPLAY).only(None, columns)
     with measurement_folder(out, [TABLE, PRIORS]) as folder:
-        found = [*_trained(experiment, seeds, folder.path, settings, note)]
+        federations = [*_trained(experiment, seeds, folder.path, settings, note)]
         table, priors = folder.path / TABLE, folder.path / PRIORS
-        write_table(table, found)
-        write_studies(priors, prior_studies(found))
+        write_table(table, federations)
+        write_studies(priors, prior_studies(federations))
     return table, priors
 
 
@@ -79,10 +79,10 @@ def _trained(
     experiment: Experiment, seeds: Sequence[int], out: Path, settings: Sequence[str], note: Note
 ) -> Iterator[FederationTrials]:
     halves = {name: half for half, columns in experiment.groups.items() for name in columns}
-    for name, own in experiment.federations.items():
-        given = (*arguments(own), *settings)
+    for name, column_settings in experiment.federations.items():
+        federation_arguments = (*arguments(column_settings), *settings)
         try:
-            built = built_federation(name, given, SPACE)
+            built = built_federation(name, federation_arguments, SPACE)
         except DataError as error:
             note(f"{name} is left out: {error}")
             continue
@@ -109,17 +109,17 @@ def prior_studies(table: Iterable[FederationTrials]) -> list[EarlierStudy]:
 
 def _studies(federation: FederationTrials) -> Iterator[EarlierStudy]:
     means = dict(zip(federation.specs, federation.scores.mean(axis=1).tolist(), strict=True))
-    own = {"client_learning_rate": 0.1, "client_local_epochs": EPOCHS[0], "client_batch_size": BATCHES[0]}
-    yield _study(federation, SPACE, means, means[_fedavg(means, own)])
+    study_setting = {"client_learning_rate": 0.1, "client_local_epochs": EPOCHS[0], "client_batch_size": BATCHES[0]}
+    yield _study(federation, SPACE, means, means[_fedavg(means, study_setting)])
     for rate in RATES:
         for epochs in EPOCHS:
-            setting = {**own, "client_learning_rate": rate, "client_local_epochs": epochs}
-            here = {spec: mean for spec, mean in means.items() if spec.client_values() == setting}
-            fedavg = here.pop(_fedavg(here, setting))
+            setting = {**study_setting, "client_learning_rate": rate, "client_local_epochs": epochs}
+            setting_means = {spec: mean for spec, mean in means.items() if spec.client_values() == setting}
+            fedavg = setting_means.pop(_fedavg(setting_means, setting))
             settings = [f"training.{CLIENT_PARAMETERS[name]}={value}" for name, value in setting.items()]
             unset = dict.fromkeys(CLIENT_PARAMETERS)
-            plain = {spec.model_copy(update=unset): mean for spec, mean in here.items()}
-            yield _study(federation, settings, plain, fedavg)
+            strategy_means = {spec.model_copy(update=unset): mean for spec, mean in setting_means.items()}
+            yield _study(federation, settings, strategy_means, fedavg)
 
 
 def _fedavg(means: Mapping[StrategySpec, float], setting: Mapping[str, Value]) -> StrategySpec:
@@ -134,7 +134,9 @@ def _study(
     gains = [(spec, round(mean - fedavg, 4)) for spec, mean in means.items()]
     report: Mapping[str, Any] = next(iter(about.reports.values()))
     return EarlierStudy(
-        name=", ".join([about.name, *(each.removeprefix("training.") for each in settings if each not in SPACE)]),
+        name=", ".join(
+            [about.name, *(setting.removeprefix("training.") for setting in settings if setting not in SPACE)]
+        ),
         config_hash=config.digest(),
         config=config.identity(),
         data_digest=about.data_digest,

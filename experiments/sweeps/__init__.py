@@ -1,1 +1,1 @@
-"""Sweeps: the studies of a grid of configurations on Ray, their folder, and the table over all of them."""
+"""Sweeps: grids of studies on Ray, their folder, and their table of results."""

@@ -1,26 +1,22 @@
-"""Results of a sweep: the table of all studies, means over seeds, and pictures.
+"""Results of a sweep: the table of all studies, means over seeds, and the chart.
 
-The tidy table of a sweep: one row a study and chooser, all columns in every row.
+The tidy table has one row per study and chooser, with all columns in every row. A chooser is a way to pick a strategy:
+plain FedAvg, FedAvg at its best client learning rate, the best of the search, and the challenger, which is the best of
+the search other than FedAvg and is confirmed on fresh seeds. A study that did not complete is one row without a
+chooser.
 
-A chooser is somebody who picks a strategy: plain FedAvg, FedAvg at its best client learning rate, the best of the
-search, and the challenger, which is the best of the search other than FedAvg and the one that is confirmed on fresh
-seeds. A study that did not go through is one row without a chooser.
-
-What a sweep found, averaged over seeds.
-
-Studies that differ in nothing but a seed make a group. They deal, split and train on rows of one data set, so their
+Studies that differ only in a seed form a group. They partition, split and train on rows of one data set, so their
 interval is that for new data (`fedscout.search.confirmation.intervals`): with S the standard deviation of s studies'
-values, each a mean over c seeds of its own, S² is a c-th of one seed's variance: (1/s + c n_test/n_train) S².
-A group of a single study has the study's own interval. Neither knows of other data sets of the kind, and neither leaves
-the bounds of what is measured.
+values, each a mean over c seeds of its own, S² is 1/c of the variance of one seed, which gives (1/s + c n_test/n_train)
+S². A group of a single study has that study's own interval. Neither interval covers other data sets of the same kind,
+and both are clipped to the bounds of the measure.
 
-The chart of a sweep: what is measured against one axis, by a second (colour) and by chooser (line style).
-
-A point is a mean over seeds, the bar its 95 % interval for new data, as far as there are such scores; a single study
-has its own. A hollow point of what the search chose is not shown to differ from FedAvg; whether bars overlap does not
-tell, as scores are paired. The axis along x is `federation.partition.alpha` if it is one, else the first with numbers,
-else the first of all; colour is the next one. Every combination of any further axes gets a panel of its own, as a mean
-over different federations would mean nothing.
+The chart shows the measure against one axis, by a second axis (colour) and by chooser (line style). A point is a mean
+over seeds, and its bar the 95 % interval for new data where scores on fresh seeds exist; a single study has its own
+interval. A hollow point marks a choice of the search that is not shown to differ from FedAvg; overlapping bars do not
+imply that, as scores are paired. The x axis is `federation.partition.alpha` if the sweep varies it, else the first
+numeric axis, else the first axis; colour is the next one. Every combination of further axes has its own panel, as a
+mean over different federations would be meaningless.
 """
 
 from __future__ import annotations
@@ -117,7 +113,7 @@ TABLE_COLUMNS: Mapping[str, str] = {
 
 
 def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> SweepStudy:
-    """Return a study with its rows, whose paths are relative to the sweep's folder."""
+    """Return an ended study with its table rows; paths are relative to the sweep's folder."""
     path = folder.study(one)
     shared: Row = {
         **one.setting,
@@ -133,11 +129,11 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> S
     measure = measures_of_study(one.config)[0]
     shared |= {"measure": measure.name, "smallest_score": measure.worst, "largest_score": measure.best}
     shared |= _findings(result) | _effort(result, path)
-    return SweepStudy(one, path, end, tuple(shared | chosen for chosen in _choices(result)))
+    return SweepStudy(one, path, end, tuple(shared | choice for choice in _choices(result)))
 
 
 def _findings(result: Mapping[str, Any]) -> Row:
-    """Return the published figures, and both rules' decisions; the verdict's is the calibrated one's where it could."""
+    """Return the published indices and the decisions of both rules; a verdict is calibrated where possible."""
     if result["report"] is None:
         return {}
     report = HeterogeneityReport.model_validate(result["report"])
@@ -167,11 +163,11 @@ def _effort(result: Mapping[str, Any], folder: Path) -> Row:
 
 
 def _choices(result: Mapping[str, Any]) -> list[Row]:
-    """Return one row a chooser: what it picked, and how that fares."""
+    """Return one row per chooser: its choice and the choice's scores."""
     confirmation = result["confirmation"] or {"contestants": []}
     config = result["config"]
-    shared = tested_to_trained(config["training"]["test_fraction"], config["search"]["validation_fraction"])
-    contestants = {one["role"]: one for one in confirmation["contestants"]}
+    test_to_train = tested_to_trained(config["training"]["test_fraction"], config["search"]["validation_fraction"])
+    contestants = {candidate["role"]: candidate for candidate in confirmation["contestants"]}
     baseline, best, tuned = result["baseline"], result["best"], result["tuned_baseline"]
     others = [trial for trial in result["trials"] if trial["phase"] == "search" and trial["status"] == "completed"]
     challenger = _picked(others, contestants.get("challenger"))
@@ -183,7 +179,7 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
         if trial is None:
             continue
         row: Row = {"chooser": chooser, **{key: trial[key] for key in ("strategy", "learning_rate", "fitness")}}
-        row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": shared}
+        row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": test_to_train}
         if role in contestants:
             row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
             if role == "challenger":
@@ -193,21 +189,21 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the trial of the search whose configuration the confirmation picked; without one, the best trial."""
+    """Return the search trial with the configuration that was confirmed; without one, the best trial."""
     keys = ("strategy", "parameters")
     same = [trial for trial in searched if pick is not None and all(trial[key] == pick[key] for key in keys)]
     return max(same or searched, key=lambda trial: float(trial["fitness"]), default=None)
 
 
 def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
-    """Return the accuracy on the fresh seeds, and its difference to FedAvg's on the same seeds, for new data."""
+    """Return the accuracy on the fresh seeds and its paired difference from FedAvg's, for new data."""
     view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
     measure = Measure.model_validate(confirmation.get("measure", {}))
-    alone = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
+    score = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
     row: Row = {
-        "accuracy": alone.mean,
-        "accuracy_low": alone.low,
-        "accuracy_high": alone.high,
+        "accuracy": score.mean,
+        "accuracy_low": score.low,
+        "accuracy_high": score.high,
         "accuracy_own": float(np.mean(contestant["own"])),
         "accuracy_clean": float(np.mean(contestant["clean"])),
         "num_confirmation_seeds": len(contestant[view]),
@@ -228,13 +224,13 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
 
 
 def _gain(confirmation: Mapping[str, Any]) -> Row:
-    """Return the difference that the verdict is on: to the stronger of FedAvg and tuned FedAvg."""
+    """Return the difference that the verdict is based on: from the stronger of FedAvg and tuned FedAvg."""
     gain = PairedDifference.model_validate(confirmation["versus"][confirmation["reference"]][confirmation["view"]])
     return {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
 
 
 def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
-    """Return the table: the axes' columns first, in the order of the grid."""
+    """Return the table: the axes' columns first, rows in the order of the grid."""
     import pyarrow as pa
 
     axes = {key: axis_type([one.setting[key] for one in sweep.configurations]) for key in sweep.axes}
@@ -249,7 +245,7 @@ def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
 
 
 def axis_type(values: Sequence[Any]) -> str:
-    """Return the type of an axis's column: that of its values if they have one in common, else text."""
+    """Return the type of an axis's column: the common type of its values, else string."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return "bool"
@@ -268,7 +264,7 @@ def write_table(table: pa.Table, folder: SweepFolder) -> None:
 
 
 def failed_before(folder: Path) -> set[str]:
-    """Return the digests of the studies that failed for a reason of their own when the sweep was last run."""
+    """Return the digests of the studies whose own error made them fail in the sweep's last run."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -288,7 +284,7 @@ SEEDS = ("seed", "federation.seed")
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over so many studies with its 95 % interval; None where a single study has none of its own."""
+    """A mean over `count` studies with its 95 % interval; None if a single study has no interval."""
 
     mean: float
     low: float | None
@@ -298,18 +294,18 @@ class Mean:
 
 @dataclass(frozen=True)
 class Group:
-    """Studies that differ in seeds alone.
+    """Studies that differ only in seeds.
 
     Attributes:
         values: The value of each other axis.
-        num_studies: In the group, whatever became of them.
-        num_completed: Of these.
-        accuracy: Of each chooser that is compared, in the order of `compared_choosers`.
-        difference: Of the search's choice to FedAvg; None where the search found nothing but FedAvg.
-        gain: Of the search's choice to the stronger of FedAvg and tuned FedAvg in each study; likewise.
-        num_better: Studies whose choice beats the reference beyond noise.
+        num_studies: Studies in the group, whatever their status.
+        num_completed: Studies in the group that completed.
+        accuracy: Of each compared chooser, in the order of `compared_choosers`.
+        difference: Of the search's choice from FedAvg; None if the search found nothing but FedAvg.
+        gain: Of the search's choice over the stronger of FedAvg and tuned FedAvg in each study; None likewise.
+        num_better: Studies whose choice is significantly better than the reference.
         told_apart: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
-        detected: Studies in which each property was found, by the verdict.
+        detected: Studies in which each property was detected, by the verdict.
     """
 
     values: Mapping[str, Any]
@@ -324,15 +320,15 @@ class Group:
 
 
 def measure_of(rows: Sequence[Row]) -> str:
-    """Return the column that compares choosers: `accuracy` on fresh seeds if there is any, else `fitness`."""
+    """Return the column that compares choosers: `accuracy` if any study has fresh seeds, else `fitness`."""
     return "accuracy" if any(row["accuracy"] is not None for row in rows) else "fitness"
 
 
 def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return who is compared: FedAvg, FedAvg tuned if there is any, and what the search chose.
+    """Return the compared choosers: FedAvg, tuned FedAvg if there is any, and the search's choice.
 
-    On fresh seeds that is the challenger. Without them it is the best of the search, which flatters itself: it is the
-    largest of several scores on one seed.
+    On fresh seeds, the search's choice is the challenger. Without them it is the best of the search, whose score is
+    biased upwards as the maximum of several scores on one seed.
     """
     present = {row["chooser"] for row in rows}
     choice = CHALLENGER if measure_of(rows) == "accuracy" else BEST
@@ -341,47 +337,54 @@ def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def mean_of(values: Sequence[float], test_to_train: float = 0.0, bounds: Bounds = UNBOUNDED) -> Mean:
     """Return the mean of at least one value with its interval; see `mean_score`."""
-    found = mean_score(values, test_to_train=test_to_train, bounds=bounds)
-    return Mean(found.mean, found.low, found.high, len(values))
+    interval = mean_score(values, test_to_train=test_to_train, bounds=bounds)
+    return Mean(interval.mean, interval.low, interval.high, len(values))
 
 
 def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:
-    """Return the groups of a table's rows, in its order; its axes include those of seeds."""
-    kept = [axis for axis in axes if axis not in SEEDS]
+    """Return the groups of a table's rows, in its order; `axes` includes those of seeds."""
+    group_axes = [axis for axis in axes if axis not in SEEDS]
     members: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        members.setdefault(tuple(row[axis] for axis in kept), []).append(row)
+        members.setdefault(tuple(row[axis] for axis in group_axes), []).append(row)
     measure, choosers = measure_of(rows), compared_choosers(rows)
-    return [_group(dict(zip(kept, key, strict=True)), own, measure, choosers) for key, own in members.items()]
+    return [
+        _group(dict(zip(group_axes, key, strict=True)), group_rows, measure, choosers)
+        for key, group_rows in members.items()
+    ]
 
 
 def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, choosers: Sequence[str]) -> Group:
-    found = {
+    rows_by_chooser = {
         chooser: {row["study"]: row for row in rows if row["chooser"] == chooser and row[measure] is not None}
         for chooser in choosers
     }
-    fedavg, choice = found.get(FEDAVG, {}), found.get(choosers[-1], {}) if choosers else {}
+    fedavg, choice = rows_by_chooser.get(FEDAVG, {}), rows_by_chooser.get(choosers[-1], {}) if choosers else {}
     per_study = {row["study"]: row for row in rows}
     paired = [study for study in choice if study in fedavg]
-    difference = gain = _compared([(choice[study], fedavg[study]) for study in paired], measure, "difference")
-    if tuned := found.get(TUNED):
+    difference = gain = _mean_difference([(choice[study], fedavg[study]) for study in paired], measure, "difference")
+    if tuned := rows_by_chooser.get(TUNED):
         stronger = {
             study: max(fedavg[study], tuned.get(study, fedavg[study]), key=itemgetter(measure)) for study in paired
         }
-        gain = _compared([(choice[study], stronger[study]) for study in paired], measure, "gain")
+        gain = _mean_difference([(choice[study], stronger[study]) for study in paired], measure, "gain")
     (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
     beyond_zero = gain is not None and gain.low is not None and gain.high is not None
-    apart = beyond_zero and not gain.low <= 0 <= gain.high  # type: ignore[union-attr, operator]
+    differs = beyond_zero and not gain.low <= 0 <= gain.high  # type: ignore[union-attr, operator]
     detectors = ("label_skew", "feature_skew", "outliers")
     return Group(
         values=values,
         num_studies=len(per_study),
         num_completed=sum(row["status"] == "completed" for row in per_study.values()),
-        accuracy={chooser: _accuracy(list(own.values()), measure) for chooser, own in found.items() if own},
+        accuracy={
+            chooser: _accuracy(list(rows_by_study.values()), measure)
+            for chooser, rows_by_study in rows_by_chooser.items()
+            if rows_by_study
+        },
         difference=difference,
         gain=gain,
         num_better=sum(row["verdict"] == "better" for row in rows if row["chooser"] == CHALLENGER),
-        told_apart=apart if more or verdict is None else verdict in ("better", "worse"),
+        told_apart=differs if more or verdict is None else verdict in ("better", "worse"),
         detected={name: sum(bool(row[f"{name}_detected"]) for row in per_study.values()) for name in detectors},
     )
 
@@ -389,29 +392,29 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
 def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
     if len(rows) == 1 and measure == "accuracy":
         return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
-    return mean_of([row[measure] for row in rows], _shared(rows), _bounds(rows[0]))
+    return mean_of([row[measure] for row in rows], _test_to_train(rows), _bounds(rows[0]))
 
 
-def _compared(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
-    """Return what the choice gains on another chooser, over studies that have both; a column has a single one's."""
+def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
+    """Return the mean difference of the choice from another chooser; `column` has that of a single study."""
     if not pairs:
         return None
-    own = pairs[0][0]
-    if len(pairs) == 1 and own.get(column) is not None:
-        return Mean(own[column], own[f"{column}_low"], own[f"{column}_high"], 1)
-    least, most = _bounds(own)
+    first = pairs[0][0]
+    if len(pairs) == 1 and first.get(column) is not None:
+        return Mean(first[column], first[f"{column}_low"], first[f"{column}_high"], 1)
+    least, most = _bounds(first)
     differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
-    return mean_of(differences, _shared([ours for ours, _ in pairs]), (least - most, most - least))
+    return mean_of(differences, _test_to_train([ours for ours, _ in pairs]), (least - most, most - least))
 
 
 def _bounds(row: Row) -> Bounds:
-    """Return the smallest and the largest score of a study, infinite where that is not known."""
+    """Return the smallest and the largest possible score of a study, infinite where unknown."""
     least, most = row["smallest_score"], row["largest_score"]
     return -math.inf if least is None else least, math.inf if most is None else most
 
 
-def _shared(rows: Sequence[Row]) -> float:
-    """Return n_test / n_train in units of a study's variance, as the module says."""
+def _test_to_train(rows: Sequence[Row]) -> float:
+    """Return the mean n_test / n_train in units of a study's variance (see the module docstring)."""
     terms = [(row["test_to_train"] or 0.0) * (row["num_confirmation_seeds"] or 1) for row in rows]
     return sum(terms) / len(terms)
 
@@ -440,7 +443,7 @@ SHAPES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class PlotLayout:
-    """Which axis goes along x and by colour; None if there is none. The others make panels."""
+    """The axes along x and by colour, None if there is none; the others form panels."""
 
     x: str | None
     colour: str | None
@@ -448,12 +451,12 @@ class PlotLayout:
 
 
 def layout_of(values: Mapping[str, Sequence[Any]]) -> PlotLayout:
-    """Choose the place of each axis by its different values; axes of seeds are none of them."""
-    varying = [axis for axis, own in values.items() if len(own) > 1]
+    """Return the layout for axes with these distinct values, without the axes of seeds."""
+    varying = [axis for axis, distinct in values.items() if len(distinct) > 1]
     numeric = [axis for axis in varying if all(_is_number(value) for value in values[axis])]
-    along = FAVOURITE if FAVOURITE in numeric else next(iter([*numeric, *varying]), None)
-    rest = [axis for axis in varying if axis != along]
-    return PlotLayout(along, rest[0] if rest else None, tuple(rest[1:]))
+    x_axis = FAVOURITE if FAVOURITE in numeric else next(iter([*numeric, *varying]), None)
+    rest = [axis for axis in varying if axis != x_axis]
+    return PlotLayout(x_axis, rest[0] if rest else None, tuple(rest[1:]))
 
 
 def _is_number(value: Any) -> bool:
@@ -462,15 +465,15 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class SweepPlot:
-    """What is drawn of a sweep.
+    """The data of a sweep's chart.
 
     Attributes:
-        groups: Studies that differ in seeds alone, as far as they have scores.
-        choosers: Who is compared, in order.
-        values: The different values of each axis but those of seeds: numbers by size, others in the table's order.
-        layout: The place of each axis.
-        measure: Of the scores.
-        seeds: On which they are measured.
+        groups: Studies that differ only in seeds and have scores.
+        choosers: The compared choosers, in order.
+        values: The distinct values of each axis but those of seeds: numbers ascending, others in the table's order.
+        layout: The role of each axis.
+        measure: The measure of the scores.
+        seeds: A description of the seeds that the scores are measured on.
     """
 
     groups: Sequence[Group]
@@ -482,29 +485,29 @@ class SweepPlot:
 
     @property
     def panels(self) -> list[dict[str, Any]]:
-        """The values of the axes that make panels, one combination a panel."""
-        own = self.layout.panels
-        return [dict(zip(own, panel, strict=True)) for panel in product(*(self.values[axis] for axis in own))]
+        """The values of the axes that form panels, one combination per panel."""
+        axes = self.layout.panels
+        return [dict(zip(axes, panel, strict=True)) for panel in product(*(self.values[axis] for axis in axes))]
 
     def chart(self, panels: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
-        """Draw the groups of some panels, which the field `panel` tells apart."""
+        """Return the chart of the groups of some panels, identified by the field `panel`."""
         points = [{"panel": _title(panel), **point} for panel in panels for point in self._points(panel)]
-        along: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
-        numeric = all(map(_is_number, along))
+        x_values: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
+        numeric = all(map(_is_number, x_values))
         if numeric:
-            wide = min(along) > 0 and max(along) >= 10 * min(along)
-            scale = alt.Scale(type="log" if wide else "linear", zero=False, nice=False, padding=12)
-            x = alt.X("x:Q", scale=scale, axis=alt.Axis(values=along, format="~g"), title=self.layout.x)
+            is_log = min(x_values) > 0 and max(x_values) >= 10 * min(x_values)
+            scale = alt.Scale(type="log" if is_log else "linear", zero=False, nice=False, padding=12)
+            x = alt.X("x:Q", scale=scale, axis=alt.Axis(values=x_values, format="~g"), title=self.layout.x)
         else:
             x = alt.X("x:N", sort=None, axis=alt.Axis(labelAngle=0), title=self.layout.x)
         y = alt.Y("score:Q", title=f"{self.measure.name} on {self.seeds}", scale=alt.Scale(zero=False))
         labels = [LABELS[chooser] for chooser in self.choosers]
         dash = alt.Scale(domain=labels, range=[list(DASHES[chooser]) for chooser in self.choosers])
         shape = alt.Scale(domain=labels, range=[SHAPES[chooser] for chooser in self.choosers])
-        told = tooltips(
+        tooltip = tooltips(
             chooser=" ", colour=self.layout.colour or "", score__Q=self.measure.name, low__Q="from", high__Q="to"
         )
-        base = alt.Chart().encode(x=x, color=self._colour(), tooltip=told)
+        base = alt.Chart().encode(x=x, color=self._colour(), tooltip=tooltip)
         marked = base.encode(y, alt.Shape("chooser:N", scale=shape, title=None))
         return alt.layer(
             base.mark_line().encode(y, alt.StrokeDash("chooser:N", scale=dash, legend=None)),
@@ -522,30 +525,30 @@ class SweepPlot:
         return alt.Color("colour:N", scale=alt.Scale(domain=domain), title=axis.rpartition(".")[2])
 
     def _points(self, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield a point a group and chooser, in the order along x."""
-        along, colour = self.layout.x, self.layout.colour
-        inside = [group for group in self.groups if panel.items() <= group.values.items()]
-        order = self.values[along] if along else []
-        ends = self.measure.worst, self.measure.best
-        for group in sorted(inside, key=lambda group: order.index(group.values[along]) if along else 0):
-            value = group.values[along] if along else ""
+        """Yield one point per group and chooser, ordered along x."""
+        x_axis, colour = self.layout.x, self.layout.colour
+        panel_groups = [group for group in self.groups if panel.items() <= group.values.items()]
+        order = self.values[x_axis] if x_axis else []
+        bounds = self.measure.worst, self.measure.best
+        for group in sorted(panel_groups, key=lambda group: order.index(group.values[x_axis]) if x_axis else 0):
+            value = group.values[x_axis] if x_axis else ""
             for chooser in self.choosers:
                 if (mean := group.accuracy.get(chooser)) is None:
                     continue
-                open_ = chooser == self.choosers[-1] != FEDAVG and not group.told_apart
+                is_hollow = chooser == self.choosers[-1] != FEDAVG and not group.told_apart
                 yield {
                     "x": value if _is_number(value) else value_text(value),
                     "colour": value_text(group.values[colour]) if colour else "",
                     "chooser": LABELS[chooser],
                     "score": mean.mean,
-                    "low": float(np.clip(mean.mean if mean.low is None else mean.low, *ends)),
-                    "high": float(np.clip(mean.mean if mean.high is None else mean.high, *ends)),
-                    "shown": not open_,
+                    "low": float(np.clip(mean.mean if mean.low is None else mean.low, *bounds)),
+                    "high": float(np.clip(mean.mean if mean.high is None else mean.high, *bounds)),
+                    "shown": not is_hollow,
                 }
 
 
 def plot_of(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURACY) -> SweepPlot:
-    """Return what is drawn of the rows of a table whose axes are these, those of seeds included."""
+    """Return the chart data of a table's rows; `axes` includes those of seeds."""
     groups = [group for group in groups_of(rows, axes) if group.accuracy]
     values = {axis: _ordered([group.values[axis] for group in groups]) for axis in axes if axis not in SEEDS}
     seeds = "fresh seeds" if measure_of(rows) == "accuracy" else WHERE_SEARCHED
@@ -553,13 +556,13 @@ def plot_of(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURAC
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
-    """Return the different values: numbers by size, anything else in the order of the table."""
+    """Return the distinct values: numbers ascending, anything else in the order of the table."""
     different = list(dict.fromkeys(values))
     return sorted(different) if all(map(_is_number, different)) else different
 
 
 def sweep_chart(plot: SweepPlot) -> alt.LayerChart | alt.FacetChart:
-    """Draw a sweep, a panel for each combination of the axes that are neither x nor colour, up to `MAX_PANELS`."""
+    """Return the chart of a sweep: one panel per combination of the further axes, up to `MAX_PANELS`."""
     panels = plot.panels
     chart = plot.chart(panels[:MAX_PANELS]).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
     remarks = [HOLLOW] if any(not group.told_apart for group in plot.groups) and plot.choosers[-1] != FEDAVG else []
@@ -579,7 +582,7 @@ def _title(panel: Mapping[str, Any]) -> str:
 def write_plot(
     rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder, measure: Measure = ACCURACY
 ) -> tuple[Path, ...]:
-    """Write `plot.png` and `plot.svg`; nothing if no study went through."""
+    """Write `plot.png` and `plot.svg`; nothing if no study completed."""
     if not any(row["chooser"] for row in rows):
         return ()
     chart = sweep_chart(plot_of(rows, axes, measure))

@@ -1,4 +1,4 @@
-"""A sweep from its grid to its table: what is finished is read, the rest is run, all of it is written.
+"""Execution of a sweep: finished studies are read, the others are run, and all results are written.
 
 read_sweep ─► open_sweep_folder ─► finished? ─► workers on one Ray, or this process ─► table, summary, plot
 """
@@ -53,13 +53,13 @@ logger = logging.getLogger("fedscout")
 
 @dataclass(frozen=True)
 class SweepDisplay:
-    """What a command shows while a sweep runs; every part is optional.
+    """Optional progress callbacks of a sweep.
 
     Attributes:
-        known: Told once which studies need not be run, and which must.
-        begun: A study begins.
-        ended: A study ended.
-        tick: Called about twice a second, if there is anything to wait for, with the studies that run.
+        known: Called once with the studies that need not be run, and those that must.
+        begun: Called when a study starts.
+        ended: Called when a study ends.
+        tick: Called about twice a second while studies run in workers.
     """
 
     known: Callable[[Sequence[GridConfiguration], Sequence[GridConfiguration]], None] = lambda _known, _pending: None
@@ -70,15 +70,15 @@ class SweepDisplay:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """A sweep that came to its end.
+    """The outcome of a sweep.
 
     Attributes:
-        table: One row a study and chooser.
+        table: One row per study and chooser.
         groups: Means over seeds.
-        measure: The column that the groups' accuracy is of.
-        scored: What the studies measure.
+        measure: The column of the groups' accuracy.
+        scored: The studies' measure.
         studies: In the order of the grid.
-        plots: Files of the picture.
+        plots: Files of the chart.
     """
 
     folder: Path
@@ -90,12 +90,12 @@ class SweepOutcome:
     plots: tuple[Path, ...]
 
     def with_status(self, status: str) -> list[SweepStudy]:
-        """Return the studies that ended so."""
+        """Return the studies with a status."""
         return [study for study in self.studies if study.end.status == status]
 
 
 def num_planned_trials(config: StudyConfig) -> int:
-    """Return how many trials a study plans at most."""
+    """Return the maximum number of trials that a study plans."""
     return planned_trials(config)[0]
 
 
@@ -107,25 +107,25 @@ def run_sweep(
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
 ) -> SweepOutcome:
-    """Run a sweep, or the rest of it, to the end.
+    """Run a sweep to its end, resuming an earlier run.
 
     Args:
         sweep: From `read_sweep`.
         out: Its folder.
-        display: Told what happens.
-        parallel: Studies at once at most; None chooses by the CPUs there are.
+        display: Progress callbacks.
+        parallel: Maximum number of parallel studies; None chooses by the available CPUs.
         verbose: Whether Ray's and Flower's own messages are shown.
         search_path: Folders for a user's own strategies.
 
     Raises:
-        UserError: If the folder can't be used, Ray can't be reached, or `parallel` is too many.
+        UserError: If the folder can't be used, Ray can't be reached, or `parallel` is too large.
     """
     display = display or SweepDisplay()
     with open_sweep_folder(out, sweep) as folder:
         studies = _known(folder, sweep)
         pending = [one for one in sweep.configurations if one.digest not in studies]
         display.known([one for one in sweep.configurations if one.digest in studies], pending)
-        written = time.monotonic()
+        last_written = time.monotonic()
         for one, end in _run_all(folder, pending, display, parallel, verbose, search_path):
             for warning in end.warnings:
                 logger.warning("%s: %s", one.name, warning)
@@ -133,24 +133,24 @@ def run_sweep(
                 folder.write_text(f"lost/{one.name}.txt", end.details)
             studies[one.digest] = ended_study(folder, one, end)
             display.ended(one, end)
-            if time.monotonic() - written > TABLE_SECONDS:
+            if time.monotonic() - last_written > TABLE_SECONDS:
                 write_table(table_of(sweep, list(studies.values())), folder)
-                written = time.monotonic()
+                last_written = time.monotonic()
         return _conclude(folder, sweep, [studies[one.digest] for one in sweep.configurations])
 
 
 def _known(folder: SweepFolder, sweep: Sweep) -> dict[str, SweepStudy]:
-    """Return the studies that need not be run: those finished with today's data and code, those that can't begin."""
-    known: dict[str, SweepStudy] = {}
+    """Return the studies that need not be run: finished with the current data and code, or unable to start."""
+    studies: dict[str, SweepStudy] = {}
     failed = failed_before(folder.path)
-    data = data_digests()
+    digest_of = data_digests()
     for one in sweep.configurations:
-        changed = partial(has_changed_since, folder.study(one), one.config, partial(data, one.config))
+        changed = partial(has_changed_since, folder.study(one), one.config, partial(digest_of, one.config))
         if folder.result(one) is not None and not changed():
-            known[one.digest] = ended_study(folder, one, StudyEnd("completed"))
+            studies[one.digest] = ended_study(folder, one, StudyEnd("completed"))
         elif one.digest in failed and (reason := reason_against(one.config)) is not None:
-            known[one.digest] = ended_study(folder, one, StudyEnd("failed", reason))
-    return known
+            studies[one.digest] = ended_study(folder, one, StudyEnd("failed", reason))
+    return studies
 
 
 def _run_all(
@@ -190,12 +190,16 @@ def _run_all(
         if on_gpus:
             share = workers.share_gpus(parallel)
         else:
-            there = workers.cluster_cpus(ray, pool.nodes)
-            share = workers.share_out(there, len(pending), engine.num_hosts, parallel, timed)
-        kept = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
+            cpus = workers.cluster_cpus(ray, pool.nodes)
+            share = workers.share_out(cpus, len(pending), engine.num_hosts, parallel, timed)
+        sweep_storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
 
         def storage(one: GridConfiguration) -> Storage | None:
-            return None if kept is None else kept.below(folder.study(one).relative_to(folder.path).as_posix())
+            return (
+                None
+                if sweep_storage is None
+                else sweep_storage.below(folder.study(one).relative_to(folder.path).as_posix())
+            )
 
         studies = [
             (workers.with_share(one.config, share.num_hosts), folder.study(one), storage(one)) for one in pending
@@ -224,13 +228,13 @@ def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) 
 
 
 def scored_by(configurations: Sequence[GridConfiguration]) -> Measure:
-    """Return what all studies measure; where they differ, plain fitness."""
+    """Return the common measure of all studies; if they differ, plain fitness."""
     measures = [measures_of_study(one.config)[0] for one in configurations]
     return measures[0] if measures and all(measure == measures[0] for measure in measures) else UNLIKE
 
 
 def summary_document(outcome: SweepOutcome) -> dict[str, Any]:
-    """Return the outcome for JSON; nothing in it depends on the machine's speed."""
+    """Return the outcome as a JSON-serialisable dictionary, which does not depend on the machine's speed."""
     counts = {status: len(outcome.with_status(status)) for status in ("completed", "failed", "lost")}
     return {
         "studies": {"total": len(outcome.studies), **counts},

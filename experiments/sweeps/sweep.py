@@ -1,24 +1,18 @@
-"""A sweep as a value: configurations, the run of one study, and the folder.
+"""Configurations, folder and single studies of a sweep.
 
-The grid configurations of a sweep: every combination of the values of its axes, validated, with a name for people.
+A sweep is a grid: every combination of the values of its axes, validated, with a readable name. `key=a,b,c` is an axis
+of three values: the items of a YAML list. So a comma inside brackets, braces or quotes belongs to a value:
+`key=[64,32]` is one value and `key=[64,32],[128]` are two. A single value is read as in any other command.
 
-`key=a,b,c` is an axis of three values: what stands between the brackets of a YAML list. So a comma inside brackets,
-braces or quotes belongs to a value: `key=[64,32]` is one value and `key=[64,32],[128]` are two. A single value is read
-as in any other command.
-
-One study of a sweep, from its configuration to its end, whatever the end is.
-
-The folder of a sweep: who may use it, which sweep it belongs to, and where its studies lie.
-
-OUT/sweep.json          the axes, and what all studies have in common
-OUT/studies/<name>/     one folder a study, as `fedscout run` leaves it
-OUT/table.parquet       one row a study and chooser; also table.csv
+OUT/sweep.json          the axes, and the settings that all studies share
+OUT/studies/<name>/     one folder per study, as `fedscout run` leaves it
+OUT/table.parquet       one row per study and chooser; also table.csv
 OUT/summary.json        means over seeds
 OUT/plot.png            also plot.svg
-OUT/lost/<name>.txt     the traceback of a study that was lost to a defect
+OUT/lost/<name>.txt     the traceback of a study that a defect ended
 
-A study is found again by the digest at the end of its folder's name, so an axis that gets more values, or a second
-axis, finds what earlier commands finished.
+A study's folder is found by the digest at the end of its name, so a sweep with more values or another axis reuses the
+studies that earlier commands finished.
 """
 
 from __future__ import annotations
@@ -60,13 +54,13 @@ VALUE_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class GridConfiguration:
-    """What one study of a sweep is asked.
+    """The configuration of one study of a sweep.
 
     Attributes:
         setting: The value of each axis, as configured: by dotted key, in the order of the axes.
-        config: Of the study.
-        digest: Of what decides its results.
-        name: Of its folder: values for people, and enough of the digest to be unique.
+        config: The study's configuration.
+        digest: Of everything that determines its results.
+        name: Of its folder: readable values, and enough of the digest to be unique.
     """
 
     setting: Mapping[str, Any]
@@ -76,18 +70,18 @@ class GridConfiguration:
 
     @property
     def text(self) -> str:
-        """The values for people."""
+        """The values as readable text."""
         return ", ".join(f"{key}={value_text(value)}" for key, value in self.setting.items()) or "the only study"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep is to do.
+    """The configurations of a sweep.
 
     Attributes:
         axes: Dotted keys, in the order in which they are given.
-        configurations: Every combination, the last axis running fastest.
-        default_name: Of its folder, the same for the same single values and axes, whichever values these have.
+        configurations: Every combination, the last axis varying fastest.
+        default_name: Of its folder; determined by the single values and the axes' keys, not by the axes' values.
     """
 
     axes: tuple[str, ...]
@@ -95,24 +89,28 @@ class Sweep:
     default_name: str
 
     def fixed(self) -> dict[str, Any]:
-        """Return what all studies have in common, by dotted key."""
+        """Return the settings that all studies share, by dotted key."""
         first, *others = (flattened(one.config.identity()) for one in self.configurations)
-        return {key: value for key, value in first.items() if all(key in own and own[key] == value for own in others)}
+        return {
+            key: value
+            for key, value in first.items()
+            if all(key in settings and settings[key] == value for settings in others)
+        }
 
 
 def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
     """Read the arguments of a sweep and validate every combination.
 
     Args:
-        arguments: As of any command, but that a value may be several, separated by commas.
-        file: A YAML file under all arguments.
+        arguments: As of any command, except that a value may be several, separated by commas.
+        file: A YAML file, overridden by the arguments.
 
     Raises:
-        ConfigurationError: With every fault of every study, each told once.
+        ConfigurationError: With every distinct fault of every study.
     """
     choices = argument_choices(arguments)
     axes = tuple(_key(options[0]) for options in choices if len(options) > 1)
-    found: dict[str, GridConfiguration] = {}
+    unique: dict[str, GridConfiguration] = {}
     faults: dict[str, None] = {}
     for chosen in product(*choices):
         try:
@@ -121,22 +119,22 @@ def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
         except ConfigurationError as error:
             faults.update(dict.fromkeys(error.faults))
             continue
-        one = _configuration(config, axes)
-        first = found.setdefault(one.digest, one)
-        if first is not one:
-            faults[f"each point must be another study, got the same one twice: {first.text} and {one.text}"] = None
+        point = _configuration(config, axes)
+        first = unique.setdefault(point.digest, point)
+        if first is not point:
+            faults[f"each point must be another study, got the same one twice: {first.text} and {point.text}"] = None
     if faults:
         raise ConfigurationError(list(faults))
-    configurations = tuple(found.values())
+    configurations = tuple(unique.values())
     single = [options[0] for options in choices if len(options) == 1]
     return Sweep(axes, configurations, _default_name(given_settings(single, file), axes, configurations[0].config))
 
 
 def argument_choices(arguments: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return each argument once for every value that it names; a file stands for itself.
+    """Return each argument once for each of its values; the argument itself if it has only one.
 
     Raises:
-        ConfigurationError: With every fault: values that are missing, keys that can't be an axis.
+        ConfigurationError: With every fault: missing values, and keys that can't be an axis.
     """
     choices: list[tuple[str, ...]] = []
     faults: list[str] = []
@@ -162,9 +160,13 @@ def _key(argument: str) -> str:
 
 
 def _split_values(key: str, text: str) -> list[str]:
-    """Return the values between the commas of a YAML list as they are written.
+    """Return the items of a comma-separated YAML list as they are written.
 
-    Where it is none, as of texts with brackets in them, each comma separates; what is no YAML then, reading it tells.
+    If the text is not such a list, for example with unbalanced brackets, it is split at each comma; parsing reports
+    invalid YAML later.
+
+    Raises:
+        ConfigurationError: If a value is missing before or after a comma.
     """
     import yaml
 
@@ -196,25 +198,25 @@ def _value_at(document: Any, key: str) -> Any:
 def study_name(values: Mapping[str, Any], digest: str) -> str:
     """Return a folder's name such as `alpha_0.1,seed_0-1a2b3c4d5e`.
 
-    There is no `=` in it: readers of Parquet take a folder `seed=0` for a column.
+    It contains no `=`, as Parquet readers interpret a folder `seed=0` as a partition column.
     """
     lasts = [key.rpartition(".")[2] for key in values]
     parts = []
     for key, last in zip(values, lasts, strict=True):
-        shown = re.sub(r"[^A-Za-z0-9.+-]+", "-", value_text(values[key])).strip("-")[:VALUE_CHARACTERS]
-        parts.append(f"{last if lasts.count(last) == 1 else key}_{shown}")
+        text = re.sub(r"[^A-Za-z0-9.+-]+", "-", value_text(values[key])).strip("-")[:VALUE_CHARACTERS]
+        parts.append(f"{last if lasts.count(last) == 1 else key}_{text}")
     return f"{','.join(parts)[:NAME_CHARACTERS]}-{digest[:DIGEST_DIGITS]}".lstrip("-")
 
 
 def value_text(value: Any) -> str:
-    """Return a value for people: numbers short, text as it is, all else as JSON."""
+    """Return a readable value: numbers short, text unchanged, anything else as JSON."""
     if isinstance(value, str):
         return value
     return f"{value:.12g}" if isinstance(value, float) else json.dumps(value, sort_keys=True)
 
 
 def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested groups by their dotted keys."""
+    """Return the leaves of nested mappings by their dotted keys."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         group = isinstance(value, Mapping) and value
@@ -223,13 +225,13 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _default_name(single: Mapping[str, Any], axes: Sequence[str], config: StudyConfig) -> str:
-    """Name a sweep by what stays when a value is added to an axis."""
-    kept = {
+    """Return the name of a sweep, which does not change when a value is added to an axis."""
+    identity = {
         key: value
         for key, value in flattened(single).items()
         if key.partition(".")[0] != "engine" and key != "federation.folder" and key not in axes
     }
-    text = json.dumps([kept, sorted(axes)], sort_keys=True, default=str)
+    text = json.dumps([identity, sorted(axes)], sort_keys=True, default=str)
     dataset = "" if "federation.dataset" in axes else f"{config.federation.dataset}-"
     return f"sweep-{dataset}{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -241,18 +243,18 @@ RELEASE_POLL_SECONDS = 0.1
 
 
 class SweepFolder:
-    """One sweep's folder, absolute."""
+    """The folder of one sweep, as an absolute path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         studies = self.path / STUDIES
-        there = sorted(studies.iterdir()) if studies.is_dir() else []
-        self._known = {folder.name[-DIGEST_DIGITS:]: folder for folder in there if folder.is_dir()}
+        existing = sorted(studies.iterdir()) if studies.is_dir() else []
+        self._by_digest = {folder.name[-DIGEST_DIGITS:]: folder for folder in existing if folder.is_dir()}
 
     def study(self, one: GridConfiguration) -> Path:
-        """Return the folder of a configuration's study, under whatever name an earlier command made it."""
-        known = self._known.get(one.digest[:DIGEST_DIGITS])
-        return self.path / STUDIES / one.name if known is None else known
+        """Return the folder of a configuration's study, whatever name an earlier command gave it."""
+        existing = self._by_digest.get(one.digest[:DIGEST_DIGITS])
+        return self.path / STUDIES / one.name if existing is None else existing
 
     def result(self, one: GridConfiguration) -> dict[str, Any] | None:
         """Return the result of a configuration's study; None if it is not finished."""
@@ -260,22 +262,22 @@ class SweepFolder:
         return result if result is not None and result.get("config_hash") == one.digest else None
 
     def num_trials(self, one: GridConfiguration) -> int:
-        """Return how many trials of a configuration's study are in its log."""
+        """Return the number of trials in the log of a configuration's study."""
         return num_trials(self.study(one) / "trials")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write one of the folder's JSON files, all at once."""
+        """Write one of the folder's JSON files atomically."""
         self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the folder, all at once."""
+        """Write a text file of the folder atomically."""
         self.write(name, lambda temporary: temporary.write_text(text))
 
     def write(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write a file of the folder, all at once; `write` writes its content to the path it is given.
+        """Write a file of the folder atomically; `write` writes the content to the path that it receives.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full.
+            EngineError: If writing fails, for example on a full disk.
         """
         path = self.path / name
         try:
@@ -286,7 +288,7 @@ class SweepFolder:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file; None if it is not there or can't be read."""
+    """Return the content of a JSON file; None if it is missing or can't be read."""
     try:
         return read_json_object(path)
     except (OSError, ValueError):
@@ -295,10 +297,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
-    """Open a new folder, or that of the same sweep with more or fewer values, for this process alone.
+    """Open a new folder, or that of the same sweep with other values, locked by this process.
 
     Raises:
-        LogError: If the folder can't be written, is in use, or holds something else: another sweep, a study.
+        LogError: If the folder is not writable, is in use, or holds anything else: another sweep, a study.
     """
     path = path.absolute()
     with ExitStack() as stack:
@@ -324,20 +326,23 @@ _UNUSABLE = "--out must be a folder that can be written, got {path}: {reason}"
 
 
 def check_sweep_folder(path: Path, sweep: Sweep) -> SweepFolder:
-    """Return the folder for reading; nothing is made.
+    """Return the folder for reading; nothing is created.
 
     Raises:
-        LogError: As `open_sweep_folder`, but for a folder in use.
+        LogError: As `open_sweep_folder`, except that the folder may be in use.
     """
     _binding(path.absolute(), sweep)
     return SweepFolder(path)
 
 
 def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
-    """Return what binds the folder to the sweep, after comparing it with what is there.
+    """Return the content of `sweep.json`, after comparing it with the stored one.
 
-    A key that has been an axis in this folder may take any value. All others must stay as they are, as the table has
-    no column that would tell the studies apart.
+    A key that has been an axis in this folder may take any value. All others must be unchanged, as the table has no
+    column that would distinguish the studies.
+
+    Raises:
+        LogError: If they have changed.
     """
     fixed = sweep.fixed()
     stored = _stored(path)
@@ -384,7 +389,7 @@ def _stored(path: Path) -> dict[str, Any] | None:
 
 
 def await_release(study: Path, seconds: float = RELEASE_SECONDS) -> None:
-    """Wait until no process holds a study's folder: one whose sweep was killed takes a moment to end."""
+    """Wait until no process locks a study's folder; a worker of a killed sweep takes a moment to exit."""
     if not (study / LOCK).exists():
         return
     deadline = time.monotonic() + seconds
@@ -403,14 +408,14 @@ Status = Literal["completed", "failed", "lost"]
 
 @dataclass(frozen=True)
 class StudyEnd:
-    """How a study ended.
+    """The status of an ended study.
 
     Attributes:
-        status: `completed`; `failed` for a reason of its own, such as more clients than rows, which it would have
-            again; `lost` if the machinery failed, so that it goes on when the sweep is run again.
+        status: `completed`; `failed` by an error of its own that would recur, such as more clients than rows; `lost` by
+            an infrastructure failure, so that it resumes when the sweep is run again.
         error: The reason; None if completed.
-        details: The traceback of a study that was lost to a defect.
-        warnings: What the program had to say meanwhile.
+        details: The traceback of a study that a defect ended.
+        warnings: The warnings that were logged.
     """
 
     status: Status
@@ -419,7 +424,7 @@ class StudyEnd:
     warnings: tuple[str, ...] = ()
 
     def told_of(self, here: Path, there: str) -> StudyEnd:
-        """Return the end of a study that ran in one folder in words about where it is kept."""
+        """Return the end with paths of the folder where it ran replaced by where it is stored."""
 
         def said(text: str | None) -> str | None:
             return None if text is None else text.replace(str(here), there)
@@ -430,7 +435,7 @@ class StudyEnd:
 
 @dataclass(frozen=True)
 class SweepStudy:
-    """A study of a sweep: what it was asked, and what came out, by its rows of the table; its result is a file."""
+    """A study of a sweep: its configuration, its end, and its rows of the table; its result is a file."""
 
     configuration: GridConfiguration
     folder: Path
@@ -439,10 +444,10 @@ class SweepStudy:
 
 
 def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> StudyEnd:
-    """Run a study, or the rest of it, as `fedscout run` does; only an interruption leaves this function as an error."""
+    """Run a study, or resume it, as `fedscout run` does; only an interruption raises an exception."""
     from fedscout.experiments.studies.workflow import Display, run_workflow
 
-    with _warnings_noted() as warnings, cheap_collections():
+    with _collected_warnings() as warnings, cheap_collections():
         try:
             await_release(out)
             run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
@@ -454,20 +459,20 @@ def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: 
 
 
 def end_by(error: Exception) -> StudyEnd:
-    """Return how a study ended that an error ended; called where it is caught."""
+    """Return the end of a study that raised an exception; called in the `except` block."""
     if isinstance(error, UserError) and not isinstance(error, UnreachableModelError):  # which may pass
         return StudyEnd("failed", str(error))
     return StudyEnd("lost", one_line(error), traceback.format_exc())
 
 
 def one_line(defect: Exception) -> str:
-    """Return an unexpected error in a line."""
+    """Return an unexpected exception as one line."""
     reason = next(iter(str(defect).strip().splitlines()), "")
     return f"{type(defect).__name__}: {reason}" if reason else type(defect).__name__
 
 
 def reason_against(config: StudyConfig) -> str | None:
-    """Return why a study can't begin, found without running anything of it; None if it may."""
+    """Return why a study can't start, checked without running it; None if it may."""
     from fedscout.experiments.federation import build_federation
     from fedscout.experiments.studies.checks import own_selection
     from fedscout.experiments.studies.workflow import cohort_of
@@ -482,33 +487,33 @@ def reason_against(config: StudyConfig) -> str | None:
 
 
 def data_digests() -> Callable[[StudyConfig], str | None]:
-    """Return what tells the digest of a study's data as they are now, None if they can't be read; each is read once."""
+    """Return a cached function that returns the current digest of a study's data; None if unreadable."""
     from fedscout.experiments.federation import build_federation, data_digest
 
-    known: dict[str, str | None] = {}
+    digests: dict[str, str | None] = {}
 
     def digest(config: StudyConfig) -> str | None:
-        what = config.federation.model_dump_json() + config.model.model_dump_json()
-        if what not in known:
+        key = config.federation.model_dump_json() + config.model.model_dump_json()
+        if key not in digests:
             try:
-                known[what] = data_digest(build_federation(config.federation, config.model))
+                digests[key] = data_digest(build_federation(config.federation, config.model))
             except UserError:
-                known[what] = None
-        return known[what]
+                digests[key] = None
+        return digests[key]
 
     return digest
 
 
 @contextmanager
-def _warnings_noted() -> Iterator[list[str]]:
-    """Gather the program's own warnings instead of printing them."""
-    noted: list[str] = []
-    note = logging.Handler(logging.WARNING)
-    note.emit = lambda record: noted.append(record.getMessage())  # type: ignore[method-assign]
+def _collected_warnings() -> Iterator[list[str]]:
+    """Yield a list that collects the program's own warnings in place of logging them."""
+    warnings: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("fedscout")
-    kept = logger.handlers[:], logger.propagate
-    logger.handlers[:], logger.propagate = [note], False
+    previous = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [handler], False
     try:
-        yield noted
+        yield warnings
     finally:
-        logger.handlers[:], logger.propagate = kept
+        logger.handlers[:], logger.propagate = previous

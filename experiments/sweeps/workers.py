@@ -1,27 +1,22 @@
-"""Workers of a sweep on Ray: placement, storage of files, and the pool.
+"""Worker processes of a sweep on Ray: placement, shares of the CPUs, and storage of studies' folders.
 
-Studies on one shared Ray: long-lived worker processes, each of which runs one study after the other.
+A worker is an actor without a CPU slot that runs one study after the other. The hosts that it starts belong to it and
+end with it. So a study whose process or node dies affects no other; it is retried once from its log and checkpoints,
+and reported as lost if it dies again.
 
-A worker is an actor that takes no CPU slot. It writes where the sweep is: on storage that every node sees, as a path or
-by its own connection to an object store. Where other nodes drive studies and don't see the folder, its files go to the
-command's node as values (`node_storage`). The hosts that a worker starts belong to it and end with it. So a study whose
-process or node dies harms no other; it is begun once more, from its log and its checkpoints, and reported if it dies
-again.
-
-A round waits for the slowest of its hosts, and hosts must be started for every study. So where there are at least as
-many studies as CPUs, whole studies run side by side: one a CPU, each in its own process without any hosts. Where there
-are fewer, each gets an equal share of the CPUs as hosts. None of this changes what a study finds.
-
-The nodes of a cluster that drive a sweep's studies: those on which a study rests on what it rests on here.
+A round waits for the slowest of its hosts, and hosts must be started for every study. So if there are at least as many
+studies as CPUs, whole studies run in parallel: one per CPU, each in its own process without hosts. If there are fewer,
+each gets an equal share of the CPUs as hosts. None of this changes a study's result.
 
 A study that needs one CPU needs no hosts, and the command's node could drive only as many as it has CPUs. So every node
-drives as many as it has, if its data, code and versions are those of the command's node: each is asked, once. Studies
-that read files which only the command's node is known to have, or ask a language model there, are driven there.
+whose data, code and versions equal those of the command's node drives as many as it has CPUs; each node is queried
+once. Studies that read files known to be only on the command's node, or query a language model, are driven there.
 
-A folder on the command's node as the storage of a study on another: whole files go there and back as values of Ray.
-
-An actor on the command's node writes them, and holds the lock of each study's folder until the study ends. A process
-that was given up and still writes harms nothing: it does the same work, and its files are those of the next one.
+A worker writes to the sweep's folder: on storage that every node sees, as a path or by its own connection to an object
+store. If other nodes drive studies and do not see the folder, whole files are transferred as Ray objects
+(`NodeStorage`). An actor on the command's node (`FolderActor`) writes them, and holds the lock of each study's folder
+until the study ends. A process that was given up but still writes is harmless: it does the same work, so its files
+equal those of its successor.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ ANSWER_SECONDS = 120.0
 
 
 def possible_nodes(ray: Any, configs: Sequence[StudyConfig]) -> dict[str, int]:
-    """Return the CPUs of the nodes that may drive these studies, by the nodes' ids: all that have any, or the own."""
+    """Return the CPUs, by node id, of the nodes that may drive these studies: all with CPUs, or only the own."""
     own = own_node(ray)
     if any(rests_on_this_machine(config) for config in configs):
         return own
@@ -59,14 +54,14 @@ def possible_nodes(ray: Any, configs: Sequence[StudyConfig]) -> dict[str, int]:
 
 
 def own_node(ray: Any) -> dict[str, int]:
-    """Return the id and the CPUs of the node where the command runs: those that it has if it offers none to tasks."""
+    """Return the id and CPUs of the command's node; its processors if Ray has no CPU slots there."""
     own = ray.get_runtime_context().get_node_id()
     (offered,) = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["NodeID"] == own)
     return {own: int(offered) or num_processors()}
 
 
 def rests_on_this_machine(config: StudyConfig) -> bool:
-    """Whether a study reads files, or asks a server, that its configuration names and other nodes may lack."""
+    """Whether a study needs configured files or servers that other nodes may lack."""
     from fedscout.search.study import ASKS_A_LANGUAGE_MODEL
 
     asks = config.search.kind in {*ASKS_A_LANGUAGE_MODEL, ONE_SHOT}
@@ -74,31 +69,31 @@ def rests_on_this_machine(config: StudyConfig) -> bool:
 
 
 def differing(configs: Sequence[StudyConfig]) -> list[StudyConfig]:
-    """Return one of the studies for each data set, model and strategy."""
-    found: dict[str, StudyConfig] = {}
+    """Return one study for each distinct combination of data set, model and strategies."""
+    distinct: dict[str, StudyConfig] = {}
     for config in configs:
-        named = [config.model.kind, config.federation.embedding, config.strategy, *config.search.customs]
-        found.setdefault(json.dumps([config.federation.dataset, *named], default=str), config)
-    return list(found.values())
+        code = [config.model.kind, config.federation.embedding, config.strategy, *config.search.customs]
+        distinct.setdefault(json.dumps([config.federation.dataset, *code], default=str), config)
+    return list(distinct.values())
 
 
 def what_studies_rest_on(configs: Sequence[StudyConfig]) -> list[Any]:
-    """Return versions, and of each study digests of data and of a user's own code, or why it can't be done here."""
+    """Return the versions, and for each study digests of data and user code, or why it can't run here."""
     from fedscout.experiments.federation import build_federation, data_digest
     from fedscout.experiments.studies.run_folder import federation_code, strategy_code, versions
 
-    found: list[Any] = [versions()]
+    dependencies: list[Any] = [versions()]
     for config in configs:
         try:
             data = data_digest(build_federation(config.federation, config.model))
         except UserError as mistake:
             data = str(mistake)
-        found.append([data, dict(federation_code(config)), dict(strategy_code(config))])
-    return found
+        dependencies.append([data, dict(federation_code(config)), dict(strategy_code(config))])
+    return dependencies
 
 
 def nodes_like(ray: Any, own: str, workers: Mapping[str, Any], configs: Sequence[StudyConfig]) -> set[str]:
-    """Return the nodes whose workers answer in time, and as that of the command's own node does."""
+    """Return the nodes whose workers reply in time with the same result as the command's own node."""
     from ray.exceptions import RayError
 
     calls = {worker.rests_on.remote(differing(configs)): node for node, worker in workers.items()}
@@ -111,16 +106,16 @@ def nodes_like(ray: Any, own: str, workers: Mapping[str, Any], configs: Sequence
 
 
 class FolderActor:
-    """Reads and writes folders of studies on its node."""
+    """An actor that reads and writes folders of studies on its node."""
 
     def __init__(self) -> None:
         self._held: dict[Path, ExitStack] = {}
 
     def names(self, folder: Path) -> list[str]:
-        """Hold a folder, and return the names of its files.
+        """Lock a folder, and return the names of its files.
 
         Raises:
-            LogError: If it can't be had.
+            LogError: If it can't be locked.
         """
         if folder not in self._held:
             await_release(folder)
@@ -148,11 +143,11 @@ class FolderActor:
             raise EngineError(not_written(path, error)) from error
 
     def remove(self, folder: Path, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         (folder / name).unlink(missing_ok=True)
 
     def release(self, folder: Path) -> None:
-        """Let a folder go, and remove it if nothing was found out in it."""
+        """Unlock a folder, and remove it if it holds nothing else."""
         held = self._held.pop(folder, None)
         if held is not None:
             if {entry.name for entry in folder.iterdir()} <= {LOCK}:
@@ -166,8 +161,8 @@ class NodeStorage:
     """A study's folder on the node of a `FolderActor`.
 
     Attributes:
-        actor: Its handle.
-        folder: Absolute.
+        actor: The actor's handle.
+        folder: Absolute path.
     """
 
     actor: Any
@@ -177,13 +172,13 @@ class NodeStorage:
         return str(self.folder)
 
     def below(self, name: str) -> NodeStorage:
-        """Return the storage of a folder in this one."""
+        """Return the storage of a subfolder."""
         return replace(self, folder=self.folder / name)
 
     def names(self) -> Sequence[str]:
         """Return the names of all files."""
-        found: list[str] = _answer(self.actor.names.remote(self.folder))
-        return found
+        names: list[str] = _answer(self.actor.names.remote(self.folder))
+        return names
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
@@ -191,15 +186,15 @@ class NodeStorage:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; its readers see all of it or nothing."""
+        """Write a file atomically."""
         _answer(self.actor.write.remote(self.folder, name, content))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         _answer(self.actor.remove.remote(self.folder, name))
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Unlock the folder."""
         _answer(self.actor.release.remote(self.folder))
 
 
@@ -220,7 +215,7 @@ logger = logging.getLogger("fedscout")
 
 
 class ClusterCpus(NamedTuple):
-    """The CPUs of a Ray cluster: of all nodes, of those that drive studies; and whether these offer theirs for work."""
+    """CPUs of a Ray cluster: of all nodes, of driver nodes, and whether all of these have CPU slots."""
 
     cpus: int
     driver_cpus: int
@@ -228,11 +223,11 @@ class ClusterCpus(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Studies at once, and hosts of each.
+    """The number of parallel studies, and the hosts of each.
 
     Attributes:
         parallel: At least one.
-        num_hosts: 0 runs a study's trials in the process that drives it; None has as many as a study by itself.
+        num_hosts: 0 runs a study's trials in the process that drives it; None uses as many as for a single study.
     """
 
     parallel: int
@@ -240,11 +235,11 @@ class Share(NamedTuple):
 
 
 def cluster_cpus(ray: Any, driving: Mapping[str, int] | None = None) -> ClusterCpus:
-    """Return the CPUs of the connected cluster where these nodes drive studies, or only the command's own.
+    """Return the CPUs of the connected cluster, with these driver nodes or only the command's own.
 
     Args:
-        ray: Connected.
-        driving: CPUs by a node's id, as of a pool.
+        ray: The connected Ray module.
+        driving: CPUs by node id, as of a pool.
     """
     cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
     driving = driving or own_node(ray)
@@ -256,28 +251,28 @@ def cluster_cpus(ray: Any, driving: Mapping[str, int] | None = None) -> ClusterC
 def share_out(
     there: ClusterCpus, num_studies: int, num_hosts: int | None, parallel: int | None, timed: bool = False
 ) -> Share:
-    """Divide the CPUs among the studies so that no host ever waits for the CPU of another study's.
+    """Divide the CPUs among the studies so that no host waits for a CPU that another study uses.
 
     Args:
         there: The CPUs.
         num_studies: Studies to run, at least one.
-        num_hosts: Hosts a study as configured; None leaves it to this rule.
-        parallel: Studies at once as asked for; None leaves it to this rule.
-        timed: Whether trials have a time limit, which only a host of its own can be held to.
+        num_hosts: Configured hosts of a study; None chooses them automatically.
+        parallel: Requested number of parallel studies; None chooses it automatically.
+        timed: Whether trials have a time limit, which can only be enforced on separate hosts.
 
     Raises:
-        ConfigurationError: If the studies asked for at once need more CPUs than there are.
+        ConfigurationError: If the requested parallel studies need more CPUs than there are.
     """
     if num_hosts is None:
-        at_once = min(num_studies, parallel or there.driver_cpus)
-        hosts = there.cpus // at_once
+        num_parallel = min(num_studies, parallel or there.driver_cpus)
+        hosts = there.cpus // num_parallel
         if not timed and there.drivers_work and hosts < 2:
-            return Share(at_once, 0)
+            return Share(num_parallel, 0)
         needed = hosts = max(1, hosts)
     else:
         hosts, needed = num_hosts, min(num_hosts, there.cpus)  # more hosts than CPUs share them
-        at_once = min(num_studies, parallel or max(1, min(there.cpus // needed, there.driver_cpus)))
-    if at_once * needed > there.cpus:
+        num_parallel = min(num_studies, parallel or max(1, min(there.cpus // needed, there.driver_cpus)))
+    if num_parallel * needed > there.cpus:
         raise ConfigurationError(
             Fault(
                 "--parallel",
@@ -288,14 +283,14 @@ def share_out(
                 parallel,
             )
         )
-    return Share(at_once, hosts)
+    return Share(num_parallel, hosts)
 
 
 def share_gpus(parallel: int | None) -> Share:
-    """Return that studies on GPUs run one after the other: each has all of them, and as many hosts as keep them busy.
+    """Return the share on GPUs: studies run sequentially, each with all GPUs and as many hosts as fill them.
 
     Raises:
-        ConfigurationError: If several at once are asked for.
+        ConfigurationError: If parallel studies are requested.
     """
     if parallel not in (None, 1):
         raise ConfigurationError(
@@ -309,7 +304,7 @@ def share_gpus(parallel: int | None) -> Share:
 
 
 def with_share(config: StudyConfig, num_hosts: int | None) -> StudyConfig:
-    """Return a study's configuration with its share of the hosts, for a worker, which has another working directory."""
+    """Return a study's configuration with its hosts, for a worker with another working directory."""
     engine: dict[str, Any] = {"grid": "local"}
     if num_hosts is None:
         engine = {"grid": "ray", "address": None}
@@ -323,16 +318,16 @@ def with_share(config: StudyConfig, num_hosts: int | None) -> StudyConfig:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the variables that a cluster's processes lack to find the data."""
+    """Return the environment variables that a cluster's processes need to find the data."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return {START_VARIABLE: str(Path.cwd())} | ({FOLDER_VARIABLE: str(Path(folder).absolute())} if folder else {})
 
 
 class StudyWorker:
-    """Runs studies, one after the other, in a process of its own, whose environment lacks these variables.
+    """A worker that runs studies, one after the other, in a process of its own.
 
     Args:
-        environment: The variables.
+        environment: Environment variables to set in the process.
         verbose: Whether Ray's and Flower's own messages are shown.
         search_path: Folders for a user's own strategies.
     """
@@ -343,27 +338,27 @@ class StudyWorker:
         self._verbose, self._search_path = verbose, search_path
 
     def run(self, config: StudyConfig, out: Path, storage: Storage | None = None) -> StudyEnd:
-        """Run one study to its end, in a folder that is absolute and seen from here, or in a storage."""
+        """Run one study to its end, in an absolute folder visible from this node, or in a storage."""
         if storage is None:
             return run_one(config, out, self._verbose, self._search_path)
         try:
-            with mounted(storage, out.name) as here:
-                end = run_one(config, here, self._verbose, self._search_path)
+            with mounted(storage, out.name) as local_folder:
+                end = run_one(config, local_folder, self._verbose, self._search_path)
             if isinstance(storage, NodeStorage):
                 storage.release()
         except Exception as error:  # the storage's
             return end_by(error)
-        return end.told_of(here, str(storage))
+        return end.told_of(local_folder, str(storage))
 
     def sees(self, path: Path, content: bytes) -> bool:
-        """Return whether a file is here as well."""
+        """Return whether this node sees the same file."""
         try:
             return path.read_bytes() == content
         except OSError:
             return False
 
     def rests_on(self, configs: Sequence[StudyConfig]) -> list[Any]:
-        """Return what must be the same where studies are to be driven."""
+        """Return the versions and digests that must be equal on all nodes that drive studies."""
         return what_studies_rest_on(configs)
 
 
@@ -375,13 +370,13 @@ class PoolWorker(NamedTuple):
 
 
 class StudyWorkerPool:
-    """Workers of a sweep on a connected Ray, each a `StudyWorker`, or another class, with these settings.
+    """A pool of workers on a connected Ray, each a `StudyWorker` or an instance of another class.
 
     Args:
-        ray: Connected.
-        settings: What a worker is made from.
+        ray: The connected Ray module.
+        settings: Arguments of a worker's constructor.
         worker: Its class.
-        nodes: CPUs by node's id, over which workers are spread in proportion; nothing keeps them on the command's own.
+        nodes: CPUs by node id, over which workers are distributed proportionally; None uses only the command's own.
     """
 
     def __init__(
@@ -397,12 +392,12 @@ class StudyWorkerPool:
         self._running: dict[Any, tuple[int, PoolWorker]] = {}
 
     def keep_nodes_like_here(self, configs: Sequence[StudyConfig]) -> None:
-        """Start a worker on each node, and leave out the nodes where studies rest on anything else than here."""
+        """Start a worker on each node, and drop nodes whose data, code or versions differ."""
         if {*self.nodes} == {self._own}:
             return
         workers = {node: self._start_study_worker(node) for node in {*self.nodes, self._own}}
-        alike = nodes_like(self._ray, self._own, workers, configs)
-        kept = {node: cpus for node, cpus in self.nodes.items() if node in alike}
+        equal_nodes = nodes_like(self._ray, self._own, workers, configs)
+        kept = {node: cpus for node, cpus in self.nodes.items() if node in equal_nodes}
         if len(kept) < len(self.nodes):
             logger.warning(
                 "no studies are driven on %d of %d nodes: data, code and versions must be there as they are here",
@@ -417,11 +412,11 @@ class StudyWorkerPool:
                 self._ray.kill(worker)
 
     def storage_for(self, folder: Path, witness: Path) -> NodeStorage | None:
-        """Return the storage of a folder of the command's node; None if all nodes see it.
+        """Return the storage of a folder of the command's node; None if all nodes see the folder.
 
         Args:
-            folder: Absolute.
-            witness: A file in it, as no other folder of this name holds it.
+            folder: Absolute path.
+            witness: A file in it whose content identifies the folder.
         """
         if {*self.nodes} == {self._own}:
             return None
@@ -442,11 +437,11 @@ class StudyWorkerPool:
         """Run all studies and yield `(position, end)` as they end.
 
         Args:
-            studies: What the workers' `run` takes of each, such as configuration and folder.
-            parallel: Studies at once at most.
-            begun: Told the position of each study that begins, or begins again.
+            studies: The arguments of the workers' `run` for each study, such as configuration and folder.
+            parallel: Maximum number of parallel studies.
+            begun: Called with the position of each study that starts or restarts.
             tick: Called about twice a second.
-            after: Positions before each study that must have ended when it begins; nothing lets all begin at once.
+            after: For each study, the positions that must end before it starts; empty lets all start at once.
         """
         for spare in self._idle[parallel:]:
             self._ray.kill(spare.actor)
@@ -455,7 +450,7 @@ class StudyWorkerPool:
         attempts = [0] * len(studies)
         unfinished = {*waiting}
         while waiting or self._running:
-            ready = [one for one in waiting if not after or unfinished.isdisjoint(after[one])]
+            ready = [candidate for candidate in waiting if not after or unfinished.isdisjoint(after[candidate])]
             while ready and len(self._running) < parallel:
                 position = ready.pop(0)
                 waiting.remove(position)
@@ -475,7 +470,7 @@ class StudyWorkerPool:
             tick()
 
     def close(self) -> None:
-        """End the workers, and with them their hosts."""
+        """Stop the workers, and thereby their hosts."""
         for worker in self._hired():
             self._ray.kill(worker.actor)
         if self._folders is not None:
@@ -486,7 +481,7 @@ class StudyWorkerPool:
         return [*self._idle, *(worker for _, worker in self._running.values())]
 
     def _hire(self) -> PoolWorker:
-        """Hire a worker for the node that has the fewest for its CPUs."""
+        """Start a worker on the node with the fewest workers per CPU."""
         alive, hired = self._alive(), [worker.node for worker in self._hired()]
         node = min(alive, key=lambda one: hired.count(one) / self.nodes[one])
         return PoolWorker(self._start_study_worker(node), node)
@@ -507,7 +502,7 @@ class StudyWorkerPool:
         return actor.remote(*settings)
 
     def _end(self, reference: Any, worker: PoolWorker) -> StudyEnd:
-        """Return how a study ended; a worker that died is replaced when the next one is needed."""
+        """Return the end of a study; a dead worker is replaced when the next one is needed."""
         from ray.exceptions import RayActorError, RayError
 
         try:
@@ -523,7 +518,7 @@ class StudyWorkerPool:
 
 
 def _cause(death: Exception) -> str:
-    """Return the line of Ray's many that tells why a process died."""
+    """Return the line of Ray's message that states why a process died."""
     lines = [line.strip() for line in str(death).splitlines() if line.strip()]
-    telling = (line for line in lines if "exit" in line.lower() or "memory" in line.lower())
-    return next(telling, lines[0] if lines else "")
+    matches = (line for line in lines if "exit" in line.lower() or "memory" in line.lower())
+    return next(matches, lines[0] if lines else "")

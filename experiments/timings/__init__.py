@@ -1,1 +1,1 @@
-"""Timings of this machine: rounds, kernels, detection, whole studies, scaling, beside other programs."""
+"""Benchmarks on this machine: rounds, kernels, detection, whole studies and scaling, compared with other programs."""

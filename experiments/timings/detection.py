@@ -1,19 +1,15 @@
-"""What a detection costs, in rounds of FedAvg on the same hosts.
+"""Cost of detection, as a whole and by module, in rounds of FedAvg on the same hosts.
 
-A round-equivalent is the wall time of one round of FedAvg over the same federation: every client trains and evaluates,
-through the Grid. Blocks of about as many rounds as a detection lasts alternate with detections, and the shortest of
-each counts, so that other work on the machine disturbs both alike.
+The unit is the wall time of one round of FedAvg over the same federation: every client trains and evaluates, through
+the Grid. Detections alternate with blocks of FedAvg rounds of about the same duration, and the minimum of each counts,
+so that other load affects both alike.
 
-What each module of detection costs on its own, in seconds and in rounds of FedAvg on the same hosts.
+`fedscout.detectors.detect` merges the exchanges of all modules. Here each module also runs alone, as in the published
+timings: label skew, feature skew, outliers by the published rule, and outliers including the row parts on which the
+calibrated rule trains; then the whole detection.
 
-`fedscout.detectors.detect` holds the conversations of all modules together, so that what they send travels in
-common exchanges. Here each is held alone, as its own published cost is: label skew, feature skew, outliers by the
-published rule, and outliers with the parts of rows that the calibrated rule trains on as well; then whole detection.
-Modules and blocks of rounds take turns, and the shortest of each counts, as in
-`fedscout.experiments.timings.detection`.
-
-The source of the published rules times them on another machine, with rounds of 1.16 s: label skew 8.3 s, feature skew
-11.2 s, outliers 54.5 s. In rounds that can be set beside ours, as far as rounds can be.
+The publication of the rules reports times on another machine, with rounds of 1.16 s: label skew 8.3 s, feature skew
+11.2 s, outliers 54.5 s. In units of rounds they are roughly comparable with these measurements.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ BLOCK_ROUNDS = 10
 
 
 class DetectionCost(BaseModel, frozen=True):
-    """One measurement; all times are of the shortest of several runs.
+    """Cost of a whole detection; all times are minima over several runs.
 
     Attributes:
         seconds: Wall time of a whole detection.
@@ -75,28 +71,28 @@ class DetectionCost(BaseModel, frozen=True):
 def detection_cost(
     federation: Federation, training: LocalTraining, engine: EngineConfig, repeats: int = 5
 ) -> DetectionCost:
-    """Measure detections and rounds on the same hosts, in so many turns after one that warms up.
+    """Return the cost of detection, measured in `repeats` repetitions after a warm-up.
 
     Raises:
         RuntimeError: If a round fails.
     """
     rounds: list[float] = []
     detections: list[tuple[float, Mapping[str, float]]] = []
-    with open_runner(federation, engine, None, parallel=1) as lazy:
-        runner = lazy.started()
+    with open_runner(federation, engine, None, parallel=1) as unstarted_runner:
+        runner = unstarted_runner.started()
         for _ in range(1 + repeats):
             rounds.append(round_seconds(runner, training))
             detections.append(_detection_seconds(runner, training))
         num_hosts = runner.num_hosts
-    shortest = min(rounds[1:])
+    round_minimum = min(rounds[1:])
     seconds, parts = min(detections[1:], key=lambda detection: detection[0])
     return DetectionCost(
         federation=federation.name,
         clients=federation.num_clients,
         hosts=num_hosts,
         seconds=seconds,
-        round_seconds=shortest,
-        round_equivalents=seconds / shortest,
+        round_seconds=round_minimum,
+        round_equivalents=seconds / round_minimum,
         parts=parts,
     )
 
@@ -109,7 +105,7 @@ def _detection_seconds(runner: TrialRunner, training: LocalTraining) -> tuple[fl
 
 
 def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
-    """Return the wall time of a round of FedAvg of all clients, the mean of a block after one that is not counted."""
+    """Return the mean wall time of a FedAvg round with all clients, over a block after a warm-up round."""
     ends: list[float] = []
     clients = runner.facts.num_clients
     run_rounds(
@@ -130,7 +126,7 @@ SEED: Final = 0
 
 
 class ModuleCosts(BaseModel, frozen=True):
-    """One measurement; all times are of the shortest of several runs.
+    """Cost of each module of detection; all times are minima over several runs.
 
     Attributes:
         round_seconds: Wall time of a round of FedAvg.
@@ -147,7 +143,7 @@ class ModuleCosts(BaseModel, frozen=True):
 def module_costs(
     federation: Federation, training: LocalTraining, engine: EngineConfig, repeats: int = 5
 ) -> ModuleCosts:
-    """Measure modules and rounds on the same hosts, in so many turns after one that warms up.
+    """Return the cost of each module, measured in `repeats` repetitions after a warm-up.
 
     Raises:
         RuntimeError: If a round fails.
@@ -155,8 +151,8 @@ def module_costs(
     sizes = [int(size) for size in federation.partition.sizes]
     rounds: list[float] = []
     turns: list[dict[str, float]] = []
-    with open_runner(federation, engine, None, parallel=1) as lazy:
-        runner = lazy.started()
+    with open_runner(federation, engine, None, parallel=1) as unstarted_runner:
+        runner = unstarted_runner.started()
         modules = _modules(runner, training, sizes)
         for _ in range(1 + repeats):
             rounds.append(round_seconds(runner, training))
@@ -172,7 +168,7 @@ def module_costs(
 
 
 def _modules(runner: TrialRunner, training: LocalTraining, sizes: Sequence[int]) -> Mapping[str, Callable[[], object]]:
-    """Return what runs each module once."""
+    """Return a function for each module that runs it once."""
     grid = runner.grid(Session(training=training, test_fraction=0.0))
     settings = DetectionConfig()
     clients = tuple(range(len(sizes)))
@@ -202,12 +198,12 @@ def _seconds(module: Callable[[], object]) -> float:
 
 
 def table_lines(costs: Sequence[ModuleCosts]) -> list[str]:
-    """Return the measurements as one Markdown table, a line for each module."""
+    """Return the measurements as one Markdown table, one line per module."""
     rows = []
     for cost in costs:
         for name, spent in cost.seconds.items():
             published = PUBLISHED_SECONDS.get(name)
-            beside = "" if published is None else f"{published / PUBLISHED_ROUND_SECONDS:.1f}"
-            cells = (f"{1000 * spent:.1f}", f"{spent / cost.round_seconds:.1f}", beside)
+            published_rounds = "" if published is None else f"{published / PUBLISHED_ROUND_SECONDS:.1f}"
+            cells = (f"{1000 * spent:.1f}", f"{spent / cost.round_seconds:.1f}", published_rounds)
             rows.append((cost.federation, cost.hosts, name, *cells, f"{1000 * cost.round_seconds:.2f}"))
     return markdown_table(("federation", "hosts", "module", "ms", "rounds", "published, rounds", "a round, ms"), rows)

@@ -1,22 +1,18 @@
-"""How long a round takes through the Grid: strategies on our engine beside each other and beside peers, in turns.
+"""Benchmarks of the engine: time of a round per strategy, compared with FedAvg and peer frameworks, and memory.
 
-Where other work comes and goes on a machine, figures of different hours can't be compared. So everything is measured in
-turn: ours, each peer, and that as often as asked for. Ray ends before a peer starts.
+On a machine with other load, timings from different hours are not comparable. Measurements are therefore interleaved:
+in each repetition fedscout runs first and then each peer, and Ray is shut down before a peer starts. The benchmark task
+is defined in `peers/work.py`, also for the peers.
 
-The bench's work as a federation of ours; what it is, `peers/work.py` says, for our peers as well.
+Strategy costs are round times as multiples of FedAvg's. Each measurement is paired with one of FedAvg of the same
+number of rounds in the same process, and repetitions go through all strategies again, so that other load affects both
+alike. Time is CPU time of this process including its threads; the result is the median of the repetitions' ratios, each
+a ratio of medians over rounds. Clients run in this process, without Ray; the server holds labeled rows. Strategies that
+need batch normalization are compared with FedAvg on the same network with batch normalization.
 
-What a round takes under each strategy, as a multiple of FedAvg's, paired in one process.
-
-Each measurement stands right beside one of FedAvg, of as many rounds, and turns go through all strategies again, so
-that other work on the machine disturbs both alike. Time is processor time of this process, its threads included, and
-what counts is the median of the turns' ratios, each of two medians over rounds. Clients are those of `peers/work.py`,
-in this process, without Ray; the server holds labelled rows. Strategies about batch normalisation are compared with
-FedAvg on the same net with it.
-
-How much memory this process and all that it started hold together, sampled while they work.
-
-The proportional set size (PSS) of a process counts a page that n processes share as 1/n of it, so a sum over processes
-counts every page once: also those of libraries, and of the object store, which all of Ray's processes map.
+Memory is the proportional set size (PSS) of this process and all its descendants, sampled while they run. PSS counts a
+page that n processes share as 1/n of it, so that the sum counts every page once, including those of libraries and of
+the object store, which all Ray processes map.
 """
 
 from __future__ import annotations
@@ -77,9 +73,9 @@ SERVER_ROWS = 100
 
 
 def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
-    """Return the federation of a piece of work, with so many rows a client, and some of the server's own.
+    """Return the federation of a benchmark task, with `num_samples` rows per client and some rows on the server.
 
-    The dense net may have batch norm. The server's rows and labels are for strategies that can't do without.
+    The dense network may have batch normalization. The server's labeled rows are for strategies that require them.
     """
     shape = FEATURE_SHAPES[name]
     settings = ModelSettings(
@@ -111,12 +107,13 @@ Part = Literal["driver", "hosts", "ray"]
 
 
 class MemoryPeak(BaseModel, frozen=True):
-    """The sample with the largest sum.
+    """The memory sample with the largest total.
 
     Attributes:
-        parts: Of the driver, of the hosts, and of everything else that was started, which is Ray's.
-        samples: How many were taken.
-        data_bytes: Of the clients' rows, which are somewhere among them; 0 if nobody said.
+        pss_bytes: Total proportional set size.
+        parts: Size of the driver, of the hosts, and of all other processes, which are Ray's.
+        samples: Number of samples taken.
+        data_bytes: Size of the clients' rows, which the total includes; 0 if unknown.
     """
 
     pss_bytes: int = 0
@@ -125,29 +122,29 @@ class MemoryPeak(BaseModel, frozen=True):
     data_bytes: int = 0
 
     def joined(self, other: MemoryPeak) -> MemoryPeak:
-        """Return the larger of two, with the samples of both."""
+        """Return the larger of two peaks, with the sample counts added."""
         larger = max(self, other, key=lambda each: each.pss_bytes)
         return larger.model_copy(update={"samples": self.samples + other.samples})
 
 
 class MemoryWatch:
-    """Holds the peak of what was sampled so far."""
+    """Records the peak of the samples taken so far."""
 
     def __init__(self) -> None:
         self.peak = MemoryPeak()
 
     def sample(self) -> None:
-        """Take a sample of all processes now."""
+        """Take a sample of all processes."""
         parts = memory_by_part()
         self.peak = self.peak.joined(MemoryPeak(pss_bytes=sum(parts.values()), parts=parts, samples=1))
 
 
 @contextmanager
 def watched_memory() -> Iterator[MemoryWatch]:
-    """Sample from a thread as long as the block lasts, at least at its beginning and at its end.
+    """Sample memory from a thread while the block runs, at least at its beginning and its end.
 
     Raises:
-        ConfigurationError: If this system does not tell proportional set sizes.
+        ConfigurationError: If the system does not report proportional set sizes.
     """
     if not Path("/proc/self/smaps_rollup").exists():
         raise ConfigurationError(
@@ -171,7 +168,7 @@ def watched_memory() -> Iterator[MemoryWatch]:
 
 
 def memory_by_part(pid: int | None = None) -> dict[Part, int]:
-    """Return the proportional set sizes of a process, by default this one, and all below it, in bytes by part."""
+    """Return the proportional set sizes in bytes, by part, of a process (default: this one) and its descendants."""
     driver = psutil.Process(pid)
     parts: dict[Part, int] = {"driver": _pss_bytes(driver), "hosts": 0, "ray": 0}
     for process in driver.children(recursive=True):
@@ -192,18 +189,17 @@ HEADING = "milliseconds a round"
 
 
 class EngineTiming(RoundTimes):
-    """One measurement, in one run or several.
+    """One measurement, from one run or several.
 
     Attributes:
-        sampled: Clients that train in a round, and score.
-        samples: Rows a client.
-        rounds: Rounds of a run that are measured, after those to warm up.
-        strategy: The strategy for people; `kind` is its name.
-        phases: The parts of a round, mean seconds; `hosts` is the summed compute time of the hosts.
-        start_seconds: From nothing to hosts that answer, in the first run.
-        driver_seconds_per_client_round: The driver's own time, a round and client that trains. On Ray the CPU time of
-            the thread that drives the rounds, which is what is left of them without waiting for hosts; in one process
-            all time but the host's.
+        sampled: Clients that train and are scored in a round.
+        samples: Rows per client.
+        rounds: Measured rounds of a run, after the warm-up rounds.
+        strategy: Display name of the strategy; `kind` is its kind.
+        phases: Mean seconds of each part of a round; `hosts` is the summed compute time of the hosts.
+        start_seconds: Time until the hosts respond, in the first run.
+        driver_seconds_per_client_round: The driver's own time per round and training client. On Ray it is the CPU time
+            of the driving thread, which excludes waiting for hosts; in one process it is all time except the host's.
     """
 
     work: WorkName
@@ -222,7 +218,7 @@ class EngineTiming(RoundTimes):
 def time_engine(
     task: Task, strategies: Sequence[StrategySpec], engine: EngineConfig, training: LocalTraining = TRAINING
 ) -> list[EngineTiming]:
-    """Measure strategies on the same hosts, one after the other.
+    """Return the timings of strategies, measured one after the other on the same hosts.
 
     Raises:
         RuntimeError: If a strategy's trial fails.
@@ -268,15 +264,15 @@ def _note_time(times: list[float], _: int) -> None:
 
 
 def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
-    """Return how long each round took; the sum is the wall time.
+    """Return the duration of each round; the sum is the wall time.
 
-    A round's model is scored on the way of the next one, so the first round lacks a scoring; the last model's, which
-    comes after all rounds, is counted there. A strategy that drives its rounds itself may not tell of each; then all
-    count the same.
+    A round's model is scored along with the next round, so the first round has no scoring; the scoring of the last
+    model, which follows all rounds, is added to it. A strategy that drives its own rounds may not report each of them;
+    then all have the same duration.
 
     Args:
-        times: The beginning, the end of each round, the end of all.
-        rounds: How many there were.
+        times: Time of the start, of the end of each round, and of the end of the run.
+        rounds: Number of rounds.
     """
     if len(times) != rounds + 2:
         return ((times[-1] - times[0]) / rounds,) * rounds
@@ -285,7 +281,7 @@ def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
 
 
 def joined(runs: Sequence[EngineTiming]) -> EngineTiming:
-    """Return several runs of one measurement as one."""
+    """Return several runs of one measurement merged into one."""
     first = runs[0]
     return first.model_copy(
         update={
@@ -298,14 +294,14 @@ def joined(runs: Sequence[EngineTiming]) -> EngineTiming:
 
 @dataclass(frozen=True)
 class EngineBenchConfig:
-    """What is measured besides the strategies themselves.
+    """Configuration of the benchmark besides the strategies.
 
     Attributes:
-        repeats: Turns, each with a start of its own.
-        peers: To compare with.
-        peer_seconds: After which a peer is given up.
-        memory: Whether our memory is sampled, which takes some time from the rounds.
-        training: Of our clients; peers train in float32.
+        repeats: Repetitions, each with newly started hosts.
+        peers: Peer frameworks to compare with.
+        peer_seconds: Time limit of a peer.
+        memory: Whether fedscout's memory is sampled, which slows down the rounds slightly.
+        training: Local training of fedscout's clients; peers train in float32.
     """
 
     repeats: int = 1
@@ -316,7 +312,7 @@ class EngineBenchConfig:
 
 
 class EngineReport(BaseModel, frozen=True):
-    """What a benchmark gives: our timings by strategy, and peers and our memory if they were asked for."""
+    """Benchmark results: timings by strategy, and optionally those of peers and memory."""
 
     timings: tuple[EngineTiming, ...]
     peers: dict[str, PeerResult] | None = None
@@ -324,16 +320,16 @@ class EngineReport(BaseModel, frozen=True):
 
     @property
     def baseline(self) -> EngineTiming | None:
-        """FedAvg, if it is among the strategies."""
+        """FedAvg's timing, or None."""
         return next((timing for timing in self.timings if timing.kind == BASELINE), None)
 
     @property
     def compared(self) -> EngineTiming:
-        """Ours that peers are compared with: FedAvg, which is what they do, or else the first."""
+        """The timing that peers are compared with: FedAvg, which peers run, or else the first."""
         return self.baseline or self.timings[0]
 
     def document(self) -> dict[str, Any]:
-        """Return the report as JSON; a single strategy's timing at the top level."""
+        """Return the report as JSON, with the timing at the top level if there is only one."""
         timings = [timing.model_dump(mode="json") | self._extra(timing) for timing in self.timings]
         document = timings[0] if len(timings) == 1 else {"timings": timings}
         if self.peers is not None:
@@ -361,7 +357,9 @@ def measure_engine(
     bench_config: EngineBenchConfig,
     note: Note = lambda _: None,
 ) -> EngineReport:
-    """Measure strategies on the same work, and what else the configuration asks for; `note` is told what is being done.
+    """Return the benchmark results of strategies on the same task, with peers and memory as configured.
+
+    `note` is called with a line of progress.
 
     Raises:
         RuntimeError: If a strategy's trial fails.
@@ -376,29 +374,29 @@ def measure_engine(
             runs.append(time_engine(task, strategies, engine, bench_config.training))
         memory = memory if watch is None else memory.joined(watch.peak)
         for peer in bench_config.peers:
-            known = peers.get(peer.name)
-            if isinstance(known, MissingPeer):
+            previous = peers.get(peer.name)
+            if isinstance(previous, MissingPeer):
                 continue
             note(f"turn {turn + 1} of {bench_config.repeats}: {peer.name}")
-            peers[peer.name] = _with_run(
-                known, run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
+            peers[peer.name] = _add_run(
+                previous, run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
             )
     return EngineReport(
-        timings=tuple(joined(of_one) for of_one in zip(*runs, strict=True)),
+        timings=tuple(joined(strategy_runs) for strategy_runs in zip(*runs, strict=True)),
         peers=peers if bench_config.peers else None,
         memory=memory.model_copy(update={"data_bytes": data_bytes(task)}) if bench_config.memory else None,
     )
 
 
-def _with_run(known: PeerTiming | None, result: PeerResult) -> PeerResult:
-    """Add a run to those before; a peer that failed once has no result."""
+def _add_run(known: PeerTiming | None, result: PeerResult) -> PeerResult:
+    """Return the previous runs with one added; a peer that failed once has no result."""
     if known is None or isinstance(result, MissingPeer):
         return result
     return result.model_copy(update={"round_seconds": known.round_seconds + result.round_seconds})
 
 
 def report_lines(report: EngineReport) -> list[str]:
-    """Return the report for people; all times in milliseconds."""
+    """Return the report as lines of text, with all times in milliseconds."""
     first, peers = report.timings[0], report.peers or {}
     width = max(len(name) for name in [HEADING, *peers, *(_name(timing) for timing in report.timings)]) + 2
     sampled = "" if first.sampled == first.clients else f"{first.sampled} a round, "
@@ -434,12 +432,12 @@ def _figures(times: RoundTimes) -> str:
 
 
 def _details(report: EngineReport) -> list[str]:
-    """Return where our time goes, and our memory."""
+    """Return lines on the time of each phase, and on memory."""
     lines = []
     for timing in report.timings:
         parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
-        own = 1e6 * timing.driver_seconds_per_client_round
-        lines.append(f"{timing.strategy}: {parts}; driver {own:.1f} µs a client and round")
+        driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
+        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs a client and round")
     if report.memory is not None:
         parts = ", ".join(f"{part} {_mib(size)}" for part, size in report.memory.parts.items())
         total, data = _mib(report.memory.pss_bytes), _mib(report.memory.data_bytes)
@@ -455,15 +453,15 @@ HEADINGS = ("strategy", "times FedAvg", "from … to", "ms a round", "FedAvg, ms
 
 
 class StrategyCost(BaseModel, frozen=True):
-    """One strategy.
+    """Cost of a strategy relative to FedAvg.
 
     Attributes:
-        strategy: For people.
-        batch_norm: Whether the net has batch normalisation.
-        ratios: Of its round to FedAvg's, a turn each; empty if it can't be trained.
-        round_seconds: Processor time, the median of the turns.
-        fedavg_seconds: The same of FedAvg's beside it.
-        missing: Why it can't be trained.
+        strategy: Display name.
+        batch_norm: Whether the network has batch normalization.
+        ratios: Ratio of its round time to FedAvg's, one per repetition; empty if it can't be trained.
+        round_seconds: CPU time of a round, the median of the repetitions.
+        fedavg_seconds: The same for the paired FedAvg rounds.
+        missing: Reason why it can't be trained.
     """
 
     strategy: str
@@ -474,7 +472,7 @@ class StrategyCost(BaseModel, frozen=True):
     missing: str | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """Return its row of the table."""
+        """Return the table row."""
         net = "batch normalisation" if self.batch_norm else "plain"
         if self.missing is not None:
             return self.strategy, "–", "", "", "", self.missing
@@ -484,26 +482,26 @@ class StrategyCost(BaseModel, frozen=True):
 
 
 def asked_strategies(asked: Sequence[str | Mapping[str, object]] | None) -> list[StrategySpec]:
-    """Return the named strategies, or all of the table for `[all]`; FedAvg is beside each anyway.
+    """Return the named strategies, or all built-in ones for `[all]`; FedAvg is always measured along with each.
 
     Raises:
-        StrategyError: If one is unknown.
+        StrategyError: If a strategy is unknown.
     """
-    named = [*BUILT_IN_KINDS[1:], *CHOSEN_BY_NAME_KINDS] if asked == [ALL] else asked or ()
-    return [parse_strategy(each) for each in named]
+    names = [*BUILT_IN_KINDS[1:], *CHOSEN_BY_NAME_KINDS] if asked == [ALL] else asked or ()
+    return [parse_strategy(name) for name in names]
 
 
 def strategy_costs(
     task: Task, strategies: Sequence[StrategySpec], turns: int, note: Note = lambda _: None
 ) -> list[StrategyCost]:
-    """Measure strategies in so many turns; `note` is told what is being done."""
-    plain = [spec for spec in strategies if not _is_about_batch_norm(spec)]
-    normalised = [spec for spec in strategies if _is_about_batch_norm(spec)]
+    """Return the costs of strategies, measured in `turns` repetitions; `note` is called with progress."""
+    plain = [spec for spec in strategies if not _requires_batch_norm(spec)]
+    normalised = [spec for spec in strategies if _requires_batch_norm(spec)]
     return [*_costs(task, plain, turns, note), *_costs(task, normalised, turns, note, batch_norm=True)]
 
 
-def _is_about_batch_norm(spec: StrategySpec) -> bool:
-    """Return whether it is possible on a net with batch normalisation alone."""
+def _requires_batch_norm(spec: StrategySpec) -> bool:
+    """Return whether the strategy requires a network with batch normalization."""
     possible = [
         spec.unavailable(Cohort(100, 100, 0.1, layers=frozenset(layers), server_rows=None, server_labels=True)) is None
         for layers in ({"Linear"}, {"Linear", "BatchNorm1d"})
@@ -516,21 +514,21 @@ def _costs(
 ) -> list[StrategyCost]:
     if not strategies:
         return []
-    found: dict[StrategySpec, list[tuple[float, float]]] = {spec: [] for spec in strategies}
+    times: dict[StrategySpec, list[tuple[float, float]]] = {spec: [] for spec in strategies}
     missing: dict[StrategySpec, str] = {}
     federation = work_federation(task.name, task.clients, task.samples, batch_norm)
-    with open_runner(federation, EngineConfig(grid="local"), None, parallel=1) as lazy:
-        runner = lazy.started()
+    with open_runner(federation, EngineConfig(grid="local"), None, parallel=1) as unstarted_runner:
+        runner = unstarted_runner.started()
         for turn in range(turns):
             note(f"turn {turn + 1} of {turns}")
             for spec in strategies:
                 if spec in missing:
                     continue
                 try:
-                    found[spec].append((round_seconds(runner, spec, task), round_seconds(runner, FedAvgSpec(), task)))
+                    times[spec].append((round_seconds(runner, spec, task), round_seconds(runner, FedAvgSpec(), task)))
                 except (UserError, RuntimeError) as error:
                     missing[spec] = str(error)
-    return [_cost(spec, batch_norm, found[spec], missing.get(spec)) for spec in strategies]
+    return [_cost(spec, batch_norm, times[spec], missing.get(spec)) for spec in strategies]
 
 
 def _cost(
@@ -538,26 +536,26 @@ def _cost(
 ) -> StrategyCost:
     if missing is not None:
         return StrategyCost(strategy=str(spec), batch_norm=batch_norm, missing=missing)
-    own, fedavg = zip(*times, strict=True)
-    ratios = tuple(one / other for one, other in times)
+    seconds, fedavg = zip(*times, strict=True)
+    ratios = tuple(strategy_seconds / fedavg_seconds_per_round for strategy_seconds, fedavg_seconds_per_round in times)
     return StrategyCost(
         strategy=str(spec),
         batch_norm=batch_norm,
         ratios=ratios,
-        round_seconds=median(own),
+        round_seconds=median(seconds),
         fedavg_seconds=median(fedavg),
     )
 
 
 def round_seconds(runner: TrialRunner, spec: StrategySpec, task: Task) -> float:
-    """Return the median processor time of a strategy's rounds, after a first one that is not counted."""
+    """Return the median CPU time of a strategy's rounds, excluding the first."""
     ends: list[float] = []
     run_rounds(runner.grid, spec, task.clients, TRAINING, 1 + task.rounds, lambda _: ends.append(time.process_time()))
     return median(after - before for before, after in pairwise(ends))
 
 
 def cost_lines(task: Task, costs: Sequence[StrategyCost]) -> list[str]:
-    """Return the costs for people."""
+    """Return the costs as lines of text."""
     return [
         f"{task.name}, {task.clients} clients of {task.samples} rows, one process; processor time",
         "",

@@ -1,13 +1,13 @@
-"""How close a core comes to its matrix products: one client's training and scoring of the larger models of the table.
+"""Efficiency of training and scoring on one core, relative to matrix products alone.
 
-Operations are those of the model's layers as they stand in the table, a multiplication and an addition counted as two,
-forward and backward without the gradient by the rows. A step holds all that a client does: gathering rows, forward,
-backward, update. Of some turns the shortest counts, as other work on a machine only lengthens them.
+For the larger models of the model table, operations are those of the model's layers, with a multiplication and an
+addition counted as two, forward and backward without the gradient with respect to the rows. A step includes everything
+a client does: gathering rows, forward, backward, update.
 
-How close a block of small dense nets comes to its matrix products alone, on one core.
+For a block of small dense networks, the products have the block's own shapes: a batch of 32 rows per client and step,
+and 128 rows of scoring, much smaller than those at which a library reaches its peak rate.
 
-The products are those of the block's own shapes, a batch of 32 rows a client and step, and 128 rows of scoring: much
-smaller than those at which a library reaches its best rate. Of some turns the shortest counts.
+Times are the minimum over repetitions, as other load only lengthens them.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ REQUESTS = (
 
 
 class KernelTiming(BaseModel, frozen=True):
-    """One model on one core.
+    """Timing of one model on one core.
 
     Attributes:
-        step_seconds: Of a batch of 32 rows.
-        scored_row_seconds: Of one row.
-        step_operations: Of the layers, forward and backward.
+        step_seconds: Time of a step on a batch of 32 rows.
+        scored_row_seconds: Scoring time per row.
+        step_operations: Operations of the layers, forward and backward.
     """
 
     model: str
@@ -67,12 +67,12 @@ class KernelTiming(BaseModel, frozen=True):
 
     @property
     def operations_per_second(self) -> float:
-        """Reached in a step."""
+        """Rate reached in a step."""
         return self.step_operations / self.step_seconds
 
 
 def product_rates(turns: int) -> dict[str, float]:
-    """Return operations a second of what is largest in models: a matrix product and a convolution, by two libraries."""
+    """Return the rate, in operations per second, of a large matrix product and a large convolution."""
     torch.set_num_threads(1)
     side, channels = PRODUCT_SIDE, CONVOLVED_CHANNELS
     left, right, product = torch.ones(side, side), torch.ones(side, side), torch.empty(side, side)
@@ -87,7 +87,7 @@ def product_rates(turns: int) -> dict[str, float]:
 
 
 def kernel_timings(turns: int) -> Iterator[KernelTiming]:
-    """Yield the timing of each model, of so many turns the shortest."""
+    """Yield the timing of each model, the minimum over `turns` repetitions."""
     torch.set_num_threads(1)
     keep_freed_memory()
     for request in REQUESTS:
@@ -102,19 +102,19 @@ def kernel_timings(turns: int) -> Iterator[KernelTiming]:
 
 
 def step_seconds(factory: ModelFactory, data: Samples, turns: int) -> float:
-    """Return what a step of a client takes, of so many turns the shortest."""
+    """Return the time of a client's training step, the minimum over `turns` repetitions."""
     model, training = new_model(factory, seed=0), LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
     epoch = shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)
     return epoch / (len(data) // BATCH_ROWS)
 
 
 def rows_of(request: ModelRequest) -> Samples:
-    """Return four batches of a model's rows."""
+    """Return four batches of random rows for a model."""
     generator, num_rows = np.random.default_rng(0), 4 * BATCH_ROWS
     size = (num_rows, *request.feature_shape)
-    drawn = generator.integers(1, VOCABULARY_SIZE, size) if request.vocabulary_size else generator.normal(size=size)
+    features = generator.integers(1, VOCABULARY_SIZE, size) if request.vocabulary_size else generator.normal(size=size)
     labels = generator.integers(0, NUM_CLASSES, num_rows)
-    return Samples(drawn.astype(np.float32), labels, np.arange(num_rows))
+    return Samples(features.astype(np.float32), labels, np.arange(num_rows))
 
 
 def _operations(module: nn.Module, data: Samples) -> int:
@@ -126,7 +126,7 @@ def _operations(module: nn.Module, data: Samples) -> int:
 
 
 def shortest(work: Callable[[], object], turns: int) -> float:
-    """Return the seconds of the shortest of some turns, after one to warm up."""
+    """Return the minimum seconds over `turns` repetitions, after a warm-up."""
     seconds = []
     for _ in range(turns + 1):
         start = time.perf_counter()
@@ -136,17 +136,17 @@ def shortest(work: Callable[[], object], turns: int) -> float:
 
 
 def table_lines(rates: dict[str, float], timings: list[KernelTiming]) -> list[str]:
-    """Return both for people."""
+    """Return rates and timings as lines of text."""
     header = ("model", f"a step of {BATCH_ROWS} rows, ms", "GFLOP", "GFLOP/s", "scoring, µs a row")
     rows = [
         (
-            each.model,
-            f"{1e3 * each.step_seconds:.2f}",
-            f"{each.step_operations / 1e9:.3f}",
-            f"{each.operations_per_second / 1e9:.0f}",
-            f"{1e6 * each.scored_row_seconds:.1f}",
+            timing.model,
+            f"{1e3 * timing.step_seconds:.2f}",
+            f"{timing.step_operations / 1e9:.3f}",
+            f"{timing.operations_per_second / 1e9:.0f}",
+            f"{1e6 * timing.scored_row_seconds:.1f}",
         )
-        for each in timings
+        for timing in timings
     ]
     return [*(f"{name}: {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.items()), "", *markdown_table(header, rows)]
 
@@ -155,13 +155,13 @@ CLIENTS, ROWS = 20, 256
 
 
 class BlockTiming(BaseModel, frozen=True):
-    """One epoch of a block's clients, or one scoring of them, and what of it their products take.
+    """Timing of one training epoch or one scoring of a block of clients, and of its matrix products alone.
 
     Attributes:
         what: Training or scoring.
-        seconds: Of all of it.
-        products_seconds: Of its matrix products alone.
-        operations: Of these.
+        seconds: Total time.
+        products_seconds: Time of its matrix products alone.
+        operations: Operations of these products.
     """
 
     what: str
@@ -171,7 +171,7 @@ class BlockTiming(BaseModel, frozen=True):
 
 
 def block_timings(turns: int) -> list[BlockTiming]:
-    """Return the timings of 20 clients of 256 rows of the dense work, of so many turns the shortest."""
+    """Return the timings of 20 clients of 256 rows of the dense task, the minimum over `turns` repetitions."""
     torch.set_num_threads(1)
     keep_freed_memory()
     federation = work_federation("dense", CLIENTS, ROWS)
@@ -179,14 +179,14 @@ def block_timings(turns: int) -> list[BlockTiming]:
     stack = DenseStack.of(model.module, model.layout)
     assert stack is not None
     rows = [federation.client_data(client).own for client in range(CLIENTS)]
-    asked = TrainRequest(model.vector.clone(), TRAINING)
+    request = TrainRequest(model.vector.clone(), TRAINING)
 
     def train() -> None:
         works = [RowsWork(client, np.random.default_rng(client), {}, data) for client, data in enumerate(rows)]
-        train_block(stack, asked, works)
+        train_block(stack, request, works)
 
     def score() -> None:
-        score_clients(model, stack, asked.received[None], rows)
+        score_clients(model, stack, request.received[None], rows)
 
     num_steps, num_slabs = ROWS // TRAINING.batch_size, CLIENTS * ROWS // SLAB_ROWS
     steps = _Products(stack, CLIENTS, TRAINING.batch_size)
@@ -207,12 +207,12 @@ def _timing(
 
 
 class _Products:
-    """The matrix products of some clients' layers.
+    """The matrix products of the layers of several clients.
 
     Args:
         stack: The layers.
-        num_clients: Products at once.
-        num_rows: Of each.
+        num_clients: Products per batch.
+        num_rows: Rows of each product.
     """
 
     def __init__(self, stack: DenseStack, num_clients: int, num_rows: int) -> None:
@@ -224,7 +224,7 @@ class _Products:
         self._results = [[torch.empty(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
 
     def run(self, times: int, backward: bool) -> None:
-        """Take those of a pass; of a backward one, all but that by the rows."""
+        """Compute the products of a pass; a backward pass omits the gradient with respect to the rows."""
         for _ in range(times):
             for number, (layer, results) in enumerate(zip(self._layers, self._results, strict=True)):
                 below, above, weights = layer
@@ -235,7 +235,7 @@ class _Products:
                     torch.bmm(above, weights, out=results[0])
 
     def operations(self, backward: bool) -> int:
-        """Return those of a pass, a multiplication and an addition counted as two."""
+        """Return the operations of a pass, with a multiplication and an addition counted as two."""
         return sum(
             2 * weights.numel() * below.shape[1] * (1 + backward * (1 + bool(number)))
             for number, (below, _, weights) in enumerate(self._layers)
@@ -243,16 +243,16 @@ class _Products:
 
 
 def block_lines(timings: list[BlockTiming]) -> list[str]:
-    """Return them for people."""
+    """Return the block timings as lines of text."""
     header = ("dense, 20 clients of 256 rows", "ms", "its products alone, ms", "times", "GFLOP/s of these")
     rows = [
         (
-            each.what,
-            f"{1e3 * each.seconds:.2f}",
-            f"{1e3 * each.products_seconds:.2f}",
-            f"{each.seconds / each.products_seconds:.2f}",
-            f"{each.operations / each.products_seconds / 1e9:.0f}",
+            timing.what,
+            f"{1e3 * timing.seconds:.2f}",
+            f"{1e3 * timing.products_seconds:.2f}",
+            f"{timing.seconds / timing.products_seconds:.2f}",
+            f"{timing.operations / timing.products_seconds / 1e9:.0f}",
         )
-        for each in timings
+        for timing in timings
     ]
     return markdown_table(header, rows)

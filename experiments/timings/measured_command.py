@@ -1,13 +1,13 @@
-"""A command with all that it starts: how long it takes, and how many processor seconds.
+"""Measures wall time and CPU time of a command with all its child processes.
 
     python measured_command.py USAGE COMMAND…
 
-runs the command, writes `{"wall_seconds": …, "processor_seconds": …}` to the file USAGE, ends what the command left
-behind, and ends with its exit code. This file imports nothing of the program, and measures others as well as ours.
+runs the command, writes `{"wall_seconds": …, "processor_seconds": …}` to the file USAGE, kills remaining child
+processes, and exits with the command's exit code. It imports nothing of the package, and also measures other programs.
 
-What a process has used is lost where nobody waits for it, as for the workers of Ray. So the processes below the command
-are looked at twice a second; what one used after it was last seen is missing, the command itself excepted. On Linux
-those whose parent has ended stay below this program; elsewhere they are lost from sight.
+The CPU time of a process is lost if no parent waits for it, as for Ray's workers. Descendants of the command are
+therefore sampled twice a second; what a process uses after its last sample is missing, except for the command itself.
+On Linux, orphaned processes become children of this program; elsewhere they are lost.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcessorSeconds:
-    """What every process below this one has used when it was last seen."""
+    """CPU time of every descendant process at its last sample."""
 
     def __init__(self) -> None:
         self._used: dict[tuple[int, float], float] = {}
 
     def sample(self) -> None:
-        """Look at all of them."""
+        """Sample all descendants."""
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):  # it has ended meanwhile
                 times = process.cpu_times()
@@ -45,12 +45,12 @@ class ProcessorSeconds:
 
     @property
     def total(self) -> float:
-        """Of all processes together."""
+        """CPU time of all processes together."""
         return sum(self._used.values())
 
 
 def end_descendants() -> None:
-    """Kill all processes below this one, and wait for them."""
+    """Kill all descendants of this process and wait for them."""
     while True:
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
@@ -62,7 +62,7 @@ def end_descendants() -> None:
 
 
 def main(usage: Path, command: list[str]) -> int:
-    """Run and measure; return the command's exit code."""
+    """Run and measure a command; return its exit code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

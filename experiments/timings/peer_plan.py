@@ -1,4 +1,4 @@
-"""What another program must do to repeat a study of ours: the plan that our trials followed, and the clients' rows."""
+"""The plan and the clients' rows with which a peer repeats a study."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def plan_of(config: StudyConfig, federation: Federation, trials: Sequence[Trial]
     """Return the plan that the trials of a study followed.
 
     Args:
-        config: Of the study.
-        federation: Its clients.
-        trials: All of its log.
-        workers: Processes that train.
+        config: Configuration of the study.
+        federation: Its federation.
+        trials: All logged trials.
+        workers: Number of training processes.
 
     Raises:
-        ConfigurationError: If the peer's clients, which train plainly, could not do the same.
+        ConfigurationError: If the study uses something that the peer does not support.
     """
-    _check_plain(config, federation)
+    _check_supported(config, federation)
     training = config.training
     model, sizes = _model_of(federation)
     tuning = [trial for trial in trials if trial.phase == "tuned-baseline"]
     confirmed = [trial.seed for trial in trials if trial.phase == "confirmation"]
-    further = tuple(dict.fromkeys(trial.seed for trial in tuning if trial.seed != config.seed))
+    other_seeds = tuple(dict.fromkeys(trial.seed for trial in tuning if trial.seed != config.seed))
     seeds = tuple(dict.fromkeys(confirmed))
     return StudyPlan(
         model=model,
@@ -48,15 +48,15 @@ def plan_of(config: StudyConfig, federation: Federation, trials: Sequence[Trial]
         search_seed=config.seed,
         searched=sum(trial.phase == "search" for trial in trials),
         tuning_rates=tuple(trial.learning_rate for trial in tuning if trial.seed == config.seed),
-        finalists=sum(trial.seed in further for trial in tuning) // max(1, len(further)),
-        tuning_seeds=further,
+        finalists=sum(trial.seed in other_seeds for trial in tuning) // max(1, len(other_seeds)),
+        tuning_seeds=other_seeds,
         confirmation_seeds=seeds,
         contestants=len(confirmed) // max(1, len(seeds)),
     )
 
 
 def write_plan(folder: Path, plan: StudyPlan, federation: Federation, test_fraction: float) -> None:
-    """Write plan and rows to a folder, split as our clients split them under each seed."""
+    """Write plan and rows to a folder, with fedscout's train/test split under each seed."""
     split: Split = {
         seed: [_parts(federation, client, seed, test_fraction) for client in range(federation.num_clients)]
         for seed in plan.seeds
@@ -82,10 +82,10 @@ def _model_of(federation: Federation) -> tuple[WorkName, tuple[int, ...]]:
     raise ConfigurationError(Fault("the model", "be a plain dense net or LeNet with ReLU", model))
 
 
-def _check_plain(config: StudyConfig, federation: Federation) -> None:
-    """Refuse what the peer's clients do not do."""
+def _check_supported(config: StudyConfig, federation: Federation) -> None:
+    """Check that the study uses only what the peer supports."""
     training = config.training
-    more = {
+    unsupported = {
         "training.optimizer": training.optimizer != "sgd",
         "training.momentum": training.momentum > 0,
         "training.weight_decay": training.weight_decay > 0,
@@ -100,6 +100,6 @@ def _check_plain(config: StudyConfig, federation: Federation) -> None:
         "federation.task": federation.task is not None or federation.targets is not None,
         "search.kind": config.search.kind in {"racing", "one_shot"},
     }
-    faults = [Fault(key, "be left out where a peer repeats the study") for key, given in more.items() if given]
+    faults = [Fault(key, "be left out where a peer repeats the study") for key, is_set in unsupported.items() if is_set]
     if faults:
         raise ConfigurationError(faults)

@@ -1,13 +1,12 @@
-"""Peers on the same work: each a program of its own that prints one line of JSON, and is ended with all it started.
+"""Timed rounds, and peer programs that run the same benchmark task.
 
-- `bare-loop`: plain PyTorch, one process, one thread. What a loop over clients costs without any machinery.
-- `flower`: Flower's own simulation, with as many of its actors as we have hosts.
-- `pfl`: pfl-research's simulation in one process. Its requirements may not agree with ours, so it has an environment of
-  its own, whose interpreter the variable FEDSCOUT_PFL_PYTHON names.
+Each peer is a program that prints one line of JSON; it and its child processes are killed afterwards. They share
+`peers/work.py`.
 
-What they have in common is `peers/work.py`.
-
-Rounds that are timed, and what is read from their times.
+- `bare-loop`: plain PyTorch, one process, one thread: the cost of a loop over clients without any framework.
+- `flower`: Flower's simulation, with as many actors as fedscout has hosts.
+- `pfl`: pfl-research's simulation in one process. Its requirements may conflict with fedscout's, so it has an
+environment of its own, whose interpreter the variable FEDSCOUT_PFL_PYTHON names.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ def run_rounds(
     on_round: Callable[[int], None],
     num_scored: int | None = None,
 ) -> Trial:
-    """Drive one trial, scored on what clients train on, from this process, as a trial task would.
+    """Return one trial, scored on training rows and driven from this process like a trial task.
 
     Args:
         grid: Returns the grid of a session.
-        strategy: What is trained.
-        num_clients: That train in a round.
-        training: Theirs.
-        num_rounds: How many.
-        on_round: Told when a round ended.
-        num_scored: Clients that score each model; None is all.
+        strategy: The strategy.
+        num_clients: Clients that train in a round.
+        training: Local training of the clients.
+        num_rounds: Number of rounds.
+        on_round: Called after each round.
+        num_scored: Clients that score each model; None for all.
 
     Raises:
-        RuntimeError: If it fails.
+        RuntimeError: If the trial fails.
     """
     from fedscout.engine.trials.trial import run_trial
 
@@ -74,11 +73,11 @@ def run_rounds(
 
 
 class RoundTimes(BaseModel, frozen=True):
-    """Rounds of one program on one work.
+    """Round times of one program on one task.
 
     Attributes:
-        round_seconds: Of every round. Where other work shares the machine, the least is disturbed least.
-        accuracy: After the last round, to tell that the work was done.
+        round_seconds: Duration of every round. Under other load, the minimum is the least affected.
+        accuracy: After the last round, as evidence that the work was done.
     """
 
     round_seconds: tuple[float, ...] = Field(min_length=1)
@@ -87,23 +86,23 @@ class RoundTimes(BaseModel, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def seconds_per_round(self) -> float:
-        """Wall time by rounds."""
+        """Mean duration of a round."""
         return fmean(self.round_seconds)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def median_seconds_per_round(self) -> float:
-        """Of the middle round."""
+        """Median duration of a round."""
         return median(self.round_seconds)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def min_seconds_per_round(self) -> float:
-        """Of the fastest round."""
+        """Minimum duration of a round."""
         return min(self.round_seconds)
 
     def times(self, other: RoundTimes) -> dict[str, float]:
-        """Return how many times as long rounds take here as there, by each of the three figures."""
+        """Return the ratio of round durations to those of another program, by each of the three figures."""
         return {name: getattr(self, name) / getattr(other, name) for name in FIGURES}
 
 
@@ -135,9 +134,10 @@ class Peer:
     """A program to compare with.
 
     Attributes:
+        name: Display name.
         module: Its file in the folder of peers.
-        install: What to do where it is not installed.
-        python_variable: Names its interpreter; None if it runs in this environment.
+        install: How to install it.
+        python_variable: Environment variable with its interpreter; None if it runs in this environment.
     """
 
     name: str
@@ -146,9 +146,9 @@ class Peer:
     python_variable: str | None = None
 
     def python(self) -> Path | None:
-        """Return its interpreter, None if it has to be named and is not."""
-        named = sys.executable if self.python_variable is None else os.environ.get(self.python_variable)
-        return Path(named).expanduser().absolute() if named else None
+        """Return its interpreter; None if the variable is not set."""
+        interpreter = sys.executable if self.python_variable is None else os.environ.get(self.python_variable)
+        return Path(interpreter).expanduser().absolute() if interpreter else None
 
 
 PEERS = (
@@ -164,7 +164,7 @@ PEERS = (
 
 
 class PeerTiming(RoundTimes):
-    """A peer's rounds, with the versions of the libraries that it consists of."""
+    """A peer's round times, with the versions of its libraries."""
 
     versions: dict[str, str]
 
@@ -179,7 +179,7 @@ PeerResult = PeerTiming | MissingPeer
 
 
 def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
-    """Run a peer, give it up after so many seconds, and end all that it started."""
+    """Return the timing of a peer, which is killed with its child processes after the time limit."""
     answer = peer_answer(peer, task.arguments(), seconds)
     if isinstance(answer, MissingPeer):
         return answer
@@ -190,13 +190,13 @@ def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
 
 
 def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Sequence[str] = ()) -> str | MissingPeer:
-    """Return the line of JSON that a peer says last; it is given up after so many seconds, and all it started ended.
+    """Return the last line of JSON that a peer prints; it and its child processes are killed after the time limit.
 
     Args:
         peer: The program.
-        arguments: On its command line.
-        seconds: After which it is given up.
-        before: What its command is an argument of, if something runs it.
+        arguments: Command-line arguments.
+        seconds: Time limit.
+        before: Prefix of the command, such as a program that runs it.
     """
     python = peer.python()
     if python is None:
@@ -214,11 +214,11 @@ def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Se
             )
         if code is None:
             return MissingPeer(missing=f"no result within {seconds:g} s")
-        return _said(peer, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+        return _answer_or_missing(peer, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
 
 def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
-    """Return a command's exit code, None if it took too long; nothing of it is left."""
+    """Return a command's exit code, or None after the time limit; all its processes are killed."""
     mark = secrets.token_hex(16)
     with out.open("wb") as output, err.open("wb") as errors:
         process = subprocess.Popen(  # noqa: S603  # one of the programs beside this file
@@ -242,17 +242,17 @@ def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float)
 
 
 def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
-    """Return the environment of a peer whose files all lie in a folder; GPUs that it is not to use it does not see."""
+    """Return the environment of a peer: all its files lie in the folder, and GPUs are hidden unless it uses them."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
-    own = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
-    return inherited | ENVIRONMENT | own | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
+    folders = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
+    return inherited | ENVIRONMENT | folders | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
-def _said(peer: Peer, code: int, out: str, err: str) -> str | MissingPeer:
-    """Return a peer's answer, or why there is none."""
-    said = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing")
+def _answer_or_missing(peer: Peer, code: int, out: str, err: str) -> str | MissingPeer:
+    """Return a peer's output, or why there is none."""
+    last_line = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing")
     if code != 0:
-        if said.startswith(LIBRARY_MISSING):
-            return MissingPeer(missing=f"not installed ({said}): {peer.install}")
-        return MissingPeer(missing=f"it ended with code {code} and said: {said}")
+        if last_line.startswith(LIBRARY_MISSING):
+            return MissingPeer(missing=f"not installed ({last_line}): {peer.install}")
+        return MissingPeer(missing=f"it ended with code {code} and said: {last_line}")
     return next((line for line in reversed(out.splitlines()) if line.startswith("{")), "{}")

@@ -1,29 +1,26 @@
-"""How a round's overhead grows with nodes, clients and the model: clusters of many raylets on this machine.
+"""Scaling of a round's overhead with nodes, clients and model size, on clusters of many raylets on one machine.
 
-Local work is next to nothing (a few rows a client), so that a round's time is what the engine spends: sending the
-model, calls, partial sums, folding, evaluation. Every raylet has one CPU and one host. All of them share this machine's
-cores, so what nodes do side by side in a real cluster is done here one after the other. Hence three quantities:
+Local training is almost free (a few rows per client), so a round's time is the engine's overhead: sending the model,
+calls, partial sums, aggregation, evaluation. Every raylet has one CPU and one host. All raylets share the cores of this
+machine, so work that nodes of a real cluster do in parallel is serialized. Hence three quantities:
 
-- `wall`, the time of the fastest round: more than nodes with cores of their own need, and more still if other work
-  keeps the machine busy.
-- `driver`, CPU time of the driver, which no number of nodes takes off it.
-- `hosts`, CPU time of all hosts together, which on real nodes is spent side by side.
+- `wall`: time of the fastest round, an overestimate for nodes with their own cores, more so under other load.
+- `driver`: CPU time of the driver, which does not shrink with more nodes.
+- `hosts`: CPU time of all hosts together, which is parallel on real nodes.
 
-CPU times hardly depend on what else runs. A round on real nodes is estimated by the driver's and one host's, plus the
-network's, which is not measured but added by a formula.
+CPU times hardly depend on other load. A round on real nodes is estimated as the driver's CPU time plus that of one host
+plus the network's time, which is computed (see `Network`), not measured.
 
-What a round costs beyond its local work is a linear function of hosts, clients and bytes, fitted and checked:
+A round's cost is fitted as a linear function of hosts, clients and bytes:
 
     seconds = constant + per_host * hosts + per_client * clients + per_megabyte * megabytes
 
-The coefficients are >= 0 and minimise the sum of squared *relative* errors, since sizes span two decades (non-negative
-least squares: Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23). A model is checked by leaving out the
+The coefficients are >= 0 and minimize the sum of squared *relative* errors, since sizes span two decades (non-negative
+least squares: Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23). A fit is checked by leaving out the
 largest number of hosts, fitting the rest, and predicting what was left out.
 
-A network is not measured here, but added by a formula: see `Network`.
-
-Hosts stay from size to size and are given one federation after the other, as to start a process takes longer than to
-measure it.
+Hosts are reused across sizes and given one federation after the other, as starting a process takes longer than
+measuring it.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ TERMS = 4
 
 
 class RoundSize(BaseModel, frozen=True):
-    """What a round's cost depends on: hosts, one a node, clients that train and are scored, the model's parameters."""
+    """The variables of a round's cost: hosts (one per node), training and scored clients, model parameters."""
 
     hosts: int = Field(ge=1)
     clients: int = Field(ge=1)
@@ -84,31 +81,31 @@ class RoundSize(BaseModel, frozen=True):
 
     @property
     def megabytes(self) -> float:
-        """What goes to and comes from all hosts in a round, in 10^6 bytes."""
+        """Traffic to and from all hosts in a round, in 10^6 bytes."""
         return self.hosts * self.parameters * BYTES_PER_PARAMETER / 1e6
 
 
 class Network(BaseModel, frozen=True):
     """A network between the driver's node and the others.
 
-    Everything is counted as if it passed the driver's link, one host after the other. That is the worst case: a model
-    larger than a call carries is passed on between the nodes, and once to a node with several hosts.
+    All traffic is counted as if it passed through the driver's link sequentially, host by host. This is the worst case:
+    a model that is too large for a call is forwarded between nodes, and sent only once to a node with several hosts.
 
     Attributes:
-        gigabits_per_second: Of the driver's link.
-        latency_seconds: From a call to its answer, without the work.
+        gigabits_per_second: Bandwidth of the driver's link.
+        latency_seconds: Round-trip time of a call, without the work.
     """
 
     gigabits_per_second: float = Field(default=10.0, gt=0)
     latency_seconds: float = Field(default=0.0005, ge=0)
 
     def seconds(self, size: RoundSize) -> float:
-        """Return what the network adds to a round."""
+        """Return the network time of a round."""
         return size.megabytes * 8e-3 / self.gigabits_per_second + ROUND_TRIPS * self.latency_seconds
 
 
 class CostModel(BaseModel, frozen=True):
-    """Seconds of a round by its size; see the module."""
+    """Linear model of the seconds of a round; see the module."""
 
     constant: float
     per_host: float
@@ -121,7 +118,7 @@ class CostModel(BaseModel, frozen=True):
 
 
 class Prediction(BaseModel, frozen=True):
-    """Seconds of a round that were predicted from others, and that were measured."""
+    """Predicted and measured seconds of a round that was left out of the fit."""
 
     size: RoundSize
     predicted: float
@@ -138,10 +135,10 @@ def _terms(size: RoundSize) -> list[float]:
 
 
 def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
-    """Return the model of measured rounds, which took so many seconds > 0.
+    """Return the cost model fitted to measured rounds, whose seconds must be > 0.
 
     Raises:
-        ConfigurationError: If the sizes do not tell the terms apart.
+        ConfigurationError: If the sizes do not determine all coefficients.
     """
     from scipy.optimize import nnls
 
@@ -164,12 +161,12 @@ def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
 
 
 def check(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> list[Prediction]:
-    """Return predictions for the largest number of hosts by the model of all others; none below three numbers."""
+    """Return predictions for the largest number of hosts, fitted without it; empty below three numbers."""
     largest = max(size.hosts for size in sizes)
     if len({size.hosts for size in sizes}) < 3:
         return []
-    known = [index for index, size in enumerate(sizes) if size.hosts < largest]
-    model = fit([sizes[index] for index in known], [seconds[index] for index in known])
+    smaller = [index for index, size in enumerate(sizes) if size.hosts < largest]
+    model = fit([sizes[index] for index in smaller], [seconds[index] for index in smaller])
     return [
         Prediction(size=size, predicted=model.seconds(size), measured=measured)
         for size, measured in zip(sizes, seconds, strict=True)
@@ -187,21 +184,21 @@ QUANTITIES: tuple[Quantity, ...] = ("wall", "driver", "hosts")
 
 
 class MeasuredRounds(BaseModel, frozen=True):
-    """Seconds of a round of one size, by quantity; see the module."""
+    """Measured seconds of a round of one size, by quantity; see the module."""
 
     size: RoundSize
     seconds: dict[Quantity, float]
 
 
 class Forecast(BaseModel, frozen=True):
-    """A round that was not measured, in seconds.
+    """Estimated seconds of a round that was not measured.
 
     Attributes:
-        size: Of the round.
+        size: Size of the round.
         shared_cores: Wall time if all nodes shared the cores of this machine: an upper bound without a network.
         driver: CPU time of the driver.
-        host: CPU time of one host, as all work side by side.
-        network: What the network adds.
+        host: CPU time of one host, as hosts work in parallel.
+        network: Network time.
     """
 
     size: RoundSize
@@ -212,18 +209,20 @@ class Forecast(BaseModel, frozen=True):
 
     @property
     def own_cores(self) -> float:
-        """The estimate for nodes with cores of their own."""
+        """The estimate for nodes with their own cores."""
         return self.driver + self.host + self.network
 
 
 class ScalingReport(BaseModel, frozen=True):
-    """What was measured, and what follows from it.
+    """Measurements, fitted models and forecasts.
 
     Attributes:
-        stopped: Why sizes that were asked for are missing, or None.
-        cores: Of this machine, shared by all nodes.
-        models: By quantity; empty below two numbers of nodes.
-        checked: By quantity, the largest number of nodes predicted from the others; empty below three numbers.
+        measurements: One per task and number of nodes.
+        stopped: Why requested sizes are missing, or None.
+        cores: Cores of this machine, shared by all nodes.
+        models: By quantity; empty with fewer than two numbers of nodes.
+        checked: By quantity, predictions of the largest number of nodes from the others; empty with fewer than three.
+        network: Network of the forecasts.
         forecasts: For the target number of nodes, over this network.
     """
 
@@ -238,7 +237,7 @@ class ScalingReport(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class _Work:
-    """Clients, and the hidden layers of the model."""
+    """A task: number of clients, and hidden layers of the model."""
 
     clients: int
     hidden: tuple[int, ...]
@@ -263,12 +262,12 @@ class _Work:
 
 
 def works(nodes: int, clients: int) -> list[_Work]:
-    """Return what is measured on a number of nodes: one client a host, many clients, and a large model."""
+    """Return the tasks for a number of nodes: one client per host, many clients, and a large model."""
     return [_Work(nodes, SMALL), _Work(clients, SMALL), _Work(nodes, LARGE)]
 
 
 def memory_fault(more_nodes: int, available_bytes: int) -> str | None:
-    """Return why so many more nodes can't be started, or None if they can."""
+    """Return why this many additional nodes can't be started, or None."""
     needed = more_nodes * NODE_BYTES + SPARE_BYTES
     if needed <= available_bytes:
         return None
@@ -280,40 +279,43 @@ def memory_fault(more_nodes: int, available_bytes: int) -> str | None:
 def measure_scaling(
     nodes: Sequence[int], clients: int, rounds: int, target: int, network: Network, note: Note = lambda _: None
 ) -> ScalingReport:
-    """Measure rounds on growing clusters and forecast those of a larger one.
+    """Return measurements of rounds on growing clusters and a forecast for a larger one.
 
     Args:
         nodes: Numbers of raylets, ascending.
-        clients: Of the work with many clients.
-        rounds: Measured of each size.
-        target: Nodes to forecast.
-        network: Assumed there.
-        note: Told in a line what is being done.
+        clients: Clients of the task with many clients.
+        rounds: Measured rounds per size.
+        target: Number of nodes of the forecast.
+        network: Assumed network of the forecast.
+        note: Called with a line of progress.
     """
     measurements: list[MeasuredRounds] = []
     stopped = None
     with _growing_hosts() as grow:
-        for earlier, wanted in zip([0, *nodes], nodes, strict=False):
+        for current, num_nodes in zip([0, *nodes], nodes, strict=False):
             used, total = memory_in_use()
-            fault = memory_fault(wanted - earlier, total - used)
+            fault = memory_fault(num_nodes - current, total - used)
             if fault is not None:
-                stopped = f"stopped before {wanted} nodes: {fault}"
+                stopped = f"stopped before {num_nodes} nodes: {fault}"
                 note(stopped)
                 break
-            note(f"starting {wanted} nodes")
-            actors = grow(wanted)
-            passes = [[_measured(work, actors, rounds) for work in works(wanted, clients)] for _ in range(PASSES)]
-            measurements += [_undisturbed(of_one_work) for of_one_work in zip(*passes, strict=True)]
-            walls = ", ".join(f"{1000 * each.seconds['wall']:.1f}" for each in measurements[-len(passes[0]) :])
-            note(f"{wanted} nodes: {walls} ms a round")
+            note(f"starting {num_nodes} nodes")
+            actors = grow(num_nodes)
+            passes = [[_measured(work, actors, rounds) for work in works(num_nodes, clients)] for _ in range(PASSES)]
+            measurements += [_minimum_times(repeated) for repeated in zip(*passes, strict=True)]
+            walls = ", ".join(
+                f"{1000 * measurement.seconds['wall']:.1f}" for measurement in measurements[-len(passes[0]) :]
+            )
+            note(f"{num_nodes} nodes: {walls} ms a round")
     return _report(measurements, stopped, clients, target, network)
 
 
 @contextmanager
 def _growing_hosts() -> Iterator[Callable[[int], list[Any]]]:
-    """Give what makes a cluster as large as asked for and returns its hosts, one a node; all ends with the block.
+    """Yield a function that grows a cluster to a number of nodes and returns its hosts, one per node.
 
-    Ray notes the address of the latest cluster below RAY_TMPDIR, for others to join; so it has one of its own here.
+    The cluster is shut down when the block ends. Ray records the address of the latest cluster below RAY_TMPDIR, for
+    others to join, so the cluster uses a temporary RAY_TMPDIR.
     """
     from ray.cluster_utils import Cluster
 
@@ -344,13 +346,13 @@ def _growing_hosts() -> Iterator[Callable[[int], list[Any]]]:
 
 
 def _measured(work: _Work, actors: list[Any], rounds: int) -> MeasuredRounds:
-    """Give the hosts a federation, run one trial and time its rounds."""
+    """Return the round times of one trial, after assigning a federation to the hosts."""
     import ray
 
     from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 
     federation = ray.put(work.federation())
-    ray.get([actor.__ray_call__.remote(_begin_anew, [federation]) for actor in actors])
+    ray.get([actor.__ray_call__.remote(_reinitialize, [federation]) for actor in actors])
     hosts = RayHosts(tuple(actors), ray.get(actors[0].facts.remote()), federation, num_nodes=len(actors))
     ends: list[tuple[float, float]] = []
     before = _cpu_seconds(actors)
@@ -374,33 +376,33 @@ def _measured(work: _Work, actors: list[Any], rounds: int) -> MeasuredRounds:
     )
 
 
-def _undisturbed(measurements: Sequence[MeasuredRounds]) -> MeasuredRounds:
-    """Return the least of the times of one size."""
-    least = {quantity: min(each.seconds[quantity] for each in measurements) for quantity in QUANTITIES}
-    return MeasuredRounds(size=measurements[0].size, seconds=least)
+def _minimum_times(measurements: Sequence[MeasuredRounds]) -> MeasuredRounds:
+    """Return the minimum of each quantity over the measurements of one size."""
+    minimum = {quantity: min(measurement.seconds[quantity] for measurement in measurements) for quantity in QUANTITIES}
+    return MeasuredRounds(size=measurements[0].size, seconds=minimum)
 
 
 def _cpu_seconds(actors: list[Any]) -> float:
-    """Return the CPU time that all hosts have used."""
+    """Return the total CPU time used by all hosts."""
     import ray
 
     return float(sum(ray.get([actor.__ray_call__.remote(lambda _: time.process_time()) for actor in actors])))
 
 
-def _begin_anew(host: Any, federation: list[Any]) -> None:
-    """Make a running host serve another federation."""
+def _reinitialize(host: Any, federation: list[Any]) -> None:
+    """Reinitialize a running host with another federation."""
     type(host).__init__(host, federation, {})
 
 
 def _report(
     measurements: list[MeasuredRounds], stopped: str | None, clients: int, target: int, network: Network
 ) -> ScalingReport:
-    sizes = [each.size for each in measurements]
+    sizes = [measurement.size for measurement in measurements]
     models: dict[Quantity, CostModel] = {}
     checked: dict[Quantity, tuple[Prediction, ...]] = {}
     if len({size.hosts for size in sizes}) > 1:
         for quantity in QUANTITIES:
-            times = [each.seconds[quantity] for each in measurements]
+            times = [measurement.seconds[quantity] for measurement in measurements]
             models[quantity] = fit(sizes, times)
             checked[quantity] = tuple(check(sizes, times))
     larger = [
@@ -428,18 +430,18 @@ def _report(
 
 
 def report_lines(report: ScalingReport) -> list[str]:
-    """Return the report for people; all times in milliseconds."""
+    """Return the report as lines of text, with all times in milliseconds."""
     lines = [
         "milliseconds a round: wall time, CPU time of the driver and of all hosts together; (by the model)",
         "",
         "nodes  clients  parameters               wall             driver              hosts",
     ]
-    for each in report.measurements:
+    for measurement in report.measurements:
         cells = []
         for quantity in QUANTITIES:
-            by_model = f"({_ms(report.models[quantity].seconds(each.size))})" if report.models else "(-)"
-            cells.append(f"{_ms(each.seconds[quantity]):>8} {by_model:>10}")
-        lines.append("".join([_columns(each.size), *cells]))
+            by_model = f"({_ms(report.models[quantity].seconds(measurement.size))})" if report.models else "(-)"
+            cells.append(f"{_ms(measurement.seconds[quantity]):>8} {by_model:>10}")
+        lines.append("".join([_columns(measurement.size), *cells]))
     if report.stopped:
         lines += ["", report.stopped]
     if not report.models:
@@ -447,7 +449,7 @@ def report_lines(report: ScalingReport) -> list[str]:
     lines += ["", *(f"{quantity:6} = {_formula(model)}" for quantity, model in report.models.items())]
     for quantity, predictions in report.checked.items():
         if predictions:
-            errors = ", ".join(f"{100 * each.error:+.0f} %" for each in predictions)
+            errors = ", ".join(f"{100 * measurement.error:+.0f} %" for measurement in predictions)
             hosts = predictions[0].size.hosts
             lines.append(f"check of {quantity}: fitted without {hosts} nodes, its rounds are missed by {errors}")
     link = f"{report.network.gigabits_per_second:g} Gbit/s, {1000 * report.network.latency_seconds:g} ms"
@@ -456,9 +458,11 @@ def report_lines(report: ScalingReport) -> list[str]:
         f"Estimate for nodes with cores of their own = driver + one host + network ({link}):",
         "nodes  clients  parameters  estimate    driver  one host   network  all on these cores",
     ]
-    for one in report.forecasts:
-        parts = "".join(f"{_ms(part):>10}" for part in (one.own_cores, one.driver, one.host, one.network))
-        lines.append(f"{_columns(one.size)}{parts}{_ms(one.shared_cores):>20}")
+    for forecast in report.forecasts:
+        parts = "".join(
+            f"{_ms(part):>10}" for part in (forecast.own_cores, forecast.driver, forecast.host, forecast.network)
+        )
+        lines.append(f"{_columns(forecast.size)}{parts}{_ms(forecast.shared_cores):>20}")
     return [*lines, "", f"Measured with all nodes on the {report.cores} cores of this machine and no network between."]
 
 

@@ -1,19 +1,14 @@
-"""The whole job: from a command to a confirmed choice, ours and the same trainings one after another in Flower.
+"""End-to-end benchmark of a study: fedscout compared with the same trainings run sequentially in Flower.
 
-Where other work comes and goes on a machine, figures of different hours can't be compared. So everything is measured in
-turn: ours, each other way, and that as often as asked for.
+On a machine with other load, timings from different hours are not comparable, so measurements are interleaved: each
+repetition runs fedscout and then every peer variant.
 
-One study from command to result, ours or on another program, with what it took.
+fedscout is measured as `fedscout run` in a process of its own: imports, hosts, detection, search, confirmation and
+report. Flower gets the same rows, model, seeds, rounds and trainings, and runs no detection.
 
-Ours is `fedscout run` as a user calls it, as a process of its own: imports, hosts, detection, search, confirmation and
-report. The other program gets the same rows, model, seeds, rounds and trainings, and detects nothing.
-
-Whole studies, for people.
-
-Which studies are held beside other programs: the demo's digits, and the same digits as pictures for LeNet.
-
-Nothing has to be fetched for either. The pictures are the 8 x 8 digits with every pixel drawn as 4 x 4, so that LeNet-5
-has the 32 x 32 that it was made for. That is an easy task of few rows (1,797); what is measured is time.
+Two tasks need no download: the demo's digits, and the same digits as images for LeNet-5, with each pixel of the 8 x 8
+images enlarged to 4 x 4 to give the 32 x 32 pixels for which LeNet-5 was designed. The latter is an easy task with few
+rows (1,797); the benchmark measures time.
 """
 
 from __future__ import annotations
@@ -53,21 +48,21 @@ STOP_SECONDS = 30.0
 
 
 class Usage(BaseModel, frozen=True):
-    """What a command took, with all that it started."""
+    """Resource usage of a command and its child processes."""
 
     wall_seconds: float
     processor_seconds: float
 
 
 class StudyRun(Usage):
-    """A study that was run.
+    """A completed study.
 
     Attributes:
-        place: Where ours trained, `local` or `ray`; empty of others.
-        trainings: That the study consists of.
-        measured: That were made; where that is fewer, the seconds are estimated from these.
-        rounds: Of all trainings that were made.
-        winner: The strategy that was confirmed; empty if not all trainings were made.
+        place: Where fedscout trained, `local` or `ray`; empty for peers.
+        trainings: Number of trainings in the study.
+        measured: Number of trainings that were run; if fewer, the seconds are estimated from these.
+        rounds: Total rounds of the trainings that were run.
+        winner: The confirmed strategy; empty if not all trainings were run.
         confirmed: Mean accuracy on the fresh seeds, by role.
     """
 
@@ -81,17 +76,17 @@ class StudyRun(Usage):
 
 @dataclass(frozen=True)
 class OurStudy:
-    """Our run, and the trials of its log, from which others learn what to do."""
+    """fedscout's run with the logged trials, from which the plan of the peers is made."""
 
     run: StudyRun
     trials: tuple[Trial, ...]
 
 
 def run_ours(settings: Sequence[str]) -> OurStudy:
-    """Run a study of ours in a folder that is then removed.
+    """Return a study run by fedscout, in a temporary folder.
 
     Raises:
-        EngineError: If it fails, with what it said.
+        EngineError: If it fails, with its output.
     """
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -106,8 +101,8 @@ def run_ours(settings: Sequence[str]) -> OurStudy:
         trainings=len(trials),
         measured=len(trials),
         rounds=sum(trial.num_rounds for trial in trials),
-        winner=next((one["strategy"] for one in confirmation["contestants"]), ""),
-        confirmed=_of_roles({one["role"]: one["own"] for one in confirmation["contestants"]}),
+        winner=next((candidate["strategy"] for candidate in confirmation["contestants"]), ""),
+        confirmed=_means_by_role({candidate["role"]: candidate["own"] for candidate in confirmation["contestants"]}),
     )
     return OurStudy(run, trials)
 
@@ -117,13 +112,13 @@ def _program() -> list[str]:
 
 
 def _measured(command: Sequence[str], folder: Path) -> Usage:
-    """Run a command; what it says goes to a file, and is told if it fails."""
+    """Return the resource usage of a command; its output is reported only if it fails."""
     usage, log = folder / "usage.json", folder / "log"
-    with log.open("wb") as said:
+    with log.open("wb") as log_file:
         process = subprocess.Popen(  # noqa: S603  # our own program
             [sys.executable, MEASURED, str(usage), *command],
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=log_file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -134,26 +129,26 @@ def _measured(command: Sequence[str], folder: Path) -> Usage:
             process.send_signal(signal.SIGTERM)  # upon which it ends all that was started
             process.wait(STOP_SECONDS)
     if code != 0:
-        words = log.read_text(errors="replace")[-LAST_WORDS:].strip()
-        raise EngineError(f"our study ended with code {code} and said: {words}")
+        output = log.read_text(errors="replace")[-LAST_WORDS:].strip()
+        raise EngineError(f"our study ended with code {code} and said: {output}")
     return Usage.model_validate_json(usage.read_text())
 
 
-def _of_roles(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the means; what ours calls the challenger is the winner of its search."""
+def _means_by_role(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return mean scores by role, with "challenger" renamed to "winner"."""
     return {"winner" if role == "challenger" else role: fmean(values) for role, values in scores.items() if values}
 
 
 @dataclass(frozen=True)
 class PeerStudy:
-    """What another program is asked for.
+    """A study for a peer to run.
 
     Attributes:
-        folder: Of the study, as `peers/study_plan.py` describes it.
-        trainings: That the study consists of.
-        rounds: Of each.
-        at_most: Trainings that are made; those that are left are estimated.
-        seconds: After which it is given up.
+        folder: Folder of the study, as `peers/study_plan.py` describes it.
+        trainings: Number of trainings in the study.
+        rounds: Rounds per training.
+        at_most: Maximum number of trainings to run; the time of the others is estimated.
+        seconds: Time limit.
     """
 
     folder: Path
@@ -164,7 +159,7 @@ class PeerStudy:
 
 
 class PeerAnswer(BaseModel):
-    """What `peers/flower_study.py` says."""
+    """Output of `peers/flower_study.py`."""
 
     training_seconds: tuple[float, ...]
     winner: str = ""
@@ -173,7 +168,7 @@ class PeerAnswer(BaseModel):
 
 
 def run_peer_study(peer: Peer, way: str, asked: PeerStudy) -> StudyRun | MissingPeer:
-    """Run the study on another program; `way` says whether trainings share a simulation."""
+    """Return the study run by a peer; `way` says whether trainings share a simulation."""
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         usage = Path(name) / "usage.json"
         arguments = [str(asked.folder), way, str(asked.at_most)]
@@ -191,10 +186,10 @@ def _usage(path: Path) -> Usage:
 
 
 def peer_run(answer: PeerAnswer, asked: PeerStudy, usage: Usage) -> StudyRun:
-    """Return what the whole study takes: what was measured, and where trainings are left, the middle one's for each.
+    """Return the cost of the whole study: the measured time plus the median training's time for each training not run.
 
-    The middle one, as the first training in a simulation that others share has its start in it. Processor seconds are
-    those that were measured, times as much as the wall seconds.
+    The median is used because the first training of a shared simulation includes its start. CPU seconds are scaled by
+    the same factor as wall seconds.
     """
     measured = len(answer.training_seconds)
     left = asked.trainings - measured
@@ -206,7 +201,7 @@ def peer_run(answer: PeerAnswer, asked: PeerStudy, usage: Usage) -> StudyRun:
         measured=measured,
         rounds=measured * asked.rounds,
         winner=answer.winner,
-        confirmed=_of_roles(answer.confirmed),
+        confirmed=_means_by_role(answer.confirmed),
     )
 
 
@@ -235,7 +230,7 @@ _WORKS: Mapping[WorkName, Callable[[Path], list[str]]] = {"digits": _digits, "le
 
 
 def work_settings(name: WorkName, folder: Path) -> list[str]:
-    """Return the settings of a work's study, all others being the defaults; what it reads lies in the folder."""
+    """Return the settings of a task's study that differ from the defaults; its data are written to the folder."""
     return _WORKS[name](folder)
 
 
@@ -248,15 +243,15 @@ WAYS = {"each": "flower, a simulation a training", "one": "flower, one simulatio
 
 @dataclass(frozen=True)
 class StudyBenchConfig:
-    """What is measured.
+    """Configuration of the benchmark.
 
     Attributes:
-        settings: Of the study, over those of the work.
-        grids: Values of `engine.grid`; the first is the one that others are compared with.
+        settings: Settings of the study, which override those of the task.
+        grids: Values of `engine.grid`; others are compared with the first.
         ways: Keys of `WAYS`.
-        repeats: Turns.
-        peer_trainings: That are made there at most; None makes all.
-        peer_seconds: After which a peer is given up.
+        repeats: Number of repetitions.
+        peer_trainings: Maximum number of trainings of a peer; None runs all.
+        peer_seconds: Time limit of a peer.
     """
 
     settings: Sequence[str] = ()
@@ -268,12 +263,15 @@ class StudyBenchConfig:
 
 
 class StudyReport(BaseModel, frozen=True):
-    """What a benchmark gives.
+    """Benchmark results.
 
     Attributes:
         title: The federation, with its model.
-        searched: Trainings of the search, FedAvg's included; tuning those of FedAvg's rate, confirming those on fresh
-            seeds; each of so many rounds.
+        searched: Trainings of the search, including FedAvg.
+        tuning: Trainings that tune FedAvg's learning rate.
+        confirming: Trainings on fresh seeds.
+        rounds: Rounds per training.
+        processors: Number of processors.
         ours: Runs by `engine.grid`.
         peers: Runs by way, or why there are none; a way that failed once has none.
     """
@@ -289,21 +287,21 @@ class StudyReport(BaseModel, frozen=True):
 
 
 def measure_study(work: WorkName, bench_config: StudyBenchConfig, note: Note = lambda _: None) -> StudyReport:
-    """Measure a work's study; `note` is told what is being done.
+    """Return the benchmark results of a task's study; `note` is called with a line of progress.
 
     Raises:
-        ConfigurationError: If a setting is wrong, or can't be repeated by a peer.
-        EngineError: If our study fails.
+        ConfigurationError: If a setting is wrong, or not supported by a peer.
+        EngineError: If fedscout's study fails.
     """
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         return _Measurement(work, bench_config, Path(name), note).report()
 
 
 class _Measurement:
-    """One run, in a folder for what works and peers read."""
+    """One benchmark run, with a folder for data and peers."""
 
     def __init__(self, work: WorkName, bench_config: StudyBenchConfig, folder: Path, note: Note) -> None:
-        self._sitting, self._folder, self._note = bench_config, folder, note
+        self._bench_config, self._folder, self._note = bench_config, folder, note
         self._settings = [*work_settings(work, folder), *bench_config.settings]
         self._config = load_config(self._settings)
         self._federation = build_federation(self._config.federation, self._config.model)
@@ -312,16 +310,16 @@ class _Measurement:
         self._trials: tuple[Trial, ...] = ()
 
     def report(self) -> StudyReport:
-        if self._sitting.ways:
+        if self._bench_config.ways:
             self._plan()  # refuses what no peer can repeat, before anything is trained
-        for turn in range(self._sitting.repeats):
-            told = f"turn {turn + 1} of {self._sitting.repeats}"
-            for grid in self._sitting.grids:
-                self._note(f"{told}: fedscout, engine.grid={grid}")
+        for turn in range(self._bench_config.repeats):
+            progress = f"turn {turn + 1} of {self._bench_config.repeats}"
+            for grid in self._bench_config.grids:
+                self._note(f"{progress}: fedscout, engine.grid={grid}")
                 self._run_ours(grid)
-            for way in self._sitting.ways:
+            for way in self._bench_config.ways:
                 if not isinstance(self._peers.get(way), MissingPeer):
-                    self._note(f"{told}: {WAYS[way]}")
+                    self._note(f"{progress}: {WAYS[way]}")
                     self._run_peer(way)
         phases = Counter(trial.phase for trial in self._trials)
         return StudyReport(
@@ -336,20 +334,20 @@ class _Measurement:
         )
 
     def _run_ours(self, grid: str) -> None:
-        found = run_ours([*self._settings, f"engine.grid={grid}"])
-        self._ours[grid] = (*self._ours.get(grid, ()), found.run)
-        self._trials = self._trials or found.trials
+        study = run_ours([*self._settings, f"engine.grid={grid}"])
+        self._ours[grid] = (*self._ours.get(grid, ()), study.run)
+        self._trials = self._trials or study.trials
 
     def _plan(self) -> StudyPlan:
         return plan_of(self._config, self._federation, self._trials, num_processors())
 
     def _run_peer(self, way: str) -> None:
-        plan, asked = self._plan(), self._sitting.peer_trainings
+        plan, max_trainings = self._plan(), self._bench_config.peer_trainings
         write_plan(self._folder, plan, self._federation, self._config.training.test_fraction)
-        at_most = plan.num_trainings if asked is None else min(asked, plan.num_trainings)
-        study = PeerStudy(self._folder, plan.num_trainings, plan.rounds, at_most, self._sitting.peer_seconds)
-        known, found = self._peers.get(way, ()), run_peer_study(FLOWER, way, study)
-        self._peers[way] = found if isinstance(found, MissingPeer) else (*_runs(known), found)
+        at_most = plan.num_trainings if max_trainings is None else min(max_trainings, plan.num_trainings)
+        study = PeerStudy(self._folder, plan.num_trainings, plan.rounds, at_most, self._bench_config.peer_seconds)
+        previous, result = self._peers.get(way, ()), run_peer_study(FLOWER, way, study)
+        self._peers[way] = result if isinstance(result, MissingPeer) else (*_runs(previous), result)
 
 
 def _runs(known: tuple[StudyRun, ...] | MissingPeer) -> tuple[StudyRun, ...]:
@@ -362,14 +360,16 @@ WIDTH = 10
 
 
 def table_lines(report: StudyReport) -> list[str]:
-    """Return the table: medians of the turns, least and most of wall seconds, and how many times ours they are."""
+    """Return the results as a table: medians over repetitions, range of wall seconds, and ratios to fedscout."""
     compared = next(iter(report.ours.values()))
     names = [_our_name(grid, runs) for grid, runs in report.ours.items()] + [WAYS[way] for way in report.peers]
     width = max(map(len, names)) + 2
     rows = [_row(_our_name(grid, runs), width, runs, compared) for grid, runs in report.ours.items()]
-    for way, found in report.peers.items():
-        told = found.missing if isinstance(found, MissingPeer) else None
-        rows.append(f"{WAYS[way]:{width}}{told}" if told else _row(WAYS[way], width, _runs_text(found), compared))
+    for way, result in report.peers.items():
+        missing = result.missing if isinstance(result, MissingPeer) else None
+        rows.append(
+            f"{WAYS[way]:{width}}{missing}" if missing else _row(WAYS[way], width, _runs_text(result), compared)
+        )
     return [
         f"{report.title}; {report.rounds} rounds a training",
         f"{report.searched} trainings in search, {report.tuning} to tune FedAvg, {report.confirming} to confirm; "
@@ -391,19 +391,19 @@ def _our_name(grid: str, runs: Sequence[StudyRun]) -> str:
 
 
 def _row(name: str, width: int, runs: Sequence[StudyRun], compared: Sequence[StudyRun]) -> str:
-    wall, own_wall = (_median(each, "wall_seconds") for each in (runs, compared))
-    processor, own_processor = (_median(each, "processor_seconds") for each in (runs, compared))
+    wall, compared_wall = (_median(each, "wall_seconds") for each in (runs, compared))
+    processor, compared_processor = (_median(each, "processor_seconds") for each in (runs, compared))
     walls = [run.wall_seconds for run in runs]
     rounds = median(1000 * run.wall_seconds / whole_rounds(run) for run in runs)
     figures = [f"{wall:.1f}", f"{min(walls):.1f}", f"{max(walls):.1f}", f"{processor:.1f}", f"{rounds:.0f}"]
     figures += [_percent(runs[-1], "winner"), _percent(runs[-1], "fedavg")]
     if runs is not compared:
-        figures += [f"{wall / own_wall:.1f}", f"{processor / own_processor:.1f}"]
+        figures += [f"{wall / compared_wall:.1f}", f"{processor / compared_processor:.1f}"]
     return f"{name:{width}}" + "".join(f"{figure:>{WIDTH}}" for figure in figures)
 
 
 def whole_rounds(run: StudyRun) -> float:
-    """Return the rounds of all trainings, those that were not made included."""
+    """Return the rounds of all trainings, including those that were not run."""
     return run.rounds * run.trainings / run.measured
 
 
@@ -416,16 +416,20 @@ def _percent(run: StudyRun, role: str) -> str:
 
 
 def _remarks(report: StudyReport) -> list[str]:
-    """Return what the figures do not say: what was estimated, which trainings ended early, what was chosen."""
+    """Return remarks on estimates, trainings that ended early, and winners."""
     remarks = []
-    for way, found in report.peers.items():
-        for run in _runs_text(found)[:1]:
+    for way, result in report.peers.items():
+        for run in _runs_text(result)[:1]:
             if run.measured < run.trainings:
                 remarks.append(f"{WAYS[way]}: {run.measured} of {run.trainings} trainings measured, the rest estimated")
             elif run.winner:
                 remarks.append(f"{WAYS[way]}: the winner is {run.winner}")
     for runs in list(report.ours.values())[:1]:
-        run, asked = runs[0], runs[0].trainings * report.rounds
-        early = f"; {run.rounds} of {asked} rounds, as some trainings failed early" if run.rounds < asked else ""
+        run, planned_rounds = runs[0], runs[0].trainings * report.rounds
+        early = (
+            f"; {run.rounds} of {planned_rounds} rounds, as some trainings failed early"
+            if run.rounds < planned_rounds
+            else ""
+        )
         remarks.append(f"fedscout: the winner is {run.winner or 'not confirmed'}{early}; detection included")
     return ["", *remarks]

@@ -1,1 +1,1 @@
-"""Fresh seeds: when to look, intervals, the runs."""
+"""Confirmation on fresh seeds: intervals, sequential design, and the confirmation runs."""

@@ -1,14 +1,15 @@
-"""Confirmation: does the winner hold up on seeds that the search never saw?
+"""Confirmation: does the winner hold up on seeds that the search never used?
 
-The challengers (the best configurations that are not FedAvg, one by default) and the baselines train again on fresh
+The challengers (the best configurations other than FedAvg, one by default) and the baselines are trained again on fresh
 seeds. A seed fixes split, initial model and batches and is shared by all of them, so differences are paired; the
-partition, and what a scenario did to it, stay. Seeds come all at once, or in batches until it is decided; a challenger
-that is clearly worse than the best of them gets no more. Nothing is announced as better than FedAvg unless an interval
-says so that holds for all challengers and all looks together (`fedscout.search.confirmation.intervals`).
+partition and the scenario are unchanged. All seeds are trained at once, or in batches until the comparison is decided;
+a challenger that is significantly worse than the best of them gets no more seeds. A configuration is reported as better
+than FedAvg only by an interval that holds simultaneously for all challengers and all looks
+(`fedscout.search.confirmation.intervals`).
 
 **The reference** is the baseline of largest mean on these seeds: FedAvg, or FedAvg at a tuned client rate, if that was
-trained. Taking the stronger one after the fact is to the challenger's disadvantage. "Better" is said no more often for
-it; "worse", which advises nothing else than "no difference" does, may be.
+trained. Choosing the stronger one in hindsight is conservative for "better". It may increase the frequency of "worse",
+which leads to the same recommendation as "no difference".
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ Role = Literal["challenger", "contender"] | Reference
 
 
 class Candidate(BaseModel):
-    """A configuration on the fresh seeds.
+    """Results of a configuration on the fresh seeds.
 
     Attributes:
         role: `challenger` is the pick, `contender` any other configuration of the search; `fedavg`, `tuned-fedavg`.
-        name: The configuration for people.
+        name: Display name of the configuration.
         strategy: Its kind, or the import path of a user's own.
         parameters: Its parameters.
-        learning_rate: The clients' step size.
-        own: Fitness a seed, on test data as clients have them; that of guessing where the trial failed.
-        clean: The same on uncorrupted test data.
+        learning_rate: Client learning rate.
+        own: Fitness per seed, on test data as clients have them; that of guessing if the trial failed.
+        clean: Fitness per seed on uncorrupted test data.
         failures: Reason of each failed trial, by seed.
-        global_accuracy: As `own`, but of the global model; None where no client has another.
-        new_client_accuracy: As `own`, but of clients that never train; None where there are none.
-        score: Mean score of the last five rounds a seed; None where that is `own`.
-        second: Fitness a seed by the second objective in the deciding view; None where there is one objective.
-        bytes_down: What train messages carry to all clients of a round; None if not known.
-        bytes_up: What their answers carry back.
+        global_accuracy: As `own`, but of the global model; None if no client has a personal model.
+        new_client_accuracy: As `own`, but of clients that never train; None if there are none.
+        score: Mean score of the last five rounds per seed; None if that is `own`.
+        second: Fitness per seed by the second objective in the deciding view; None with one objective.
+        bytes_down: Bytes of train messages to all clients of a round; None if unknown.
+        bytes_up: Bytes of their answers.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -69,18 +70,18 @@ class Candidate(BaseModel):
     bytes_up: float | None = None
 
     def scores(self, view: View) -> tuple[float, ...]:
-        """Return the fitness a seed in one view."""
+        """Return the fitness per seed in one view."""
         return self.own if view == "own" else self.clean
 
 
 class RunnerUp(BaseModel):
-    """Another challenger than the pick.
+    """A challenger other than the pick.
 
     Attributes:
-        name: The configuration for people.
+        name: Display name of the configuration.
         behind: Pick minus this one, in the deciding view.
         versus_fedavg: This one minus FedAvg, in the deciding view.
-        dropped: Whether it got no more seeds, as it was clearly worse than the best of them or than the reference.
+        dropped: Whether it got no more seeds, as it was significantly worse than the pick or the reference.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -92,22 +93,22 @@ class RunnerUp(BaseModel):
 
 
 class Confirmation(BaseModel):
-    """The outcome.
+    """Outcome of a confirmation.
 
     Attributes:
-        seeds: The fresh seeds, the same for all; who was dropped has the first of them.
+        seeds: The fresh seeds, shared by all; dropped challengers have the first of them.
         view: The view that decides.
         contestants: The pick, the baselines, then the other challengers.
         versus: Pick minus baseline, by the baseline's role, then by view.
         reference: The strongest baseline, by its mean in the deciding view.
-        verdict: On the pick against the reference in the deciding view.
-        sentence: The outcome for people.
+        verdict: The pick against the reference in the deciding view.
+        sentence: Description for users.
         rivals: The other challengers, in the order of the contestants.
-        design: The plan, on which the intervals rest.
-        caveats: What is worth knowing of the verdict, each a sentence; they are part of `sentence`.
-        measure: What all scores are of.
-        guessing: Score of a constant answer, such as the most frequent class; 0 may mean that it is not known.
-        no_verdict: Why the measure says too little for a verdict, which is then `not confirmed`; empty otherwise.
+        design: The sequential design of the intervals.
+        caveats: Caveats on the verdict, each a sentence; they are part of `sentence`.
+        measure: What the scores measure.
+        guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
+        no_verdict: Why the measure is uninformative, with the verdict `not confirmed`; empty otherwise.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -128,19 +129,19 @@ class Confirmation(BaseModel):
 
     @property
     def gave_up(self) -> bool:
-        """Whether seeds of the plan were left, as they would hardly tell pick and reference apart."""
+        """Whether it stopped early for futility, as further seeds would hardly separate pick and reference."""
         return self.verdict == "no difference" and len(self.seeds) < self.design.max_seeds
 
     @property
     def means(self) -> tuple[float, float]:
         """Mean score of the pick and of the reference in the deciding view."""
-        reference = next(one for one in self.contestants if one.role == self.reference)
-        pick, other = (fmean(one.scores(self.view)) for one in (self.contestants[0], reference))
+        reference = next(candidate for candidate in self.contestants if candidate.role == self.reference)
+        pick, other = (fmean(candidate.scores(self.view)) for candidate in (self.contestants[0], reference))
         return pick, other
 
     @property
     def scores_text(self) -> str:
-        """The two means, and what a constant answer gives where that is known: `accuracy 72.4 % against 68.1 %`."""
+        """The two means, and the score of a constant answer if known: `accuracy 72.4 % against 68.1 %`."""
         pick, reference = map(self.measure.value, self.means)
         text = f"{self.measure.name} {pick} against {reference}"
         if not self.guessing:
@@ -150,24 +151,24 @@ class Confirmation(BaseModel):
 
     @property
     def advised(self) -> str:
-        """What to use: the pick where it is better than the reference beyond noise, else the reference."""
+        """The recommended configuration: the pick if significantly better than the reference, else the reference."""
         if self.verdict == "better":
             return self.contestants[0].name
-        return reference_name(next(one for one in self.contestants if one.role == self.reference))
+        return reference_name(next(candidate for candidate in self.contestants if candidate.role == self.reference))
 
     def with_caveats(self, caveats: Sequence[str]) -> Confirmation:
-        """Return the same with what else is worth knowing of it."""
-        known = (*self.caveats, *caveats)
-        return self.model_copy(update={"caveats": known, "sentence": " ".join([self.sentence, *caveats])})
+        """Return the confirmation with further caveats."""
+        all_caveats = (*self.caveats, *caveats)
+        return self.model_copy(update={"caveats": all_caveats, "sentence": " ".join([self.sentence, *caveats])})
 
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Return distinct seeds that differ from the search's own."""
+    """Return distinct seeds other than the search's own."""
     return fresh_seeds("confirmation-seed", seed, count)
 
 
 def fresh_seeds(purpose: str, seed: int, count: int) -> tuple[int, ...]:
-    """Return distinct seeds for a purpose that differ from the search's own."""
+    """Return distinct seeds for a purpose, other than the search's own."""
     seeds: list[int] = []
     index = 0
     while len(seeds) < count:
@@ -179,12 +180,12 @@ def fresh_seeds(purpose: str, seed: int, count: int) -> tuple[int, ...]:
 
 
 def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measure: Measure = ACCURACY) -> Candidate:
-    """Gather one configuration's trials, one a seed.
+    """Return one configuration's results from its trials, one per seed.
 
     Args:
-        role: Of the configuration.
-        trials: On the fresh seeds.
-        guessing: What counts as the fitness of a trial that failed.
+        role: Role of the configuration.
+        trials: Trials on the fresh seeds.
+        guessing: Fitness assigned to failed trials.
         measure: What the fitness measures.
     """
     first = trials[0]
@@ -207,19 +208,19 @@ def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measu
 
 
 def _each(scores: Sequence[float | None], guessing: float) -> tuple[float, ...] | None:
-    """Return scores, that of guessing where a trial failed; None if no trial has one."""
+    """Return scores, that of guessing for failed trials; None if no trial has one."""
     if all(score is None for score in scores):
         return None
     return tuple(guessing if score is None else score for score in scores)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured) if measured else None
 
 
 def score_of(trial: Trial, view: View, guessing: float) -> float:
-    """Return a trial's fitness; one that failed is worth what guessing is."""
+    """Return a trial's fitness, or that of guessing if it failed."""
     if trial.status == "failed":
         return guessing
     return trial.own_fitness if view == "own" else trial.clean_fitness
@@ -227,13 +228,13 @@ def score_of(trial: Trial, view: View, guessing: float) -> float:
 
 @dataclass(frozen=True)
 class InterimDecision:
-    """Where the challengers stand after a look.
+    """State of the challengers after a look.
 
     Attributes:
-        pick: The best so far, by place.
-        remaining: Who may still be the best and better than the reference, by place.
-        settled: Whether no more seeds are needed: the pick beats the reference and is alone, or is worse than it, or
-            the seeds that are left would not tell any of them from it.
+        pick: Index of the best so far.
+        remaining: Indices of those that may still be the best and better than the reference.
+        settled: Whether no more seeds are needed: only the pick remains and beats the reference, the pick is worse than
+            the reference, or the remaining seeds would not separate any challenger from it.
     """
 
     pick: int
@@ -244,11 +245,11 @@ class InterimDecision:
 def assess(
     design: SequentialDesign, challengers: Mapping[int, Sequence[float]], reference: Sequence[float]
 ) -> InterimDecision:
-    """Decide after a look who goes on.
+    """Decide after a look which challengers continue.
 
     Args:
-        design: The plan.
-        challengers: Scores of those that are left, by place; the same seeds each.
+        design: The sequential design.
+        challengers: Scores of the remaining challengers, by index; the same seeds each.
         reference: Scores of the strongest baseline on these seeds.
     """
     pick = max(challengers, key=lambda place: (sum(challengers[place]), -place))
@@ -277,26 +278,30 @@ def confirm(
         seeds: In the order of the contestants' scores.
         contestants: The pick first, then FedAvg, then tuned FedAvg if it was trained, then the other challengers.
         view: The view that decides.
-        design: The plan; one look at one challenger if none is given.
-        measure: What the scores are of.
+        design: The sequential design; by default one look at one challenger.
+        measure: What the scores measure.
     """
     design = design or SequentialDesign(max_seeds=len(seeds))
     pick = contestants[0]
-    baselines = [one for one in contestants[1:] if one.role != "contender"]
-    fedavg = next(one for one in baselines if one.role == "fedavg")
+    baselines = [candidate for candidate in contestants[1:] if candidate.role != "contender"]
+    fedavg = next(candidate for candidate in baselines if candidate.role == "fedavg")
     versus = {
         baseline.role: {
             side: design.against_baseline(pick.scores(side), baseline.scores(side)) for side in ("own", "clean")
         }
         for baseline in baselines
     }
-    reference = baselines[strongest([one.scores(view) for one in baselines])]
-    rivals = [_rival(one, (pick, fedavg, reference), view, design) for one in contestants if one.role == "contender"]
+    reference = baselines[strongest([candidate.scores(view) for candidate in baselines])]
+    rivals = [
+        _rival(candidate, (pick, fedavg, reference), view, design)
+        for candidate in contestants
+        if candidate.role == "contender"
+    ]
     difference = versus[reference.role][view]
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
-    told = (
+    sentences = (
         _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
         rivals_told(rivals),
         _design_told(design, len(seeds), verdict),
@@ -309,7 +314,7 @@ def confirm(
         versus=versus,
         reference=reference.role,
         verdict=verdict,
-        sentence="".join(told),
+        sentence="".join(sentences),
         rivals=tuple(rivals),
         design=design,
         measure=measure,
@@ -317,12 +322,12 @@ def confirm(
 
 
 def strongest(baselines: Sequence[Sequence[float]]) -> int:
-    """Return the place of the baseline of largest mean score, the first of equals."""
+    """Return the index of the baseline of largest mean score, the first of ties."""
     return max(range(len(baselines)), key=lambda place: (sum(baselines[place]), -place))
 
 
 def reference_name(reference: Candidate) -> str:
-    """Return a baseline for people."""
+    """Return the display name of a baseline."""
     tuned = reference.role == "tuned-fedavg"
     return f"FedAvg at its tuned client rate {reference.learning_rate:g}" if tuned else "FedAvg"
 
@@ -330,7 +335,7 @@ def reference_name(reference: Candidate) -> str:
 def _rival(
     one: Candidate, others: tuple[Candidate, Candidate, Candidate], view: View, design: SequentialDesign
 ) -> RunnerUp:
-    """Return how a challenger stands to the pick, to FedAvg and to the reference, which are the others."""
+    """Return how a challenger compares with the pick, with FedAvg and with the reference, given as `others`."""
     pick, fedavg, reference = (other.scores(view) for other in others)
     behind = design.against_challenger(pick, one.scores(view))
     beaten = design.against_baseline(one.scores(view), reference).verdict < 0
@@ -345,19 +350,19 @@ def difference_text(
     """Return a difference in the measure's unit with its intervals and the number of seeds.
 
     Args:
-        difference: On fresh seeds.
-        measure: What it is of.
-        design: Says what the intervals are for; None: the usual.
+        difference: Difference on fresh seeds.
+        measure: What it measures.
+        design: Gives the meaning of the wider interval; None uses the default.
     """
     seeds = f"{len(difference.differences)} seed{'s' if len(difference.differences) != 1 else ''}"
     if difference.low is None or difference.high is None:
         return f"{measure.told(difference.mean)}, no interval from {seeds}"
-    beyond = _interval(difference.low, difference.high, measure)
+    outer = _interval(difference.low, difference.high, measure)
     if difference.here_low is None or difference.here_high is None or difference.here_low == difference.low:
-        return f"{measure.told(difference.mean)}, 95 % interval {beyond}, {seeds}"
-    here = _interval(difference.here_low, difference.here_high, measure)
+        return f"{measure.told(difference.mean)}, 95 % interval {outer}, {seeds}"
+    inner = _interval(difference.here_low, difference.here_high, measure)
     wider = NEW_DATA if design is None else design.wider_is
-    return f"{measure.told(difference.mean)}, 95 % interval {beyond} {wider}, {here} for another run here, {seeds}"
+    return f"{measure.told(difference.mean)}, 95 % interval {outer} {wider}, {inner} for another run here, {seeds}"
 
 
 def _interval(low: float, high: float, measure: Measure) -> str:
@@ -378,39 +383,39 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
 
 
 def rivals_told(rivals: Sequence[RunnerUp]) -> str:
-    """Return who can't be told from the pick, which then is no best one."""
-    level = [rival.name for rival in rivals if not rival.dropped]
-    return f" Not told apart from it: {'; '.join(level)}." if level else ""
+    """Return a sentence on the challengers that can't be distinguished from the pick."""
+    undistinguished = [rival.name for rival in rivals if not rival.dropped]
+    return f" Not told apart from it: {'; '.join(undistinguished)}." if undistinguished else ""
 
 
 def _design_told(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
-    """Return for what the interval was widened, and whether and why the seeds did not run out."""
-    told = ""
+    """Return sentences on the corrections of the interval, and on early stopping."""
+    text = ""
     if design.num_tried > 1 and design.test_to_train > 0:
-        told = f" The lower end allows for the choice among {design.num_tried} configurations."
+        text = f" The lower end allows for the choice among {design.num_tried} configurations."
     parts = []
     if design.num_challengers > 1:
         parts.append(f"all {design.num_challengers} configurations compared")
     if len(design.looks) > 1:
         parts.append(f"looks at {', '.join(map(str, design.looks))} seeds")
-    told += f" The interval holds for {' and '.join(parts)} together." if parts else ""
+    text += f" The interval holds for {' and '.join(parts)} together." if parts else ""
     if num_seeds < design.max_seeds:
-        told += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
-        told += " The others would hardly tell them apart." if verdict == "no difference" else ""
-    return told
+        text += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
+        text += " The others would hardly tell them apart." if verdict == "no difference" else ""
+    return text
 
 
 def _configuration(one: Candidate) -> str:
-    """Return which configuration was trained: FedAvg at its client rate, or the search's."""
+    """Return the display name of a trained configuration: FedAvg at its client rate, or the search's."""
     return f"FedAvg at client rate {one.learning_rate:g}" if "fedavg" in one.role else one.name
 
 
 def failures_told(contestants: Sequence[Candidate]) -> str:
-    """Return what a reader must know of seeds on which somebody failed."""
-    told = [
+    """Return sentences on the configurations that failed on some seeds."""
+    sentences = [
         f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which count as guessing: "
         f"{next(iter(one.failures.values())).splitlines()[0].rstrip('.')}."
         for one in contestants
         if one.failures
     ]
-    return "".join(told)
+    return "".join(sentences)

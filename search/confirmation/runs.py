@@ -1,34 +1,30 @@
-"""What follows a search: the confirmation of the winner, as trials of the same ledger.
+"""Confirmation runs: the tuned FedAvg reference, the sequential confirmation of the winner, and caveats on its verdict.
 
-The tuned reference: FedAvg at its best client learning rate, as most of a gain over plain FedAvg may be step size.
+**Tuned reference.** FedAvg at its best client learning rate, as most of a gain over plain FedAvg may come from the step
+size. Every rate is trained on the search's seed. The two best rates without a failure, which may include the study's
+own, are trained on `search.tuning_seeds` − 1 further seeds, distinct from those of the search and the confirmation. The
+tuned reference is the better one over all these seeds: by fewer failed seeds, then by larger mean, in which a failure
+counts as guessing, then by distance to the study's rate. One seed is not enough: a rate at the edge of stability is
+often the best if it does not fail. Two further seeds still miss half of the rates that fail on one seed in five, so the
+confirmation compares with the stronger of FedAvg and tuned FedAvg on its own seeds
+(`fedscout.search.confirmation.confirmation`).
 
-Every rate is trained on the search's seed. The two best of those that did not fail, the study's own among them or not,
-are trained on `search.tuning_seeds` − 1 further seeds, neither the search's nor the confirmation's. The better of them
-over all these seeds is the tuned reference: a rate that failed on fewer seeds comes first, then one of larger mean, in
-which a failure counts as guessing, then the one that is nearer to the study's own.
-
-One seed is not enough: a rate at the edge of stability is often the best where it does not fail. Two further seeds
-still miss half of the rates that fail on one seed in five, so the confirmation compares with the stronger of FedAvg and
-tuned FedAvg on its own seeds (`fedscout.search.confirmation.confirmation`).
-
-What a reader of a verdict must know of the trials on which it rests, a short clause each.
-
-A verdict is about a number of rounds and some test rows. Told is, of the fresh seeds in the deciding view:
+**Caveats.** A verdict depends on the number of rounds and the test rows. Reported for the fresh seeds in the deciding
+view:
 
 - **still rising**: the mean score of the last rounds is at least a point above that of as many rounds before, by a
-  paired difference over the seeds beyond two standard errors (a point is a hundredth of the best score there can be).
-  The windows are those of the fitness, five rounds, or half of the training where that is shorter. A gain at few rounds
-  is often only the speed of the first ones;
-- **near guessing**: neither of the two has come a tenth of the way from guessing, as by the share of the most frequent
-  class, to the best score there can be;
-- **at the ceiling**: the reference is within half a point of that, or a test row of one of the seeds: nothing is to be
-  gained, and a rise is not mentioned;
-- **few test rows**: a difference of accuracies that is called one is less than three test rows of the federation.
+  paired difference over the seeds beyond two standard errors (a point is a hundredth of the best possible score). The
+  windows are those of the fitness, five rounds, or half of the training if that is shorter. A gain after few rounds is
+  often only faster initial convergence;
+- **near guessing**: both are within a tenth of the way from guessing, such as the share of the most frequent class, to
+  the best possible score;
+- **at the ceiling**: the reference is within half a point of the best possible score, or within a test row of one of
+  the seeds: no gain is possible, and a rise is not reported;
+- **few test rows**: a significant difference of accuracies is less than three test rows of the federation.
 
-Accuracy decides nothing where one class has four fifths of the rows, or where neither of the two is two points above
-that share: `uninformative` says so, and there is no verdict.
-
-The limits are choices of ours.
+Accuracy is uninformative if one class has four fifths of the rows, or if neither of the two is two points above the
+share of the most frequent class: `uninformative` gives the reason, and there is no verdict. All limits are our own
+choices.
 """
 
 from __future__ import annotations
@@ -67,9 +63,9 @@ class TunedRate:
     """FedAvg at one client learning rate.
 
     Attributes:
-        learning_rate: The clients' step size.
-        trials: One a seed, that of the search's first.
-        scores: Their fitness in the deciding view; that of guessing where a trial failed.
+        learning_rate: Client learning rate.
+        trials: One per seed, that of the search first.
+        scores: Their fitness in the deciding view; that of guessing if a trial failed.
     """
 
     learning_rate: float
@@ -78,35 +74,35 @@ class TunedRate:
 
     @property
     def num_failures(self) -> int:
-        """On how many seeds it failed."""
+        """Number of seeds on which it failed."""
         return sum(trial.status == "failed" for trial in self.trials)
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON-able values."""
+        """Return JSON-serialisable values."""
         seeds = [trial.seed for trial in self.trials]
         scores = {"scores": list(self.scores), "num_failures": self.num_failures}
         return {"learning_rate": self.learning_rate, "seeds": seeds, **scores}
 
 
 def tune(config: SearchConfig, ledger: Ledger, baseline: Trial) -> list[TunedRate]:
-    """Try FedAvg at other client learning rates; the best comes first, and the finalists before all others.
+    """Train FedAvg at other client learning rates; return the best first, and the finalists before all others.
 
     Args:
-        config: Which rates, and on how many seeds the finalists are trained.
+        config: Rates, and number of seeds of the finalists.
         ledger: Runs and logs the trials.
         baseline: FedAvg at the study's own rate, on the search's seed.
     """
     facts = ledger.facts
-    own = facts.session.training.learning_rate
-    rates = sorted({float(f"{own * factor:.6g}") for factor in config.tuning_factors} - {own})
-    others = ledger.run([facts.trial("tuned-baseline", BASELINE, learning_rate=rate) for rate in rates])
-    tried = [_rate(ledger, [trial]) for trial in (baseline, *others)]
-    tried.sort(key=lambda rate: _place(rate, own))
+    study_rate = facts.session.training.learning_rate
+    rates = sorted({float(f"{study_rate * factor:.6g}") for factor in config.tuning_factors} - {study_rate})
+    other_trials = ledger.run([facts.trial("tuned-baseline", BASELINE, learning_rate=rate) for rate in rates])
+    tried = [_rate(ledger, [trial]) for trial in (baseline, *other_trials)]
+    tried.sort(key=lambda rate: _sort_key(rate, study_rate))
     finalists = [rate for rate in tried if not rate.num_failures][:NUM_FINALISTS]
     if len(finalists) < NUM_FINALISTS:
         return tried
-    again = _on_further_seeds(config, ledger, finalists)
-    return sorted(again, key=lambda rate: _place(rate, own)) + tried[NUM_FINALISTS:]
+    retrained = _on_further_seeds(config, ledger, finalists)
+    return sorted(retrained, key=lambda rate: _sort_key(rate, study_rate)) + tried[NUM_FINALISTS:]
 
 
 def _on_further_seeds(config: SearchConfig, ledger: Ledger, finalists: Sequence[TunedRate]) -> list[TunedRate]:
@@ -114,13 +110,15 @@ def _on_further_seeds(config: SearchConfig, ledger: Ledger, finalists: Sequence[
     facts = ledger.facts
     seeds = fresh_seeds("tuning-seed", facts.session.seed, config.tuning_seeds - 1)
     rates = [rate.learning_rate for rate in finalists]
-    asked = [facts.trial("tuned-baseline", BASELINE, seed, learning_rate=rate) for rate in rates for seed in seeds]
-    further = iter(ledger.run(asked))
+    trial_settings = [
+        facts.trial("tuned-baseline", BASELINE, seed, learning_rate=rate) for rate in rates for seed in seeds
+    ]
+    further = iter(ledger.run(trial_settings))
     return [_rate(ledger, [*rate.trials, *(next(further) for _ in seeds)]) for rate in finalists]
 
 
 def num_tuning_trials(config: SearchConfig) -> int:
-    """Return how many trainings a tuned baseline takes at most, those of its confirmation not counted."""
+    """Return the largest number of trainings of a tuned baseline, without those of its confirmation."""
     return len(config.tuning_factors) + NUM_FINALISTS * (config.tuning_seeds - 1) if config.has_tuned_reference else 0
 
 
@@ -130,7 +128,7 @@ def _rate(ledger: Ledger, trials: Sequence[Trial]) -> TunedRate:
     return TunedRate(trials[0].learning_rate, tuple(trials), scores)
 
 
-def _place(rate: TunedRate, own: float) -> tuple[float, ...]:
+def _sort_key(rate: TunedRate, own: float) -> tuple[float, ...]:
     return (rate.num_failures, -fmean(rate.scores), abs(math.log(rate.learning_rate / own)), rate.learning_rate)
 
 
@@ -144,22 +142,22 @@ BETTER_METRICS = "training.metric=balanced_accuracy or training.metric=auroc"
 
 
 def judged(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> Confirmation:
-    """Return a confirmation with all that a reader of its verdict must know, and without one where none can be drawn.
+    """Return a confirmation with its caveats, or without a verdict if the measure is uninformative.
 
     Args:
-        confirmation: Whose verdict it is.
-        trials: Of the pick and the baselines on the fresh seeds, by role.
-        guessing: Score of a constant answer, such as the most frequent class; 0 may mean that it is not known.
+        confirmation: The confirmation.
+        trials: Trials of the pick and the baselines on the fresh seeds, by role.
+        guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
     """
-    known = confirmation.model_copy(update={"guessing": guessing})
-    if reason := uninformative(known):
-        sentence = f"No verdict: {reason}. {known.scores_text}."
-        return known.model_copy(update={"verdict": "not confirmed", "no_verdict": reason, "sentence": sentence})
-    return known.with_caveats(caveats(known, trials, guessing))
+    with_guessing = confirmation.model_copy(update={"guessing": guessing})
+    if reason := uninformative(with_guessing):
+        sentence = f"No verdict: {reason}. {with_guessing.scores_text}."
+        return with_guessing.model_copy(update={"verdict": "not confirmed", "no_verdict": reason, "sentence": sentence})
+    return with_guessing.with_caveats(caveats(with_guessing, trials, guessing))
 
 
 def uninformative(confirmation: Confirmation) -> str:
-    """Return why the accuracies of a confirmation decide nothing; empty where they do, and for other measures."""
+    """Return why the accuracies of a confirmation are uninformative; empty if they are not, and for other measures."""
     guessing, measure = confirmation.guessing, confirmation.measure
     if not measure.is_accuracy or not guessing:
         return ""
@@ -175,36 +173,38 @@ def uninformative(confirmation: Confirmation) -> str:
 
 
 def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> tuple[str, ...]:
-    """Return what is worth knowing of a verdict, each a sentence, the weightiest first.
+    """Return the caveats on a verdict, each a sentence, the most important first.
 
     Args:
-        confirmation: Whose verdict it is.
-        trials: Of the pick and the baselines on the fresh seeds, by role.
-        guessing: Score of a constant answer, such as the most frequent class; 0 may mean that it is not known.
+        confirmation: The confirmation.
+        trials: Trials of the pick and the baselines on the fresh seeds, by role.
+        guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
     """
     pick = confirmation.contestants[0]
-    reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
+    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
     names: dict[str, str] = {"challenger": pick.name, reference.role: reference_name(reference)}
-    means = [fmean(one.scores(confirmation.view)) for one in (pick, reference)]
+    means = [fmean(candidate.scores(confirmation.view)) for candidate in (pick, reference)]
     measure = confirmation.measure
     best, row = measure.best, confirmation.design.resolution
-    found = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
-    known = guessing > 0 or measure.guessing_is_zero
-    if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
-        alone = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
-        found.append(f"Neither is far above guessing: {alone} gives {measure.value(guessing)}.")
+    sentences = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
+    guessing_known = guessing > 0 or measure.guessing_is_zero
+    if best is not None and guessing_known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
+        constant_answer = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
+        sentences.append(f"Neither is far above guessing: {constant_answer} gives {measure.value(guessing)}.")
     at_ceiling = best is not None and best - means[1] <= max(
         CEILING * best, row / len(reference.scores(confirmation.view))
     )
     if at_ceiling:
-        found.append(f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: nothing can be gained.")
+        sentences.append(
+            f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: nothing can be gained."
+        )
     elif measure.of != "target":
-        found += _rising(names, trials, confirmation)
-    return tuple(found)
+        sentences += _rising(names, trials, confirmation)
+    return tuple(sentences)
 
 
 def rise(trial: Trial, view: View) -> float | None:
-    """Return the mean score of the last rounds less that of as many before; None where it has none."""
+    """Return the mean score of the last rounds minus that of as many before; None if it is undefined."""
     scores = trial.scores("" if view == "own" else "clean_") or ()
     window = min(FITNESS_ROUNDS, len(scores) // 2)
     if trial.status == "failed" or not window:
@@ -216,22 +216,22 @@ def rise(trial: Trial, view: View) -> float | None:
 def _rising(
     names: Mapping[str, str], trials: Mapping[str, Sequence[Trial]], confirmation: Confirmation
 ) -> Iterator[str]:
-    """Yield a sentence on those whose score still rises."""
+    """Yield a sentence on the configurations whose score still rises."""
     view, measure = confirmation.view, confirmation.measure
-    least = RISE * (1.0 if measure.best is None else measure.best)
-    rises = {names[role]: value for role in names if (value := _mean_rise(trials[role], view, least)) is not None}
+    min_rise = RISE * (1.0 if measure.best is None else measure.best)
+    rises = {names[role]: value for role in names if (value := _mean_rise(trials[role], view, min_rise)) is not None}
     if not rises:
         return
     rounds = max(trial.num_rounds for role in names for trial in trials[role])
     window = min(FITNESS_ROUNDS, rounds // 2)
-    told = " and ".join(f"{name} by {measure.told(value).removeprefix('+')}" for name, value in rises.items())
-    over = f"the last {window} rounds" if window > 1 else "the last round"
+    rises_text = " and ".join(f"{name} by {measure.told(value).removeprefix('+')}" for name, value in rises.items())
+    window_text = f"the last {window} rounds" if window > 1 else "the last round"
     score = measure.name.removesuffix(" of the worst tenth")
-    yield f"The verdict is about {rounds} rounds, and {score} still rises: {told} over {over}."
+    yield f"The verdict is about {rounds} rounds, and {score} still rises: {rises_text} over {window_text}."
 
 
 def _mean_rise(trials: Sequence[Trial], view: View, least: float) -> float | None:
-    """Return the mean rise over the seeds; None where it is small or within noise."""
+    """Return the mean rise over the seeds; None if it is small or within noise."""
     rises = [value for trial in trials if (value := rise(trial, view)) is not None]
     if not rises or fmean(rises) < least:
         return None
@@ -252,16 +252,16 @@ def confirm_winner(
     tuned: Sequence[TunedRate],
     front: Sequence[Trial] = (),
 ) -> Confirmation | None:
-    """Pit the best configurations other than FedAvg against the baselines on fresh seeds.
+    """Compare the best configurations other than FedAvg with the baselines on fresh seeds.
 
     Args:
-        config: How many configurations, seeds and looks.
+        config: Number of configurations, seeds and looks.
         ledger: Runs and logs the trials.
-        trials: Of the search; full trainings are candidates, FedAvg is left out.
-        tuned: FedAvg at several client learning rates, best first; empty if that was not asked for. The study's own
-            rate is FedAvg itself, and no further baseline.
-        front: Of two objectives the trials that no other beats, to which the choice is limited unless FedAvg alone is
-            among them.
+        trials: Trials of the search; full trainings are candidates, FedAvg is excluded.
+        tuned: FedAvg at several client learning rates, best first; empty without tuning. If the study's own rate is the
+            best, there is no further baseline.
+        front: For two objectives the non-dominated trials, to which the choice is limited unless FedAvg is the only
+            one.
     """
     facts = ledger.facts
     of_front = [trial for trial in front if trial.spec != BASELINE]
@@ -286,65 +286,65 @@ def confirm_winner(
         span=facts.measure.span,
         same_rows=facts.same_test_rows,
     )
-    found = _train_until_decided(ledger, design, entrants)
+    confirmation = _train_until_decided(ledger, design, entrants)
     if facts.second_measure is None:
-        return found
-    alone = "the front is FedAvg alone, and of what else was tried"
-    whose = "of the front's configurations other than FedAvg" if of_front else alone
+        return confirmation
+    fedavg_front_text = "the front is FedAvg alone, and of what else was tried"
+    candidates_text = "of the front's configurations other than FedAvg" if of_front else fedavg_front_text
     trained = f"{len(challengers)} of {len(others)} trained on fresh seeds"
-    return found.with_caveats([f"The verdict is by {facts.measure.name} alone; {whose} {trained}."])
+    return confirmation.with_caveats([f"The verdict is by {facts.measure.name} alone; {candidates_text} {trained}."])
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
-    """Return the best configurations of a search, best first; fewer if fewer trials went through."""
-    left = list(trials)
-    found: list[Trial] = []
-    while len(found) < count and (best := best_of(left)) is not None:
-        found.append(best)
-        left = [trial for trial in left if trial.spec != best.spec]
-    return found
+    """Return the best configurations of a search, best first; fewer if fewer trials completed."""
+    remaining = list(trials)
+    challengers: list[Trial] = []
+    while len(challengers) < count and (best := best_of(remaining)) is not None:
+        challengers.append(best)
+        remaining = [trial for trial in remaining if trial.spec != best.spec]
+    return challengers
 
 
 def _train_until_decided(
     ledger: Ledger, design: SequentialDesign, entrants: Sequence[tuple[Role, TrialSettings]]
 ) -> Confirmation:
-    """Train batch after batch.
+    """Train batches of seeds until the comparison is decided.
 
     Args:
         ledger: Runs and logs the trials.
-        design: The plan; the step of the scores' scale is taken from the trials.
-        entrants: Contenders, of which one is picked, then FedAvg, then any other baseline; on whatever seed.
+        design: The sequential design; its resolution is taken from the trials.
+        entrants: Contenders, of which one is picked, then FedAvg, then any other baseline; their seeds are replaced.
     """
     view, guessing = ledger.facts.view, ledger.facts.guessing
     seeds = confirmation_seeds(ledger.facts.session.seed, design.max_seeds)
     trials: list[list[Trial]] = [[] for _ in entrants]
-    contenders = [place for place, (role, _) in enumerate(entrants) if role == "contender"]
-    baselines = [place for place in range(len(entrants)) if place not in contenders]
+    contenders = [index for index, (role, _) in enumerate(entrants) if role == "contender"]
+    baselines = [index for index in range(len(entrants)) if index not in contenders]
     remaining, pick, num_done = tuple(contenders), contenders[0], 0
     for look in design.looks:
-        going = [*remaining, *baselines]
+        active = [*remaining, *baselines]
         fresh = seeds[num_done:look]
-        new = ledger.run([entrants[place][1].on_seed(seed) for seed in fresh for place in going])
-        for offset, place in enumerate(going):
-            trials[place] += new[offset :: len(going)]
+        new = ledger.run([entrants[index][1].on_seed(seed) for seed in fresh for index in active])
+        for offset, index in enumerate(active):
+            trials[index] += new[offset :: len(active)]
         num_done = look
         design = design.model_copy(update={"resolution": resolution(trials, ledger.facts.measure)})
-        scores = {place: _scores(trials[place], view, guessing) for place in going}
-        reference = baselines[strongest([scores[place] for place in baselines])]
-        standing = assess(design, {place: scores[place] for place in remaining}, scores[reference])
-        remaining, pick = standing.remaining, standing.pick
-        if standing.settled:
+        scores = {index: _scores(trials[index], view, guessing) for index in active}
+        reference = baselines[strongest([scores[index] for index in baselines])]
+        decision = assess(design, {index: scores[index] for index in remaining}, scores[reference])
+        remaining, pick = decision.remaining, decision.pick
+        if decision.settled:
             break
-    in_order = [pick, *baselines, *(place for place in contenders if place != pick)]
+    in_order = [pick, *baselines, *(index for index in contenders if index != pick)]
     contestants = [
-        contestant("challenger" if place == pick else entrants[place][0], trials[place], guessing, ledger.facts.measure)
-        for place in in_order
+        contestant("challenger" if index == pick else entrants[index][0], trials[index], guessing, ledger.facts.measure)
+        for index in in_order
     ]
-    found = confirm(seeds[:num_done], contestants, view, design, ledger.facts.measure)
+    confirmation = confirm(seeds[:num_done], contestants, view, design, ledger.facts.measure)
     by_role: dict[str, Sequence[Trial]] = {
-        one.role: trials[place] for one, place in zip(contestants, in_order, strict=True)
+        candidate.role: trials[index] for candidate, index in zip(contestants, in_order, strict=True)
     }
-    return judged(found, by_role, guessing)
+    return judged(confirmation, by_role, guessing)
 
 
 def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]:
@@ -354,8 +354,8 @@ def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]
 def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:
     """Return the step of a measure's scale, the largest of any trial.
 
-    It is the share of one test row among those that decide, times the best score: all rows, or, of the worst clients,
-    as many times the smallest client's as there are clients among the worst. It is 0 if no trial was scored.
+    It is the share of one deciding test row, times the best score. The deciding rows are all rows, or, for the worst
+    clients, the smallest client's rows times the number of the worst clients. The step is 0 if no trial was scored.
     """
     if measure.step is not None:
         return measure.step

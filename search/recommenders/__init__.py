@@ -1,1 +1,1 @@
-"""Recommendation of one strategy without a trial: by rules, or by a language model."""
+"""Recommendation of one strategy without a trial, by rules or by a language model."""

@@ -1,18 +1,16 @@
-"""The diagnosis: a heterogeneity report, reduced to what a recommendation rests on.
+"""Diagnosis and recommendation: a heterogeneity report reduced to severities, and the data types of a recommendation.
 
-Three findings, each a severity, by what decides in a verdict (`detectors/report.py`). How strong a finding is, `low`
-or `high`, is a choice of ours:
+A diagnosis has three findings with a severity each, based on the finding that decides (`detectors/report.py`). The
+limits between `low` and `high` are our own choices:
 
-- label skew is high from a largest Jensen-Shannon divergence of 0.3 bits: ten clients' labels dealt by Dirichlet(0.5)
-  lie about there, by Dirichlet(1) below, by Dirichlet(0.1) well above;
+- label skew is high from a largest Jensen-Shannon divergence of 0.3 bits: a Dirichlet(0.5) partition over ten clients
+  is about there, Dirichlet(1) below, Dirichlet(0.1) well above;
 - feature skew is high from twice its threshold;
-- an outlier is high if its model's distance stands out by itself. The published rule must flag somebody in every
-  repetition, so in a small federation it often names a client that is no worse than the others. The largest D_k counts
-  as standing out from a modified z-score of 3.5 (Iglewicz and Hoaglin 1993, section 3.3): (D_k − median)/(1.4826 MAD).
+- an outlier is high if its model's distance stands out. The published rule must flag some client in every repetition,
+  so in a small federation it often flags one that is no worse than the others. The largest D_k stands out from a
+  modified z-score of 3.5 (Iglewicz and Hoaglin 1993, section 3.3): (D_k − median)/(1.4826 MAD).
 
-A diagnosis holds aggregates and names; no row of any client, and no client's label counts.
-
-What a recommendation is made for and what it says, whoever makes it: a configuration, why, and whence that comes.
+A diagnosis holds aggregates and names, but no rows and no label counts of a client.
 """
 
 from __future__ import annotations
@@ -42,15 +40,15 @@ FEATURES_NAMED = 5
 
 
 class SkewFinding(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """One kind of heterogeneity.
+    """Severity of one kind of heterogeneity.
 
     Attributes:
-        severity: How strong; None if it could not be measured.
-        value: Of the detector.
-        threshold: That the value is compared with.
-        clients: Who stands out.
-        rule: Which decision counts.
-        named: Features by which clients differ most: names from the data, never to be read as anything else.
+        severity: None if it could not be measured.
+        value: Value of the detector.
+        threshold: Threshold of the value.
+        clients: Flagged clients.
+        rule: The rule of the deciding finding.
+        named: Names of the features in which clients differ most; untrusted text from the data.
     """
 
     severity: Severity | None
@@ -70,18 +68,18 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How the clients' data differ.
 
     Attributes:
-        num_clients: Of the federation.
-        num_classes: Of the labels; 0 where there are none.
-        num_features: A row; None if nobody knows.
-        median_rows: Of a client; None where clients hold no rows.
-        label_skew: Clients see different classes.
-        feature_skew: Clients see different inputs.
-        outlier: A client's model is far from the others'.
-        clients_of_other_updates: Of the calibrated outliers, those whose models alone stand out, and not their labels.
-        outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
-        metrics: Further measurements of the whole federation.
-        speed_ratio: By how much the slowest client takes longer than the median one; None where nothing takes time.
-        names: Of clients, for reasons that people read; never shown to a language model, as they may be personal.
+        num_clients: Number of clients.
+        num_classes: Number of classes; 0 without labels.
+        num_features: Features per row; None if unknown.
+        median_rows: Median number of rows of a client; None if clients hold no rows.
+        label_skew: Differences in label distributions.
+        feature_skew: Differences in feature distributions.
+        outlier: Clients whose models are far from the others'.
+        clients_of_other_updates: The calibrated outliers by models alone, not by labels.
+        outlier_z_score: Largest modified z-score of the models' distances; None if undefined.
+        metrics: Further metrics of the whole federation.
+        speed_ratio: Ratio of the slowest client's time to the median one's; None if no client takes any time.
+        names: Display names of clients; never sent to a language model, as they may be personal data.
     """
 
     num_clients: int
@@ -102,13 +100,13 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
     """Return the diagnosis of a report.
 
     Args:
-        report: Of the detectors.
-        feature_names: Of the federation, where it is at hand: the features by which clients differ are named.
+        report: Report of the detectors.
+        feature_names: Feature names of the federation, if available, for the features in which clients differ.
     """
     rows = [client.num_rows for client in report.clients]
     score = _largest_z_score(list(report.metrics.model_distances.values()))
-    tested = report.calibrated_finding("outliers")
-    is_tested = tested is not None and tested.measured
+    outlier_finding = report.calibrated_finding("outliers")
+    is_tested = outlier_finding is not None and outlier_finding.measured
     stands_out = is_tested or (score is not None and score >= OUTLIER_Z_SCORE)
     values = report.metrics.model_dump(exclude={"model_distances", "distances_from_average"})
     values |= _extent(list(report.metrics.model_distances.values()))
@@ -123,7 +121,7 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
             report, features, _reaches(features, HIGH_FEATURE_FACTOR * features.threshold), feature_names
         ),
         outlier=_aspect(report, report.outliers, stands_out),
-        clients_of_other_updates=_by_model_alone(tested),
+        clients_of_other_updates=_by_model_alone(outlier_finding),
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
         speed_ratio=None if report.speed_skew is None else report.speed_skew.ratio,
@@ -138,21 +136,21 @@ def _reaches(finding: Finding, value: float) -> bool:
 def _aspect(
     report: HeterogeneityReport, published: Finding, is_high: bool, feature_names: Sequence[str] = ()
 ) -> SkewFinding:
-    """Return one kind of heterogeneity, by the finding that decides."""
-    found = deciding(report, published)
-    severity: Severity = ("high" if is_high else "low") if found.detected else "none"
+    """Return the severity of one kind of heterogeneity, by the finding that decides."""
+    finding = deciding(report, published)
+    severity: Severity = ("high" if is_high else "low") if finding.detected else "none"
     return SkewFinding(
-        severity=severity if found.measured else None,
+        severity=severity if finding.measured else None,
         value=published.value,
         threshold=published.threshold,
-        clients=found.flagged_clients,
-        rule=found.rule,
-        named=_named(found, feature_names),
+        clients=finding.flagged_clients,
+        rule=finding.rule,
+        named=_named(finding, feature_names),
     )
 
 
 def _named(found: Finding | CalibratedFinding, feature_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the features by which the flagged clients differ most."""
+    """Return the names of the features in which the flagged clients differ most."""
     if isinstance(found, Finding) or not feature_names:
         return ()
     evidence = [found.clients[client] for client in found.flagged_clients if client in found.clients]
@@ -170,14 +168,14 @@ def _by_model_alone(tested: CalibratedFinding | None) -> tuple[int, ...]:
 
 
 def _extent(distances: Sequence[float]) -> dict[str, float]:
-    """Return the median and the largest distance of the models, by which nobody can be told; none of none."""
+    """Return the median and the largest model distance, which do not identify a client; empty without distances."""
     if not distances:
         return {}
     return {"median_model_distance": statistics.median(distances), "largest_model_distance": max(distances)}
 
 
 def _largest_z_score(distances: Sequence[float]) -> float | None:
-    """Return the largest modified z-score; None for fewer than three values or without any spread."""
+    """Return the largest modified z-score; None for fewer than three values or zero spread."""
     if len(distances) < 3:
         return None
     middle = statistics.median(distances)
@@ -197,14 +195,14 @@ class RecommendationContext:
     """A federation that needs a strategy.
 
     Attributes:
-        space: What can be chosen for it.
-        num_rounds: Of a training.
-        view: Whose test data judge the model: the clients' own, or uncorrupted ones.
-        diagnosis: How the clients' data differ; None if that was not measured.
-        description: The same in a person's words; None if nobody gave any.
-        measure: What is to be as large as possible.
-        dealing: How rows came to the clients; None if nobody knows.
-        selection: Kind of the policy that says who trains; None where the strategy does.
+        space: Search space.
+        num_rounds: Rounds of a training.
+        view: Test data of the fitness: the clients' own, or uncorrupted.
+        diagnosis: How the clients' data differ; None if not measured.
+        description: Description by a person; None without one.
+        measure: What the fitness measures.
+        dealing: Data set and partition; None if unknown.
+        selection: Kind of the selection policy; None if the strategy samples clients itself.
     """
 
     space: SearchSpace
@@ -223,7 +221,7 @@ class RecommendationContext:
 
     @property
     def steps_a_round(self) -> int | None:
-        """Optimizer steps that a median client makes in a round; None where rows or local training are not known."""
+        """Optimizer steps of a median client per round; None if rows or local training are unknown."""
         rows = self.diagnosis.median_rows if self.diagnosis is not None else None
         epochs, batch_size = (self.space.given.get(name) for name in ("client_local_epochs", "client_batch_size"))
         if rows is None or not isinstance(epochs, int) or not isinstance(batch_size, int):
@@ -240,10 +238,10 @@ class Reason:
     """One reason for a recommendation.
 
     Attributes:
-        rule: Its name.
-        applied: Whether it decided, or was considered and passed over.
-        because: The facts that decided, in a sentence.
-        source: Where the rule was published, or what it rests on.
+        rule: Name of the rule.
+        applied: Whether it decided, or was skipped.
+        because: The deciding facts, in a sentence.
+        source: Publication of the rule, or its basis.
     """
 
     rule: str
@@ -259,7 +257,7 @@ class Alternative:
     Attributes:
         spec: Fits the federation's cohort.
         because: Why, in a sentence.
-        source: Who advises it.
+        source: Source of the advice.
     """
 
     spec: StrategySpec
@@ -267,7 +265,7 @@ class Alternative:
     source: str
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON-able values."""
+        """Return JSON-serialisable values."""
         return {
             "strategy": {"kind": self.spec.kind, **self.spec.parameters()},
             "name": str(self.spec),
@@ -278,15 +276,15 @@ class Alternative:
 
 @dataclass(frozen=True)
 class ModelUse:
-    """What a language model was asked and what that took.
+    """Usage of a language model.
 
     Attributes:
-        model: Its name.
-        format: Of the prompt; None where only a person's words were shown.
-        num_answers: Answers that it gave; all but the last were invalid.
-        prompt_tokens: Of all requests; None if the server did not count.
-        completion_tokens: Of all answers, likewise.
-        cost_usd: Of all; None without a price.
+        model: Name of the model.
+        format: Format of the prompt; None if only a person's description was included.
+        num_answers: Number of answers; all but the last were invalid.
+        prompt_tokens: Total of all requests; None if the server did not count.
+        completion_tokens: Total of all answers; None if the server did not count.
+        cost_usd: Total cost; None without a price.
     """
 
     model: str
@@ -303,14 +301,14 @@ class Recommendation:
 
     Attributes:
         spec: Fits the federation's cohort, and is in its search space.
-        source: Who chose it.
-        grounds: Why, the deciding reason first.
-        alternatives: What others advise to compare it with.
-        notes: What else is worth knowing.
-        diagnosis: What it rests on; None if nothing was measured.
-        model_use: Of a language model; None if none was asked.
-        instead_of_model: Why the rules answer and no language model, and what of the question they do not use; None
-            where a model answers, or where the rules were asked and use all.
+        source: Source of the recommendation.
+        grounds: Reasons, the deciding one first.
+        alternatives: Other advice, for comparison.
+        notes: Further notes.
+        diagnosis: Its basis; None if nothing was measured.
+        model_use: Usage of a language model; None if none was used.
+        instead_of_model: Why the rules answer instead of a language model, and which inputs they ignore; None if a
+            model answers, or if the rules were requested and ignore nothing.
     """
 
     spec: StrategySpec
@@ -324,17 +322,17 @@ class Recommendation:
 
     @property
     def answered_by(self) -> str:
-        """Who gave it, for people, and where the rules did, why no language model."""
+        """A sentence on the source, and if it is the rules, why no language model was used."""
         if self.model_use is not None:
             return f"The language model {self.model_use.model} answers."
         return self.instead_of_model or RULES_WERE_ASKED
 
     def with_alternatives(self, found: Iterable[Alternative]) -> Recommendation:
-        """Return it beside others' advice."""
+        """Return the recommendation with other alternatives."""
         return replace(self, alternatives=tuple(found))
 
     def document(self) -> dict[str, Any]:
-        """Return the recommendation as JSON-able values."""
+        """Return the recommendation as JSON-serialisable values."""
         use = self.model_use
         return {
             "source": self.source,

@@ -1,7 +1,7 @@
-"""One-shot recommendation by a language model: it is shown a diagnosis, or a person's words, and names a strategy.
+"""One-shot recommendation by a language model from a diagnosis or a description by a person.
 
-Its answer is validated against the search space of the federation. An invalid one goes back with its faults, three
-times at most; then the recommendation fails, with the last answer and what was wrong with it.
+The answer is validated against the search space of the federation. An invalid one is returned to the model with its
+faults, up to three times; then the recommendation fails, with the last answer and its faults.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model that can be asked.
+    """A language model with its request settings.
 
     Attributes:
         chat: Answers requests.
-        settings: Of the requests.
-        seed: For servers that draw by seed, >= 0.
+        settings: Request settings.
+        seed: Sampling seed, for servers that support it, >= 0.
     """
 
     chat: Chat
@@ -46,7 +46,7 @@ class LanguageModel:
     seed: int = 0
 
     def request(self, messages: Sequence[Message], space: SearchSpace, least_temperature: float = 0.0) -> ChatRequest:
-        """Return the request that asks for a strategy of a space."""
+        """Return the request for a strategy of a space."""
         return ChatRequest(
             model=self.settings.model,
             temperature=max(self.settings.temperature, least_temperature),
@@ -59,12 +59,12 @@ class LanguageModel:
 
 @dataclass
 class Conversation:
-    """What was said until a model gave a valid answer.
+    """A conversation until a valid answer.
 
     Attributes:
-        answer: The valid one; None if there was none.
-        replies: All of its answers.
-        faults: Of the last one, if it was invalid.
+        answer: The valid answer; None if there was none.
+        replies: All answers of the model.
+        faults: Faults of the last one, if it was invalid.
     """
 
     answer: Answer | None = None
@@ -73,7 +73,7 @@ class Conversation:
 
     @property
     def last_answer(self) -> str:
-        """The last answer for an error's text: one line, cut."""
+        """The last answer for an error message: one line, truncated."""
         if not self.replies:
             return ""
         last = self.replies[-1]
@@ -87,41 +87,41 @@ def converse(
     refuse: Callable[[Answer], str | None] = lambda _: None,
     already_tried: Sequence[Mapping[str, Any]] = (),
 ) -> Conversation:
-    """Ask until the answer is valid, as often as the settings allow.
+    """Request answers until one is valid, up to the limit of the settings.
 
-    An answer that is refused goes back with what was tried. If the next one is refused, too, the temperature rises: at
-    temperature 0 a model may repeat itself for ever.
+    A refused answer is returned with the configurations tried before. If the next one is refused, too, the temperature
+    is increased: at temperature 0 a model may repeat itself forever.
 
     Args:
-        model: Is asked.
-        messages: Instruction and question.
-        space: What it may choose from.
-        refuse: Returns why a valid answer will not do; None if it does.
-        already_tried: Told with a refusal.
+        model: The language model.
+        messages: System and user message.
+        space: Search space of valid configurations.
+        refuse: Returns why a valid answer is not acceptable; None if it is.
+        already_tried: Included in the message after a refusal.
 
     Raises:
-        RecommenderError: If the model can't be asked.
+        RecommenderError: If the request fails.
     """
-    said = list(messages)
+    history = list(messages)
     conversation = Conversation()
     num_refused = 0
     for _ in range(1 + model.settings.max_corrections):
         temperature = TEMPERATURES[min(num_refused, len(TEMPERATURES) - 1)]
-        reply = model.chat.complete(model.request(said, space, temperature))
+        reply = model.chat.complete(model.request(history, space, temperature))
         conversation.replies.append(reply)
         returned = (reply.refusal or reply.text)[:LONGEST_RETURNED]
         try:
             answer = read_answer(reply, space)
         except AnswerError as error:
             conversation.faults = error.faults
-            said += correction(error.faults, returned)
+            history += correction(error.faults, returned)
             continue
         if (reason := refuse(answer)) is None:
             conversation.answer, conversation.faults = answer, ()
             break
         num_refused += 1
         conversation.faults = (reason,)
-        said += correction((reason,), returned, already_tried)
+        history += correction((reason,), returned, already_tried)
     return conversation
 
 
@@ -129,12 +129,12 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
     """Return a language model's recommendation.
 
     Args:
-        situation: Has a diagnosis, a description, or both.
-        model: Is asked.
+        situation: Federation with a diagnosis, a description, or both.
+        model: The language model.
 
     Raises:
-        RecommenderError: If it can't be asked.
-        NoValidAnswerError: If it gives no valid answer.
+        RecommenderError: If the request fails.
+        NoValidAnswerError: If there is no valid answer.
     """
     settings = model.settings
     messages = [system_message(situation, settings.prompt), user_message(situation, settings.format)]
@@ -142,11 +142,11 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))
     answer, replies = conversation.answer, conversation.replies
-    ground = Reason("language model", True, answer.reason or "it gave no reason", f"{settings.model}'s answer")
+    model_reason = Reason("language model", True, answer.reason or "it gave no reason", f"{settings.model}'s answer")
     return Recommendation(
         spec=answer.spec,
         source="llm",
-        grounds=(ground,),
+        grounds=(model_reason,),
         notes=tuple(answer.spec.notes(situation.cohort)),
         diagnosis=situation.diagnosis,
         model_use=ModelUse(
@@ -164,13 +164,13 @@ Number = TypeVar("Number", int, float)
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:
-    """Return a sum; None if a part of it is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    """Return the sum; None if any value is unknown."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if len(numbers) == len(values) else None
 
 
 def no_valid_answer(settings: RecommenderConfig, conversation: Conversation) -> str:
-    """Return the error of a model that gave no valid answer: its last one, and what was wrong with it."""
+    """Return the error message for a model without a valid answer: its last one, and its faults."""
     count = len(conversation.replies)
     faults = one_line("; ".join(conversation.faults), 600)
     return (

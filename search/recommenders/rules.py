@@ -1,57 +1,100 @@
-"""The rules: a recommendation from a diagnosis, the first generation of a search, and published advice.
+"""Rule-based recommendation: a mapping from a diagnosis to a strategy, an initial generation, and published advice.
 
-One-shot recommendation by rules: a fixed mapping from a diagnosis to a strategy with its parameters.
+The first rule that applies, and whose strategy is in the federation's search space, decides:
 
-The first rule that applies, and whose strategy can be chosen in the federation's search space, decides:
-
-| rule | applies to | proposes | rests on |
+| rule | applies to | proposes | source |
 | --- | --- | --- | --- |
-| no classes | clients that play episodes or predict a quantity | FedAvg | McMahan et al. 2017 |
+| no classes | reinforcement learning or regression | FedAvg | McMahan et al. 2017 |
 | features of their own | strong feature skew, own data judge, if named | FedBN | Li et al. 2021 |
-| poisoned updates | models far away with like labels, or very far under label skew, if named | RFA | Pillutla et al. |
-| concepts of their own | outliers by labels with like inputs, own data judge, if named | FedRep | Collins et al. |
-| wrong labels at a fifth | outliers with like inputs, a fifth of the clients or more | FedMedian | Yin et al. 2018 |
+| poisoned updates | distant models, similar labels; or very distant under label skew; if named | RFA | Pillutla et al.
+|
+| concepts of their own | outliers by labels with similar inputs, own data judge, if named | FedRep | Collins et al. |
+| wrong labels at a fifth | outliers with similar inputs, a fifth of the clients or more | FedMedian | Yin et al. 2018 |
 | wrong labels, few classes | the same, fewer clients, up to four classes | FedTrimmedAvg, beta (f + ½)/n | Yin et al. |
 | corrupted, clean view | outliers with other inputs, judged on uncorrupted data | FedMedian | Yin et al. 2018 |
 | labels of their own | strong label skew, three classes or more, own data judge, if named | FedRep | Collins et al. |
-| few steps | up to 200 steps a client in all, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al. |
+| few steps | up to 200 steps per client in all, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al.
+|
 | many classes | five classes or more | FedYogi, eta 0.1 | Reddi et al. 2021 |
 | skewed labels | label skew, three classes or more | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
 | other inputs | outliers with other inputs | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
 | nothing to mend | everything else | FedAvg | McMahan et al. 2017 |
 
-Rules marked "if named" are silent unless the space holds what they propose. They rest on the table of
-`fedscout bench strategies` (docs/strategies.md, `prompt.py`): by the model that a client would use, FedBN was 20
-points ahead of FedAvg where clients' features have other scales, FedRep 10 and 19 points where labels are strongly
-skewed and 46 where concepts conflict, and RFA 67 where a fifth attack; of the robust rules it costs least where nobody
-does. FedDyn is no better under label skew than the adaptive servers, which all spaces have. Of SCAFFOLD, FedLC, MOON
-and FedDF, which are often advised there, that table shows no such gain, so no rule has them. Communities find
-conflicting concepts on some seeds only. Where own data judge, who has wrong labels is tested on them, too, and a last
-layer of its own serves it: docs/recommend.md has the figures. Concepts that conflict at half of the clients are not
-found, as nobody is in the minority.
+"Own data judge" means that the fitness is measured on the clients' own test data. Rules marked "if named" apply only if
+the space contains their strategy. They are based on the table of `fedscout bench strategies` (docs/strategies.md,
+`prompt.py`): by the model that a client would use, FedBN was 20 points ahead of FedAvg if clients' features have
+different scales, FedRep 10 and 19 points under strong label skew and 46 under conflicting concepts, and RFA 67 if a
+fifth of the clients attack; of the robust rules RFA costs least without an attack. FedDyn is no better under label skew
+than the adaptive servers, which all spaces contain. SCAFFOLD, FedLC, MOON and FedDF, which are often recommended there,
+show no such gain in that table, so no rule proposes them. Communities find conflicting concepts on some seeds only. If
+own data judge, clients with wrong labels are also tested on them, and a personal last layer serves them:
+docs/recommend.md has the figures. Concepts that conflict at half of the clients are not detected, as there is no
+minority.
 
-Under label skew no test says whose update is poisoned, as honest models differ, too. A largest z-score of the models'
-distances of 7, twice what makes an outlier, was reached in 3 of 59 federations of honest clients with skewed labels,
-and in all 42 of attackers who send noise, ten times their update, or four times its opposite; in none of 14 where the
-opposite is as long as the update (digits, breast cancer, wine quality, Fashion-MNIST; 10 and 20 clients).
+Under label skew no test identifies poisoned updates, as honest models differ, too. A largest z-score of the models'
+distances of 7, twice the outlier threshold, was reached in 3 of 59 federations of honest clients with skewed labels,
+and in all 42 with attackers that send noise, ten times their update, or four times its opposite; in none of 14 whose
+attackers send the opposite at the length of the update (digits, breast cancer, wine quality, Fashion-MNIST; 10 and 20
+clients).
 
-An outlier counts where it stands out by itself and the clients' labels are alike: skewed labels move models apart, too,
-and the median of such models is far worse than their mean. A client of other inputs is no fault: one model can serve it
-and the others, so it is left out only if the uncorrupted data judge.
+An outlier counts only if its model distance stands out and the clients' labels are similar: skewed labels also separate
+models, and the median of such models is far worse than their mean. A client with other inputs is not faulty: one model
+can serve all clients, so it is excluded only if uncorrupted data judge.
 
-Where the clients' rate is searched, too, the proposal is at rate 0.5, within the range: on the development federations
-of the table of trials (docs/choice.md; standardised features, small nets) the rules lost .74 of what there is to win
-beyond tuned FedAvg at rate 0.1, and .31 at 0.5.
+If the client learning rate is searched, too, the proposal uses rate 0.5, clipped to the range: on the development
+federations of the table of trials (docs/choice.md; standardised features, small networks) the rules lost .74 of the
+achievable gain over tuned FedAvg at rate 0.1, and .31 at 0.5.
 
-No rule reads unequal numbers of rows, absences, the model or the number of clients as such: on the development
-federations none of them changes who is best beyond what rules read already (docs/choice.md, "What no rule reads").
+No rule uses unequal numbers of rows, absences, the model or the number of clients as such: on the development
+federations none of them changes the best strategy beyond what the rules use (docs/choice.md, "What no rule reads"). The
+choice of strategies and all numbers are our own, by measurement (docs/recommend.md, docs/choice.md). Parameters are
+clipped to the ranges of the space. A rule whose strategy is excluded by the cohort or by the user is skipped and
+reported; if none remains, the first strategy of the space is used at its default parameters.
 
-Which of the published strategies is taken when, and the numbers, are choices of ours by measurement, as
-docs/recommend.md and docs/choice.md show. Parameters are moved into the ranges of the space where these are narrower. A
-rule whose strategy the cohort or the user's choice of strategies forbids is passed over and says so; if none is left,
-the first strategy of the space is taken at its default parameters.
+**Initial generation of an informed search.** In order, each configuration once, FedAvg excluded as it is trained
+anyway:
 
-Beside a recommendation a published table's advice is named (`rules.py`).
+1. the rules' recommendation, then configurations that did well in similar federations;
+2. proposals of the other rules that apply;
+3. if clients are suspected, the robust strategies that exclude the suspected number of clients in a round;
+4. for classification, what is most promising without specific evidence: FedAdam, FedRep if the space contains it and
+   clients' own data judge, as conflicting concepts may be undetected, and FedAvgM, at the rules' parameters;
+5. the advice of the published table.
+
+Configurations equivalent to another strategy in this cohort, such as Bulyan without malicious clients, are never
+proposed. If the selection policy is searched, the configurations cycle through the policies in the order of the search.
+A quarter of the generation, at least one configuration, is drawn uniformly from the space for exploration. Robust
+strategies, drawn or from similar federations, are set to the number of suspected clients, and excluded without
+suspects: they would equal the mean, or discard honest clients, and a generation of four drawn from the whole space
+contained two or three of them for any federation. The price is a poisoned client that the detectors miss;
+`search.informed=false` draws from the whole space.
+
+**Selection policy**, if not all clients train in a round, by the results of `fedscout bench selection`. On digits over
+50 clients, 10 per round, with skewed clients, wrong labels and both (docs/selection.md): under random selection
+accuracy rises by 2.7 to 2.8 points from one client rate to the best one, and by 0.5 to 1.2 points from FedAvg to the
+best aggregation. Only random selection, Oort and FLASH were varied over rates, with FedAvg: each at its best rate,
+neither is ahead of random selection beyond noise. So step sizes matter more. For permanently slow devices, Oort and
+PyramidFL take 0.3 to 0.4 of the time to 90 % of the accuracy of random selection, and end 0.7 to 1.9 points below it,
+with FedAvg as with SCAFFOLD.
+
+**Published advice.** The recommendation is accompanied by the advice of FedPilot's table, for comparison. It depends on
+the partition of the rows, and only if that is unknown on the measured severity of label skew.
+
+| partition | FedPilot's name | advice |
+| --- | --- | --- |
+| random | `iid` | FedAvg |
+| Dirichlet, α from 1 | `20`, mild, and `dir` | FedAvg and FedProx |
+| Dirichlet, α from 0.5 | `50`, moderate, and `dir` | FedAvg and FedProx |
+| Dirichlet, smaller α | `90`, severe, and `dir` | FedProx |
+| a share of the classes each: from 0.9, below, up to 0.2 | mild, moderate, severe | FedAvg; both; FedProx |
+| the writers of FEMNIST, the roles of Shakespeare | the data set | FedProx |
+| other or unknown | | by label skew: none, FedAvg; low, both; high, FedProx |
+
+FedProx's μ is 0.01. Communities, by labels, are advised with FedAvg: within one there is less skew to average over. The
+severities mean Dirichlet with α of 1, 0.5 and 0.1 in FedPilot's documentation, on which its advice is based; its code
+gives each client 20, 50 or 90 % of the classes, of which 20 is the most severe. So shares of classes are interpreted by
+their severity, not by their number. A Dirichlet partition with a large α is mild by one row of the table and for
+FedProx by another: both are advised. Measured severity has three levels; detected but not strong skew is moderate.
 
 References:
     McMahan et al.: Communication-efficient learning of deep networks from decentralized data. AISTATS 2017.
@@ -61,59 +104,6 @@ References:
     Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual classification.
         2019. arXiv:1909.06335
     Reddi et al.: Adaptive federated optimization. ICLR 2021. arXiv:2003.00295
-
-What an informed search begins with: what the diagnosis proposes, a stated share of exploration, kinds for later.
-
-In order, each configuration once, FedAvg left out as it is trained anyway:
-
-1. the rules' answer, then what did well in like federations;
-2. what further rules propose that apply, too;
-3. where clients are suspected, the robust strategies that leave out as many as are suspected in a round;
-4. what has the best chance where nothing in particular is known, of classes: FedAdam, FedRep if the space has it and
-   clients' own data judge, as concepts that conflict may be there unseen, and FedAvgM, at the rules' parameters;
-5. the advice of the published table.
-
-What is the same as another strategy in this cohort, such as Bulyan without malicious clients, is never proposed.
-
-Where who trains is searched, they take the policies in turn, in the order in which the search names them.
-
-A quarter of the generation, at least one configuration, is left to exploration, uniformly from the space. Robust
-strategies, drawn or of like federations, come with the number of suspected clients, and not at all where nobody is
-suspected. Without a suspect they equal
-the mean, or throw away honest clients: a generation of four drawn from the whole space held two or three of them, on
-whatever federation. A poisoned client that the detectors miss is the price of that; `search.informed=false` draws from
-the whole space.
-
-What the rules say of who trains, where not all clients do in a round: by what `fedscout bench selection` measured.
-
-On digits over 50 clients, 10 a round, under skewed clients, wrong labels and both (docs/selection.md): with random
-choice accuracy rises by 2.7 to 2.8 points from one client rate to the best one, and between FedAvg and the best
-aggregation lie 0.5 to 1.2 points. Only random choice, Oort and FLASH were varied over rates, with FedAvg: each at its
-best rate, neither of the two is ahead of random choice beyond noise. So step sizes matter more. Where
-devices are slow for good, Oort and PyramidFL take 0.3 to 0.4 of the time to 90 % of what random choice reaches, and end
-0.7 to 1.9 points below it, with FedAvg as with SCAFFOLD.
-
-What a published table of advice would compare a recommendation with: FedPilot's.
-
-It goes by how the rows came to the clients, and only where that is not known by how strong the measured label skew is.
-
-| known | FedPilot's name | advice |
-| --- | --- | --- |
-| dealt at random | `iid` | FedAvg |
-| Dirichlet, α from 1 | `20`, mild, and `dir` | FedAvg and FedProx |
-| Dirichlet, α from 0.5 | `50`, moderate, and `dir` | FedAvg and FedProx |
-| Dirichlet, smaller α | `90`, severe, and `dir` | FedProx |
-| a share of the classes each: from 0.9, below, up to 0.2 | mild, moderate, severe | FedAvg; both; FedProx |
-| the writers of FEMNIST, the roles of Shakespeare | the data set | FedProx |
-| anything else, or nothing | | by label skew: none, FedAvg; low, both; high, FedProx |
-
-FedProx's μ begins at 0.01. Communities, by labels, stand beside FedAvg: inside of one there is less skew to average
-over.
-
-The severities mean Dirichlet with α of 1, 0.5 and 0.1 in FedPilot's documentation, for which its advice is made; its
-code gives each client 20, 50 or 90 % of the classes, of which 20 is the most severe. So shares of classes are read by
-how severe they are, not by their number. A Dirichlet partition with a large α is mild by one row of the table and for
-FedProx by another: both are named. A measured severity has three degrees; what is found but not strong is moderate.
 """
 
 from __future__ import annotations
@@ -163,7 +153,7 @@ QUICK = ("oort", "pyramidfl")
 
 
 def selection_notes(situation: RecommendationContext) -> Iterator[str]:
-    """Yield what is known of who should train, a sentence; nothing where all clients do."""
+    """Yield a sentence on the choice of a selection policy; nothing if all clients train in every round."""
     cohort, diagnosis = situation.cohort, situation.diagnosis
     if cohort.num_sampled == cohort.num_clients:
         return
@@ -208,11 +198,11 @@ MILD_SHARE, SEVERE_SHARE = 0.9, 0.2
 
 @dataclass(frozen=True)
 class Advice:
-    """A line of the table.
+    """One row of the published table.
 
     Attributes:
-        applies_to: In words.
-        specs: What it advises.
+        applies_to: Description of the federations.
+        specs: The advised configurations.
     """
 
     applies_to: str
@@ -220,7 +210,7 @@ class Advice:
 
 
 def alternatives(situation: RecommendationContext, recommended: StrategySpec) -> Iterator[Alternative]:
-    """Yield the table's advice on classification, as far as it can be chosen and is not what is recommended already."""
+    """Yield the table's advice on classification that is in the space and differs from the recommendation."""
     if situation.measure.task != "classification":
         return
     severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
@@ -236,29 +226,29 @@ def alternatives(situation: RecommendationContext, recommended: StrategySpec) ->
 
 
 def advice_for(dealing: DataOrigin | None, severity: Severity | None) -> Advice | None:
-    """Return what the table says of a federation; None where nothing is known of it.
+    """Return the table's advice for a federation; None if nothing is known of it.
 
     Args:
-        dealing: How rows came to the clients, if that is known.
-        severity: Of the label skew, if that was measured.
+        dealing: Data set and partition, if known.
+        severity: Severity of the label skew, if measured.
     """
-    known = None if dealing is None else _of_dealing(dealing)
-    if known is not None or severity is None:
-        return known
+    advice = None if dealing is None else _advice_for_partition(dealing)
+    if advice is not None or severity is None:
+        return advice
     return Advice(f"{_WORDS[severity]} label skew, as it was measured", BY_SEVERITY[severity])
 
 
-def _of_dealing(dealing: DataOrigin) -> Advice | None:
-    """Return what the table says of a way to deal rows; None if it names none like it."""
+def _advice_for_partition(dealing: DataOrigin) -> Advice | None:
+    """Return the table's advice for a partition; None if it covers none like it."""
     if dealing.partition == NATURAL and dealing.dataset in NATURALLY_SKEWED:
         return Advice(f"the natural clients of {dealing.dataset}", PROXIMAL)
     if dealing.partition == "iid":
         return Advice("rows dealt at random", AVERAGE)
     if dealing.alpha is not None:
-        both = dealing.alpha >= MODERATE_ALPHA
-        degree = "mild" if dealing.alpha >= MILD_ALPHA else "moderate" if both else "severe"
-        what = f"rows dealt by Dirichlet, α {dealing.alpha:g}, {degree}"
-        return Advice(what, BY_SEVERITY["low" if both else "high"])
+        is_moderate = dealing.alpha >= MODERATE_ALPHA
+        degree = "mild" if dealing.alpha >= MILD_ALPHA else "moderate" if is_moderate else "severe"
+        description = f"rows dealt by Dirichlet, α {dealing.alpha:g}, {degree}"
+        return Advice(description, BY_SEVERITY["low" if is_moderate else "high"])
     if dealing.class_share is not None:
         share = dealing.class_share
         severity: Severity = "none" if share >= MILD_SHARE else "high" if share <= SEVERE_SHARE else "low"
@@ -290,11 +280,11 @@ class Rule:
     """One rule.
 
     Attributes:
-        name: For the output.
-        source: Where what it proposes was published.
-        because: The facts for which it applies, in a sentence; None if it does not apply.
-        proposal: What it proposes where it applies.
-        by_name: Whether it is silent unless the space holds what it proposes.
+        name: Name for the output.
+        source: Publication of the proposed strategy.
+        because: Returns the facts for which it applies, in a sentence; None if it does not apply.
+        proposal: Returns the proposed configuration.
+        by_name: Whether it applies only if the space contains the proposed strategy.
     """
 
     name: str
@@ -308,30 +298,30 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
     """Return the rules' recommendation.
 
     Args:
-        situation: Has a diagnosis.
+        situation: Federation with a diagnosis.
     """
     diagnosis = situation.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
     passed_over: list[Reason] = []
     for rule, because in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
-        spec = situation.space.nearest(_at_a_good_rate(proposal, situation))
+        spec = situation.space.nearest(_with_client_rate(proposal, situation))
         if spec is not None:
             return _recommendation(situation, spec, Reason(rule.name, True, because, rule.source), passed_over)
         if rule.by_name:
             continue
-        why = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
+        absence = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
         passed_over.append(
-            Reason(rule.name, False, f"{because} But {proposal.kind} can't be chosen: {why}.", rule.source)
+            Reason(rule.name, False, f"{because} But {proposal.kind} can't be chosen: {absence}.", rule.source)
         )
-    first = situation.space.kinds[0]
-    spec = situation.space.default(first)
-    ground = Reason("what is left", True, f"No rule's strategy can be chosen here; {first} can.", spec.paper)
-    return _recommendation(situation, spec, ground, passed_over)
+    first_kind = situation.space.kinds[0]
+    spec = situation.space.default(first_kind)
+    reason = Reason("what is left", True, f"No rule's strategy can be chosen here; {first_kind} can.", spec.paper)
+    return _recommendation(situation, spec, reason, passed_over)
 
 
 def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
-    """Yield the rules that apply and why, the deciding one first; where there are no classes no other rule speaks."""
+    """Yield the rules that apply and why, the deciding one first; without classes only that one."""
     for rule in RULES:
         because = rule.because(situation, diagnosis)
         if because is not None:
@@ -340,8 +330,8 @@ def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator
                 return
 
 
-def _at_a_good_rate(proposal: StrategySpec, situation: RecommendationContext) -> StrategySpec:
-    """Return a proposal at a client rate of the rules' own, where that is searched."""
+def _with_client_rate(proposal: StrategySpec, situation: RecommendationContext) -> StrategySpec:
+    """Return a proposal with the rules' client learning rate, if the rate is searched."""
     if "client_learning_rate" not in situation.space.client_ranges:
         return proposal
     return proposal.model_copy(update={"client_learning_rate": CLIENT_RATE})
@@ -364,12 +354,12 @@ def _recommendation(
 
 
 def _outliers(diagnosis: Diagnosis) -> tuple[int, ...]:
-    """Return the clients whose models stand out by themselves, where labels are alike and they are the minority."""
+    """Return the outliers by model distance if labels are similar and they are a minority; else none."""
     labels = diagnosis.label_skew
-    alike = not labels.detected or (labels.value or 0.0) <= (labels.threshold or 0.0)
+    labels_similar = not labels.detected or (labels.value or 0.0) <= (labels.threshold or 0.0)
     clients = diagnosis.outlier.clients
     is_minority = 2 * len(clients) < diagnosis.num_clients
-    return clients if diagnosis.outlier.severity == "high" and alike and is_minority else ()
+    return clients if diagnosis.outlier.severity == "high" and labels_similar and is_minority else ()
 
 
 def _with_like_inputs(diagnosis: Diagnosis) -> tuple[int, ...]:
@@ -385,9 +375,10 @@ def _share(diagnosis: Diagnosis, clients: tuple[int, ...]) -> float:
 
 
 def suspected_in_a_round(situation: RecommendationContext) -> int:
-    """Return how many clients of a round a robust strategy should leave out.
+    """Return how many clients per round a robust strategy should exclude.
 
-    Those are of wrong labels; of other inputs only where uncorrupted data judge, as one model can serve them, too.
+    Clients with wrong labels count; clients with other inputs only if uncorrupted data judge, as one model can serve
+    all.
     """
     diagnosis = situation.diagnosis
     if diagnosis is None or not diagnosis.num_clients:
@@ -498,7 +489,7 @@ def _few_steps(situation: RecommendationContext, diagnosis: Diagnosis) -> str | 
 
 
 def _are_steps_small(situation: RecommendationContext) -> bool:
-    """Whether clients train at a small rate that a proposal does not change."""
+    """Whether clients train at a small learning rate that a proposal does not change."""
     rate = situation.space.given["client_learning_rate"]
     return "client_learning_rate" not in situation.space.client_ranges and float(rate) <= SMALL_RATE
 
@@ -533,11 +524,11 @@ def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
 
 
 def _nothing_to_mend(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    found = [name for name in ("label_skew", "feature_skew", "outlier") if getattr(diagnosis, name).detected]
-    if not found:
+    detected_skews = [name for name in ("label_skew", "feature_skew", "outlier") if getattr(diagnosis, name).detected]
+    if not detected_skews:
         return "The clients are alike, as far as was measured."
-    named = ", ".join(name.replace("_", " ") for name in found)
-    return f"Of what was found ({named}) none calls for more than the mean with {diagnosis.num_classes} classes."
+    skew_names = ", ".join(name.replace("_", " ") for name in detected_skews)
+    return f"Of what was found ({skew_names}) none calls for more than the mean with {diagnosis.num_classes} classes."
 
 
 def _of(clients: tuple[int, ...], diagnosis: Diagnosis) -> str:
@@ -556,17 +547,17 @@ def _always(spec: StrategySpec) -> Callable[[RecommendationContext, Diagnosis], 
 
 
 def _trimmed_mean(situation: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
-    """Cut off as many values as there are outliers in a round."""
+    """Return the trimmed mean that cuts off as many values as there are outliers in a round."""
     return FedTrimmedAvgSpec(beta=cut_of(_in_a_round(_with_like_inputs(diagnosis), situation, diagnosis), situation))
 
 
 def cut_of(suspects: int, situation: RecommendationContext) -> float:
-    """Return the β that cuts off so many values at either end: the middle of those that do, safe from rounding."""
+    """Return the β that cuts off `suspects` values at either end: the midpoint of its range, robust to rounding."""
     return min(0.49, (suspects + 0.5) / situation.cohort.num_sampled)
 
 
 def _in_a_round(clients: tuple[int, ...], situation: RecommendationContext, diagnosis: Diagnosis) -> int:
-    """Return how many of some clients a round has, rounded up."""
+    """Return the expected number of the given clients in a round, rounded up."""
     return -(-len(clients) * situation.cohort.num_sampled // diagnosis.num_clients)
 
 
@@ -609,81 +600,87 @@ def first_generation(
     references: Sequence[StrategySpec] = (),
     priors: Sequence[Alternative] = (),
 ) -> tuple[Alternative, ...]:
-    """Return what to try first, best founded first.
+    """Return the configurations to try first, those with the strongest evidence first.
 
     Args:
-        situation: Has a diagnosis.
-        recommendation: The rules' answer to it.
-        size: Configurations in a generation; fewer are returned where the space holds no more.
-        seed: Of what is drawn, another one for each federation.
-        references: Trained outside the budget, never proposed.
-        priors: What did well in like federations.
+        situation: Federation with a diagnosis.
+        recommendation: The rules' recommendation for it.
+        size: Size of a generation; fewer are returned if the space holds fewer.
+        seed: Seed of random configurations, different for each federation.
+        references: Configurations trained outside the budget, never proposed.
+        priors: Configurations that did well in similar federations.
     """
     num_drawn = max(1, size // EXPLORING) if size > 1 else 0
     taken = {situation.space.digest(spec) for spec in references}
-    source = _by_policies_in_turn(_founded(situation, recommendation, priors), situation)
+    source = _cycle_policies(_proposals(situation, recommendation, priors), situation)
     founded = _new(source, size - num_drawn, situation, taken)
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
 
 def kinds_in_turn(situation: RecommendationContext, seed: int) -> tuple[StrategySpec, ...]:
-    """Return one configuration of each kind of the space, drawn and in drawn order, robust ones as suspected.
+    """Return one random configuration of each kind, in random order; robust ones match the suspected clients.
 
     Args:
-        situation: Has a diagnosis.
-        seed: Of what is drawn.
+        situation: Federation with a diagnosis.
+        seed: Seed of the random configurations.
     """
-    found: dict[str, StrategySpec] = {}
+    specs_by_label: dict[str, StrategySpec] = {}
     for drawn in _drawn(situation, seed, "kinds in turn"):
-        found.setdefault(drawn.spec.label, drawn.spec)
-        if len(found) == len(situation.space.kinds):
+        specs_by_label.setdefault(drawn.spec.label, drawn.spec)
+        if len(specs_by_label) == len(situation.space.kinds):
             break
-    return tuple(found.values())
+    return tuple(specs_by_label.values())
 
 
 def _new(
     source: Iterator[Alternative], count: int, situation: RecommendationContext, taken: set[str]
 ) -> list[Alternative]:
-    """Return the first of a source that are not taken, at most so many, which are taken from then on."""
-    found: list[Alternative] = []
-    while len(found) < count and (candidate := next(source, None)) is not None:
+    """Return the first candidates that are not taken, at most `count`, and add them to `taken`."""
+    candidates: list[Alternative] = []
+    while len(candidates) < count and (candidate := next(source, None)) is not None:
         digest = situation.space.digest(candidate.spec)
         if digest not in taken and not situation.space.is_twin(candidate.spec):
             taken.add(digest)
-            found.append(candidate)
-    return found
+            candidates.append(candidate)
+    return candidates
 
 
-def _founded(
+def _proposals(
     situation: RecommendationContext, recommendation: Recommendation, priors: Sequence[Alternative]
 ) -> Iterator[Alternative]:
-    """Yield what the diagnosis proposes, repetitions included; each is in the space."""
+    """Yield the configurations that the diagnosis proposes, duplicates included; each is in the space."""
     diagnosis, space = situation.diagnosis, situation.space
     assert diagnosis is not None, "rules need a diagnosis"
     suspects = suspected_in_a_round(situation)
-    ground = recommendation.grounds[0]
-    yield Alternative(recommendation.spec, ground.because, ground.source)
-    yield from (fitting for each in priors if (fitting := _as_suspected(each, suspects, situation)) is not None)
+    reason = recommendation.grounds[0]
+    yield Alternative(recommendation.spec, reason.because, reason.source)
+    yield from (
+        adjusted
+        for alternative in priors
+        if (adjusted := _matching_suspects(alternative, suspects, situation)) is not None
+    )
     proposals = [
         (rule.proposal(situation, diagnosis), because, rule.source) for rule, because in applying(situation, diagnosis)
     ]
     if suspects:
         because = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
-        left = situation.cohort.num_sampled - suspects
-        robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=left), FedMedianSpec())
+        num_selected = situation.cohort.num_sampled - suspects
+        robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=num_selected), FedMedianSpec())
         trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
         proposals += [(spec, because, spec.paper) for spec in (trimmed, *robust)]
-    often = "It often gains where steps are small or clients differ."
-    usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
+    default_reason = "It often gains where steps are small or clients differ."
+    defaults = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
     if situation.measure.task == "classification":
-        proposals += [(spec, often, spec.paper) for spec in usual]
-    proposals += [(each.spec, each.because, each.source) for each in recommendation.alternatives]
+        proposals += [(spec, default_reason, spec.paper) for spec in defaults]
+    proposals += [
+        (alternative.spec, alternative.because, alternative.source) for alternative in recommendation.alternatives
+    ]
     for spec, because, source in proposals:
         if (nearest := space.nearest(spec)) is not None:
             yield Alternative(nearest, because, source)
 
 
-def _by_policies_in_turn(source: Iterator[Alternative], situation: RecommendationContext) -> Iterator[Alternative]:
+def _cycle_policies(source: Iterator[Alternative], situation: RecommendationContext) -> Iterator[Alternative]:
     policies = situation.space.client_ranges.get(SELECTION)
     if not isinstance(policies, ChoiceRange):
         yield from source
@@ -698,18 +695,18 @@ def _by_policies_in_turn(source: Iterator[Alternative], situation: Recommendatio
 def _drawn(
     situation: RecommendationContext, seed: int, purpose: str = "informed first generation"
 ) -> Iterator[Alternative]:
-    """Yield random configurations; no robust one unless somebody is suspected, and then with as many."""
+    """Yield random configurations; robust ones only with suspected clients, and set to their number."""
     generator = stream(seed, purpose)
     suspects = suspected_in_a_round(situation)
     for _ in range(DRAWS):
         spec = situation.space.random(generator)
-        drawn = _as_suspected(Alternative(spec, DRAWN, spec.paper), suspects, situation)
-        if drawn is not None:
-            yield drawn
+        candidate = _matching_suspects(Alternative(spec, DRAWN, spec.paper), suspects, situation)
+        if candidate is not None:
+            yield candidate
 
 
-def _as_suspected(proposed: Alternative, suspects: int, situation: RecommendationContext) -> Alternative | None:
-    """Return what is proposed, a robust strategy with so many suspects; None where there are none for it."""
+def _matching_suspects(proposed: Alternative, suspects: int, situation: RecommendationContext) -> Alternative | None:
+    """Return the proposal, with robust strategies set to the number of suspects; None for these without suspects."""
     if not isinstance(proposed.spec, ROBUST):
         return proposed
     spec = _against(suspects, proposed.spec, situation) if suspects else None
@@ -717,7 +714,7 @@ def _as_suspected(proposed: Alternative, suspects: int, situation: Recommendatio
 
 
 def _against(suspects: int, spec: StrategySpec, situation: RecommendationContext) -> StrategySpec | None:
-    """Return a robust configuration that leaves out so many clients a round, as far as its range allows."""
-    wanted = {"num_malicious_nodes": suspects, "beta": cut_of(suspects, situation)}
-    known = {name: value for name, value in wanted.items() if name in type(spec).model_fields}
-    return situation.space.nearest(spec.model_copy(update=known))
+    """Return a robust configuration that excludes the given number of clients per round, as far as its ranges allow."""
+    values = {"num_malicious_nodes": suspects, "beta": cut_of(suspects, situation)}
+    updates = {name: value for name, value in values.items() if name in type(spec).model_fields}
+    return situation.space.nearest(spec.model_copy(update=updates))

@@ -1,1 +1,1 @@
-"""One file a searcher: random, grid, genetic, CMA-ES, TPE, GP, race, language model."""
+"""Searchers: random, grid, genetic, CMA-ES, TPE, Gaussian process, racing, and language model."""

@@ -1,64 +1,47 @@
-"""The genetic search, its generations and crowding, and random and grid search.
+"""Generational searchers: genetic search with Pareto ranking, random search, and grid search.
 
-Genetic search: a random generation, then generations of mutants of the two best so far, or of a front.
+**Generations.** A generation is a fixed number of trials that are evaluated at once. Its proposals depend on the seed,
+its number and the results of earlier generations, but not on the order within a generation or the number of proposals
+requested at a time. So an interrupted generation is completed with its missing trials. Results from elsewhere count as
+trials of a generation, so a first generation may come from another searcher.
+
+**Genetic search.**
 
 1. Generation 1: `population` configurations, uniformly at random from the space.
 2. Each child of a later generation has one parent, drawn uniformly from the top two of all earlier generations. It
-   keeps the parent's strategy, and every parameter moves: an integer by δ ∈ {−1, 0, 1}, a real by δ(high − low) with
-   δ ~ U(−s, s), in log space where it is log-scaled. Then it is rounded and clamped to its range. There is no
+   keeps the parent's strategy, and every parameter is mutated: an integer by δ ∈ {−1, 0, 1}, a real by δ(high − low)
+   with δ ~ U(−s, s), in log space if it is log-scaled. Then it is rounded and clipped to its range. There is no
    crossover, as two strategies have no parameters in common.
-3. No configuration is evaluated twice; a duplicate, or what is the same as another strategy, is drawn again. A parent
-   without free parameters, or whose neighbours are all taken, yields to the other parent, then to a random
-   configuration.
+3. No configuration is evaluated twice; a duplicate, or an equivalent of another strategy, is redrawn. If a parent has
+   no free parameters, or no new neighbours are found, the other parent is used, then a random configuration.
 
-Mutants keep their parent's strategy, so that a long search would end with one kind. Where a diagnosis told which kinds
-may be worth a trial, one child of each generation from the third on is of one that was tried least, as long as there is
-one left; eight trials of four at a time are the published search's all the same.
+As mutants keep their parent's strategy, a long search would converge to one kind. If a diagnosis provides
+configurations of promising kinds, one child of each generation from the third on is of the least tried kind, while
+there are any; eight trials in generations of four are unaffected and equal the published search.
 
-Of two objectives the parents are as NSGA-II has them (`genetic.py`): as many of the earlier configurations as a
-generation has, of the first fronts and there the loneliest; of two drawn at random the better one has the child.
+For two objectives the parents are selected as in NSGA-II: the pool has the size of a generation, by fronts and within a
+front by crowding distance; the better of two drawn at random is the parent.
 
-Failed trials have fitness 0 and stay: they are not tried again, and are parents if there is nothing better.
+Failed trials have fitness 0 and stay: they are not repeated, and are parents if there is nothing better. Choices of our
+own: the size of the mutation steps, the rounding, a user's categorical parameter (redrawn), and that FedAvg, which is
+evaluated outside the budget, is no parent, as only one other parent would remain. At a mutation rate below 1 the other
+children are random configurations. A child of a parent from elsewhere keeps the parent's values outside the space.
 
-Choices of our own: the size of the mutation steps, the rounding, a user's categorical parameter (drawn anew), and the
-place of FedAvg, which is evaluated outside the budget: it is no parent, as that would leave its partner the only one.
-At a mutation rate below 1 the other children are random configurations.
+**Pareto ranking** of NSGA-II (Deb, Pratap, Agarwal, Meyarivan: A fast and elitist multiobjective genetic algorithm.
+IEEE Transactions on Evolutionary Computation 6(2), 2002, sections III-A and III-B): by non-dominated front, and within
+a front by descending crowding distance. On a front of l values f_1 ≤ … ≤ f_l of an objective, the crowding distance of
+the i-th is the sum over objectives of (f_{i+1} − f_{i−1}) / (f_l − f_1), and infinite at the ends. Choices of our own:
+failed trials rank after all fronts, ties are ordered by digest, as with one objective, and objectives that are constant
+on a front are ignored.
 
-Results told from elsewhere count as trials of a generation, so a first generation may come from another searcher; a
-child of a parent that it told keeps what the parent has outside the space.
+**Random search.** Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13, 2012. The strategy is
+drawn uniformly, then its parameters, each uniformly or log-uniformly. No configuration is drawn twice.
 
-Searchers that propose generation by generation: a fixed number of trials that are evaluated at once.
-
-What a generation proposes depends on the seed, its number and the results of the generations before it; not on the
-order within a generation, nor on how many are asked for at a time. So a generation that was cut in the middle is
-completed with the trials that it lacked. Results told from elsewhere count as trials of a generation.
-
-The order of configurations by two objectives: by the front that each is on, and on a front the lonelier first.
-
-As NSGA-II compares them (Deb, Pratap, Agarwal, Meyarivan: A fast and elitist multiobjective genetic algorithm. IEEE
-Transactions on Evolutionary Computation 6(2), 2002, sections III-A and III-B). The first front are those that no other
-beats, the next one those that only these beat, and so on. On a front of l values f_1 ≤ … ≤ f_l of an objective, the
-crowding distance of the i-th is the sum over objectives of (f_{i+1} − f_{i−1}) / (f_l − f_1), and infinite at the ends.
-
-Choices of our own: failed trials come after all fronts, and equals are ordered by digest, as in a search by one number.
-Where a front has one value of an objective, that objective tells nobody apart.
-
-Random search: every configuration is drawn anew from the space, whatever was found before.
-
-Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13, 2012. The strategy is drawn first,
-uniformly, then its parameters, each uniformly or log-uniformly. No configuration is drawn twice.
-
-Exhaustive search of a grid.
-
-A real parameter takes equally spaced values of its range, ends included, in log space where it is log-scaled; an
-integer takes all its values, or as many equally spaced ones if it has more; a choice takes each. A range that depends
-on an earlier parameter is divided for each of its values.
-
-Points that are the same in the cohort are one, and twins (`SearchSpace.is_twin`) are left out, unless there is nothing
-else.
-
-The seed shuffles each strategy's part of the grid, and the strategies take turns. A budget smaller than the grid thus
-sees every strategy, and no corner of the grid before the others.
+**Grid search.** A real parameter takes equally spaced values of its range, including the ends, in log space if it is
+log-scaled; an integer takes all its values, or as many equally spaced ones if it has more; a choice takes each. A range
+that depends on an earlier parameter is divided for each of its values. Equivalent points are merged, and twins
+(`SearchSpace.is_twin`) are excluded unless nothing else remains. The seed shuffles each strategy's part of the grid,
+and strategies alternate, so that a budget smaller than the grid covers every strategy and no corner of the grid first.
 """
 
 from __future__ import annotations
@@ -82,7 +65,7 @@ RANDOM_DRAWS = 1000
 
 
 class GenerationalSearcher(Searcher):
-    """The part that all of them share.
+    """Base class of searchers that propose generations.
 
     Attributes:
         population: Trials in a generation, >= 1.
@@ -94,13 +77,13 @@ class GenerationalSearcher(Searcher):
         self._answered: tuple[Sequence[Trial], list[StrategySpec]] | None = None
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
-        """Return what is left of the present generation, at most `num_proposals`; none if the space is used up.
+        """Return the rest of the present generation, at most `num_proposals`; empty if the space is exhausted.
 
-        What the task gives to be tried first comes before, however many they are. They are told as all results are, so
-        that a genetic search goes on with mutants of the best two.
+        All configurations of the task's `first` come first. Their results count like any other, so that a genetic
+        search continues with mutants of the best two.
 
-        A space with fewer configurations than the budget is searched through and no further; it counts as used up when
-        a thousand draws bring nothing new.
+        A space with fewer configurations than the budget is searched completely; it counts as exhausted if a thousand
+        draws yield nothing new.
         """
         waiting: dict[str, StrategySpec] = {}
         for spec in self.task.first:
@@ -108,25 +91,25 @@ class GenerationalSearcher(Searcher):
                 waiting.setdefault(digest, spec)
         if waiting:
             return list(waiting.values())[:num_proposals]
-        told = self.archive.searched
-        number, num_begun = divmod(len(told), self.population)
-        earlier, begun = told[: len(told) - num_begun], told[len(told) - num_begun :]
-        begun_digests = {self.space.digest(evaluation.spec) for evaluation in begun}
-        proposals = [spec for spec in self._answer(number, earlier) if self.space.digest(spec) not in begun_digests]
+        searched = self.archive.searched
+        number, num_begun = divmod(len(searched), self.population)
+        earlier, present_trials = searched[: len(searched) - num_begun], searched[len(searched) - num_begun :]
+        present_digests = {self.space.digest(evaluation.spec) for evaluation in present_trials}
+        proposals = [spec for spec in self._answer(number, earlier) if self.space.digest(spec) not in present_digests]
         return proposals[: min(num_proposals, self.population - num_begun)]
 
     @abstractmethod
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield the proposals of a generation, or more; they are taken until it is full.
+        """Yield the proposals of a generation, or more; they are consumed until it is full.
 
         Args:
-            number: Of the generation, from 0.
-            earlier: Results of the generations before it.
-            taken: Digests that must not be proposed; what is yielded is added to it before the next is wanted.
+            number: Number of the generation, from 0.
+            earlier: Results of the earlier generations.
+            taken: Digests that must not be proposed; each yielded one is added before the next is requested.
         """
 
     def random_new(self, taken: set[str], generator: np.random.Generator) -> StrategySpec | None:
-        """Return a random configuration whose digest is not taken; None if the space holds hardly any."""
+        """Return a random configuration whose digest is not taken; None if the space is nearly exhausted."""
         for _ in range(RANDOM_DRAWS):
             spec = self.space.random(generator)
             if self.space.digest(spec) not in taken:
@@ -134,7 +117,7 @@ class GenerationalSearcher(Searcher):
         return None
 
     def in_generations(self, evaluations: Sequence[Trial]) -> list[list[Trial]]:
-        """Return whole generations of evaluations, each in the order of digests, whatever the order of telling."""
+        """Return complete generations of evaluations, each sorted by digest, independent of the order of results."""
         size = self.population
         return [
             sorted(evaluations[start : start + size], key=lambda evaluation: self.space.digest(evaluation.spec))
@@ -142,7 +125,7 @@ class GenerationalSearcher(Searcher):
         ]
 
     def _answer(self, number: int, earlier: Sequence[Trial]) -> list[StrategySpec]:
-        """Return all proposals of a generation; the last answer is kept, as working it out may take seconds."""
+        """Return all proposals of a generation; the last answer is cached, as its computation may take seconds."""
         if self._answered is None or self._answered[0] != earlier:
             self._answered = (earlier, self._generation(number, earlier))
         return self._answered[1]
@@ -160,7 +143,7 @@ class GenerationalSearcher(Searcher):
 
 
 def best_first(trials: Iterable[Trial], task: SearchTask) -> list[Trial]:
-    """Return trials from best to worst: by fitness, or by fronts where a search has two objectives."""
+    """Return trials from best to worst: by fitness, or by Pareto ranking for two objectives."""
     return (crowded_ranking if len(task.settings.objectives) > 1 else ranking)(trials, task.space)
 
 
@@ -171,22 +154,22 @@ def crowded_ranking(trials: Iterable[Trial], space: SearchSpace) -> list[Trial]:
     ranked: list[Trial] = []
     for front in _fronts(completed):
         distances = crowding_distances([trial.objectives or () for trial in front])
-        ranked += [front[place] for place in np.argsort(-distances, kind="stable")]
+        ranked += [front[index] for index in np.argsort(-distances, kind="stable")]
     return ranked + ranking((trial for trial in by_digest if trial.status == "failed"), space)
 
 
 def _fronts(left: Sequence[Trial]) -> Iterator[list[Trial]]:
     while left:
-        beaten = [any(beats(other.objectives or (), trial.objectives or ()) for other in left) for trial in left]
-        yield [trial for trial, below in zip(left, beaten, strict=True) if not below]
-        left = [trial for trial, below in zip(left, beaten, strict=True) if below]
+        dominated = [any(beats(other.objectives or (), trial.objectives or ()) for other in left) for trial in left]
+        yield [trial for trial, is_dominated in zip(left, dominated, strict=True) if not is_dominated]
+        left = [trial for trial, is_dominated in zip(left, dominated, strict=True) if is_dominated]
 
 
 def crowding_distances(values: Sequence[Sequence[float]]) -> np.ndarray:
-    """Return how alone each one is on its front, shape `(values,)`, larger is lonelier.
+    """Return the crowding distance of each point of a front, shape `(values,)`.
 
     Args:
-        values: Its objectives, of each.
+        values: Objective values of each point.
     """
     distances = np.zeros(len(values))
     for objective in np.array(values, np.float64).T:
@@ -214,12 +197,12 @@ EXPLORES_FROM = 2
 def mutate(
     spec: StrategySpec, space: SearchSpace, generator: np.random.Generator, real_step: float = REAL_STEP
 ) -> StrategySpec:
-    """Return a neighbour of a configuration: the same strategy, every searched parameter moved.
+    """Return a mutant of a configuration: the same strategy, with every searched parameter changed.
 
     Args:
         spec: The parent; its strategy is in the space.
-        space: Gives the ranges.
-        generator: Where the steps come from.
+        space: Search space with the ranges.
+        generator: Random generator.
         real_step: s.
     """
     values = spec.search_values()
@@ -230,22 +213,22 @@ def mutate(
         if isinstance(parameter_range, IntegerRange):
             step = int(generator.integers(-INTEGER_STEP, INTEGER_STEP, endpoint=True))
             return parameter_range.clamp(int(values[name]) + step)
-        place = parameter_range.to_unit(values[name]) + generator.uniform(-real_step, real_step)
-        return parameter_range.from_unit(place)
+        position = parameter_range.to_unit(values[name]) + generator.uniform(-real_step, real_step)
+        return parameter_range.from_unit(position)
 
     return space.recompose(spec, moved)
 
 
 class GeneticSearcher(GenerationalSearcher):
-    """Random generation, then mutants of the best; at the configured share, others are random."""
+    """Genetic search: a random generation, then mutants of the best, and random children at the configured share."""
 
     def __init__(self, task: SearchTask) -> None:
         super().__init__(task)
-        usual = JOINT_STEP if self.space.client_ranges else REAL_STEP
-        self._real_step = task.settings.mutation_step or usual
+        default_step = JOINT_STEP if self.space.client_ranges else REAL_STEP
+        self._real_step = task.settings.mutation_step or default_step
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield children of the best of the generations before it, after what is tried for its kind."""
+        """Yield children of the best earlier trials, after a configuration of the least tried kind."""
         generator = stream(self.seed, "genetic search", number)
         if number >= EXPLORES_FROM and (untried := self._of_a_kind_tried_least(earlier, taken)) is not None:
             yield untried
@@ -255,16 +238,16 @@ class GeneticSearcher(GenerationalSearcher):
             yield child
 
     def _of_a_kind_tried_least(self, earlier: Sequence[Trial], taken: set[str]) -> StrategySpec | None:
-        """Return a configuration that was given for its kind, of the one with fewest trials; None if all are taken."""
-        tried = Counter(trial.spec.label for trial in earlier)
-        given = (spec for spec in self.task.kinds if not self.space.is_twin(spec))
-        new = (spec for spec in given if self.space.digest(spec) not in taken)
-        return min(new, key=lambda spec: tried[spec.label], default=None)
+        """Return the task's configuration of the kind with the fewest trials; None if all are taken."""
+        num_trials = Counter(trial.spec.label for trial in earlier)
+        candidates = (spec for spec in self.task.kinds if not self.space.is_twin(spec))
+        new = (spec for spec in candidates if self.space.digest(spec) not in taken)
+        return min(new, key=lambda spec: num_trials[spec.label], default=None)
 
     def _child(
         self, parents: Sequence[StrategySpec], taken: set[str], generator: np.random.Generator
     ) -> StrategySpec | None:
-        """Return a new configuration; None if the space holds hardly any."""
+        """Return a new configuration; None if the space is nearly exhausted."""
         if parents and generator.random() < self.task.settings.mutation_rate:
             first = int(generator.integers(len(parents)))
             if len(self.task.settings.objectives) > 1:
@@ -275,7 +258,7 @@ class GeneticSearcher(GenerationalSearcher):
         return self.random_new(taken, generator)
 
     def _mutant(self, parent: StrategySpec, taken: set[str], generator: np.random.Generator) -> StrategySpec | None:
-        """Return a new neighbour; None if the parent has no free parameter or its neighbours are taken."""
+        """Return a new mutant; None if the parent has no free parameter or no new mutant is found."""
         if parent.label not in self.space.kinds:
             return None
         ranges = self.space.parameters_of(parent.label, parent.search_values())
@@ -289,7 +272,7 @@ class GeneticSearcher(GenerationalSearcher):
 
 
 class RandomSearcher(GenerationalSearcher):
-    """Draws until the budget is spent or the space is used up."""
+    """Random search until the budget is spent or the space is exhausted."""
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield random configurations."""
@@ -306,19 +289,19 @@ LARGEST_GRID = 10_000
 
 
 def range_points(parameter_range: Range, num_points: int) -> list[Value]:
-    """Return the grid's values of one range, in its order: at most `num_points`, or every choice."""
+    """Return the grid values of one range, in order: at most `num_points`, or every choice."""
     if isinstance(parameter_range, ChoiceRange):
         return list(parameter_range.choices)
-    places = np.linspace(0, 1, num_points) if num_points > 1 else np.array([0.5])
-    return list(dict.fromkeys(parameter_range.from_unit(float(place)) for place in places))
+    positions = np.linspace(0, 1, num_points) if num_points > 1 else np.array([0.5])
+    return list(dict.fromkeys(parameter_range.from_unit(float(position)) for position in positions))
 
 
 def grid_values(
     space: SearchSpace, kind: str, num_points: int | Callable[[int, int], int]
 ) -> Iterator[Mapping[str, Value]]:
-    """Yield the parameters of every point that one strategy has on the grid.
+    """Yield the parameters of every grid point of one strategy.
 
-    `num_points` are the values of each parameter, or tell them by its place among so many parameters.
+    `num_points` is the number of values of each parameter, or a function of its index and the number of parameters.
     """
     names = tuple(space.parameters_of(kind))
 
@@ -335,17 +318,17 @@ def grid_values(
 
 
 def grid_parts(space: SearchSpace, num_points: int) -> dict[str, list[Mapping[str, Value]]]:
-    """Return the parameters of every point, by strategy.
+    """Return the parameters of every grid point, by strategy.
 
     Raises:
         ConfigurationError: If there are more than the largest budget.
     """
     parts: dict[str, list[Mapping[str, Value]]] = {}
-    left = LARGEST_GRID
+    remaining = LARGEST_GRID
     for kind in space.kinds:
-        parts[kind] = list(islice(grid_values(space, kind, num_points), left + 1))
-        left -= len(parts[kind])
-        if left < 0:
+        parts[kind] = list(islice(grid_values(space, kind, num_points), remaining + 1))
+        remaining -= len(parts[kind])
+        if remaining < 0:
             raise ConfigurationError(
                 Fault(
                     "a grid",
@@ -358,7 +341,7 @@ def grid_parts(space: SearchSpace, num_points: int) -> dict[str, list[Mapping[st
 
 
 class GridSearcher(GenerationalSearcher):
-    """Goes through a grid and ends; a warning tells where the budget is smaller than the grid.
+    """Exhaustive grid search, with a warning if the budget is smaller than the grid.
 
     Raises:
         ConfigurationError: If the grid is too large.
@@ -374,7 +357,7 @@ class GridSearcher(GenerationalSearcher):
         if any(without_twins := [[spec for spec in part if not space.is_twin(spec)] for part in parts]):
             parts = without_twins
         self._points: dict[str, StrategySpec] = {}
-        for spec in _by_turns(parts, stream(task.seed, "grid search")):
+        for spec in _interleaved(parts, stream(task.seed, "grid search")):
             if (digest := space.digest(spec)) not in self.archive.reference_digests:
                 self._points.setdefault(digest, spec)
         if budget < len(self._points):
@@ -383,7 +366,7 @@ class GridSearcher(GenerationalSearcher):
             )
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield what is left of the grid."""
+        """Yield the remaining grid points."""
         del number, earlier
         for digest, spec in self._points.items():
             if digest not in taken:
@@ -394,8 +377,8 @@ def _composed(space: SearchSpace, kind: str, values: Mapping[str, Value]) -> Str
     return space.compose(kind, lambda name, _: values[name])
 
 
-def _by_turns(parts: Sequence[Sequence[StrategySpec]], generator: np.random.Generator) -> Iterator[StrategySpec]:
-    shuffled = [[part[place] for place in generator.permutation(len(part))] for part in parts]
+def _interleaved(parts: Sequence[Sequence[StrategySpec]], generator: np.random.Generator) -> Iterator[StrategySpec]:
+    shuffled = [[part[index] for index in generator.permutation(len(part))] for part in parts]
     turns = generator.permutation(len(shuffled))
-    for turn in zip_longest(*(shuffled[place] for place in turns)):
+    for turn in zip_longest(*(shuffled[index] for index in turns)):
         yield from (spec for spec in turn if spec is not None)

@@ -1,11 +1,11 @@
-"""Optuna's GP sampler, whose acquisition function is maximised over given candidates: all that reaches into Optuna.
+"""Optuna's GP sampler, with the acquisition function maximised over candidates; the only use of Optuna's private API.
 
-Public calls that were tried: `GPSampler` takes no candidates and maximises over the whole cube; `Study.enqueue_trial`
-evaluates candidates and ranks none; the process and the acquisition function, which a `BaseSampler` of our own would
-need, are in `optuna._gp` alone. So the one step `_optimize_acqf` is replaced and `eval_acqf_no_grad` called, which
-Optuna does not promise to keep: the project pins its minor version, and a test fails when either changes.
+The public API does not suffice: `GPSampler` takes no candidates and maximises over the whole cube;
+`Study.enqueue_trial` evaluates candidates but does not rank them; the process and the acquisition function, which a
+custom `BaseSampler` would need, are only in `optuna._gp`. So the step `_optimize_acqf` is overridden and calls
+`eval_acqf_no_grad`. Neither is stable API: the project pins Optuna's minor version, and a test fails if either changes.
 
-Imports Optuna, so it is imported when a search begins.
+This module imports Optuna, so it is imported only when a search begins.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class CandidateGPSampler(GPSampler):
     """A GP sampler that chooses among candidates.
 
     Args:
-        seed: Of the sampler.
-        candidates: Returns the candidates of all proposals, as parameters of a trial by digest; called once, if at all.
+        seed: Seed of the sampler.
+        candidates: Returns the candidates of all proposals, as parameters of a trial by digest; called at most once.
         taken: Digests that must not be proposed; may grow.
     """
 
@@ -39,13 +39,13 @@ class CandidateGPSampler(GPSampler):
         self._find = candidates
         self._candidates: Mapping[str, Mapping[str, Any]] | None = None
         self._taken = taken
-        self._shown: Mapping[str, BaseDistribution] = {}
+        self._trial_distributions: Mapping[str, BaseDistribution] = {}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the best candidate's parameters; nothing before it knows a trial."""
-        self._shown = search_space
+        """Return the best candidate's parameters; empty before the first trial."""
+        self._trial_distributions = search_space
         with threadpool_limits(limits=1):  # the same bits whatever else the process does
             return super().sample_relative(study, trial, search_space)
 
@@ -55,10 +55,10 @@ class CandidateGPSampler(GPSampler):
         new = [parameters for digest, parameters in self._candidates.items() if digest not in self._taken]
         points = np.array([self._point(parameters) for parameters in new])
         if not len(points):  # all is taken: what the searcher finds out from any point
-            return np.full(len(self._shown), 0.0)
+            return np.full(len(self._trial_distributions), 0.0)
         best: NDArray[np.float64] = points[int(np.argmax(acqf.eval_acqf_no_grad(points)))]
         return best
 
     def _point(self, parameters: Mapping[str, Any]) -> list[float]:
-        """Return the coordinates: places are in `[0, 1]` already, of a choice it is the index."""
-        return [shown.to_internal_repr(parameters[name]) for name, shown in self._shown.items()]
+        """Return the coordinates: numbers are in `[0, 1]` already, a choice becomes its index."""
+        return [shown.to_internal_repr(parameters[name]) for name, shown in self._trial_distributions.items()]

@@ -1,23 +1,19 @@
-"""Search by a language model: it is shown every earlier trial with its result and proposes the next one.
+"""Searchers based on a language model: sequential proposals, a hybrid with genetic search, and one-shot.
 
-The model reads the diagnosis, if there is one, and all trials so far with their fitness, best first; it is asked to
-balance exploration and exploitation and never to repeat. So its trials run one after the other. An invalid answer goes
-back with its faults, a repeated configuration with what was tried and then at a higher temperature, as often as the
-settings allow.
+**Multi-shot.** The model receives the diagnosis, if there is one, and all earlier trials with their fitness, best
+first; it is instructed to balance exploration and exploitation and never to repeat. So its trials run sequentially. An
+invalid answer is returned with its faults, a repeated configuration with those tried before and then at a higher
+temperature, up to the limit of the settings. Without any valid answer the study stops with an error, and asks again
+when it is resumed. If all proposals for a trial are repetitions, the genetic search proposes that trial, with a note.
+The reference is not in the prompt: a study may pass it before or after the first proposals, which must not depend on
+that. Proposals depend on the model's answers; a study records them and repeats no request.
 
-If the model can't be brought to a valid answer, the study stops with an error, and asks again when it is run again. If
-all that it proposes for a trial was there before, the genetic search proposes that trial, and the study says so.
+**Hybrid.** The first generation comes from the model. Its proposals are ordinary trials, so the genetic search uses
+them as its first generation and continues with mutants of the best two.
 
-The reference is not shown: a study may tell it before or after the first proposals, which must not depend on that. The
-model's answers are part of what proposals depend on; a study keeps them and asks nothing twice.
-
-The hybrid takes its first generation from the model. Its proposals are trials like others, so the genetic search takes
-them for its own first generation and goes on with mutants of the best two.
-
-No search: the one configuration that was recommended without a trial is trained, and that is all.
-
-The recommendation is made before the study's trials begin, from the diagnosis or a person's words, by rules or by a
-language model. Where it is FedAvg, which every study trains as its reference, nothing further is proposed.
+**One-shot.** No search: only the recommended configuration is trained. It is recommended before the study's trials
+begin, from the diagnosis or a description, by rules or by a language model. If it is FedAvg, which every study trains
+as its reference, there are no further proposals.
 """
 
 from __future__ import annotations
@@ -42,12 +38,12 @@ REPEATED = "the configuration must be new, and was tried or is the same as FedAv
 
 
 class MultiShotLLMSearcher(GenerationalSearcher):
-    """Asks a language model for each configuration, one at a time.
+    """Searcher that requests each configuration from a language model, one at a time.
 
     Args:
-        task: What is searched for.
-        model: Is asked.
-        diagnosis: How the clients' data differ; None if that was not measured.
+        task: The search task.
+        model: The language model.
+        diagnosis: How the clients' data differ; None if not measured.
     """
 
     def __init__(self, task: SearchTask, model: LanguageModel, diagnosis: Diagnosis | None = None) -> None:
@@ -61,23 +57,23 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         self._without_model: set[int] = set()
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials."""
+        """Add results."""
         super().tell(trials)
         self._genetic.tell(trials)
 
     def notes(self) -> list[str]:
-        """Return how many trials the model proposed nothing new for."""
+        """Return a note on the number of trials without a new proposal of the model."""
         if not self._without_model:
             return []
         number = len(self._without_model)
         return [f"{self._model.settings.model} repeated itself for {number} trials, which the genetic search proposed"]
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield what the model proposes, or the genetic search where the model has nothing new.
+        """Yield the model's proposal, or the genetic search's if the model proposes nothing new.
 
         Raises:
-            RecommenderError: If it can't be asked.
-            NoValidAnswerError: If it gives no valid answer.
+            RecommenderError: If the request fails.
+            NoValidAnswerError: If there is no valid answer.
         """
         spec = self._next(earlier, taken)
         if spec is not None:
@@ -112,34 +108,34 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         return None
 
     def _tried(self, earlier: Sequence[Trial]) -> list[dict[str, Any]]:
-        """Return the trials as the model reads them."""
+        """Return the trials in the form of the prompt."""
         return [
-            {"strategy": strategy_document(told.spec), "fitness": round(told.fitness, 4)}
-            | ({"failed": True} if told.status == "failed" else {})
-            for told in ranking(earlier, self.space)
+            {"strategy": strategy_document(trial.spec), "fitness": round(trial.fitness, 4)}
+            | ({"failed": True} if trial.status == "failed" else {})
+            for trial in ranking(earlier, self.space)
         ]
 
 
 class LLMGeneticSearcher(MultiShotLLMSearcher):
-    """Proposes what a model does in the first generation, then what the genetic search does."""
+    """Genetic search whose first generation is proposed by a language model."""
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
         """Return the model's next proposal, or a generation of the genetic search.
 
         Raises:
-            RecommenderError: If the model can't be asked.
-            NoValidAnswerError: If it gives no valid answer.
+            RecommenderError: If the request fails.
+            NoValidAnswerError: If there is no valid answer.
         """
         by_model = len(self.archive.searched) < self.task.settings.generation_size
         return super().ask(num_proposals) if by_model else self._genetic.ask(num_proposals)
 
 
 class OneShotSearcher(Searcher):
-    """Proposes the first configuration that it is given."""
+    """Searcher that proposes only the first configuration of the task."""
 
     has_own_budget: ClassVar[bool] = True
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
-        """Return the recommended configuration, until it is told."""
+        """Return the recommended configuration, until its result is added."""
         taken = self.archive.taken
         return [spec for spec in self.task.first[:1] if self.space.digest(spec) not in taken][:num_proposals]

@@ -1,31 +1,31 @@
-"""Racing: many configurations for few rounds; the best go on from where they stopped, and few are trained in full.
+"""Racing (successive halving): many configurations are trained for few rounds, and the best continue.
 
 **Successive halving** (Jamieson & Talwalkar 2016, figure 1). With η the reduction factor and R the study's rounds,
-rungs end after R, R/η, R/η², … rounds, as long as that is at least `min_rounds`. Of the n configurations of a rung
-the best ⌊n/η⌋, at least one, reach the next. The first rung takes as many as the budget allows, counted in full
-trainings; a survivor goes on from its checkpoint, so rung i costs n_i (r_i − r_{i−1}) rounds. **Brackets** (Hyperband,
-Li et al. 2018, algorithm 1) share the budget equally: bracket s leaves the s shortest rungs out, so it drops nobody
-after so few rounds, and begins with fewer configurations.
+rungs end after R, R/η, R/η², … rounds, as long as that is at least `min_rounds`. Of the n configurations of a rung the
+best ⌊n/η⌋, at least one, are promoted. The first rung has as many as the budget allows, counted in full trainings; a
+survivor continues from its checkpoint, so rung i costs n_i (r_i − r_{i−1}) rounds. **Brackets** (Hyperband, Li et al.
+2018, algorithm 1) share the budget equally: bracket s omits the s shortest rungs, so it starts with fewer
+configurations and drops none of them that early.
 
-**Who starts.** Configurations from earlier studies, if there are any; then every strategy at its documented defaults,
-in an order drawn from the seed, those of which something has started last; then random configurations. That defaults
-are known to work is knowledge that a random draw does not have, and all strategies are seen at least once where the
-budget allows it. Where it does not, the race says what would.
+**Initial configurations.** Those from earlier studies, if there are any; then every strategy at its documented
+defaults, in an order drawn from the seed, with strategies that have already started last; then random configurations.
+Defaults are known to work, unlike random configurations, and all strategies are tried at least once if the budget
+allows it. If not, the notes give the sufficient budget.
 
-**Who survives.** A rung ranks by fitness, the mean of the last five rounds so far. A configuration that needs more
-rounds than a rung has to get going is lost: adaptive strategies with a small server rate are. Ranking by the level of a
-line through these rounds, to be fair to late risers, let in more noise than late risers (`docs/racing.md`). The last
-rung is a full training, whose fitness is that of any other trial.
+**Promotion.** A rung ranks by fitness, the mean of the last five rounds so far. Configurations that converge slowly are
+lost, such as adaptive strategies with a small server learning rate. Ranking by the level of a line fitted to these
+rounds, in favour of late risers, added more noise than it gained (`docs/racing.md`). The last rung is a full training,
+whose fitness is that of any other trial.
 
-Of two objectives a rung ranks by fronts, and on a front the lonelier first (`genetic.py`), so that both ends of it go
-on: successive halving by non-dominated sorting (Schmucker et al.). The front that is told is of full trainings alone,
-those of the last rung.
+For two objectives a rung ranks by fronts, and within a front by descending crowding distance (`genetic.py`), so that
+both ends are promoted: successive halving by non-dominated sorting (Schmucker et al.). The reported front has full
+trainings only, those of the last rung.
 
-Failed configurations drop out. Equals are ordered by digest, which is arbitrary but always the same. If every one of a
-rung fails, the next best of the rung before take their place, beyond the budget.
+Failed configurations drop out. Ties are ordered by digest, which is arbitrary but deterministic. If all configurations
+of a rung fail, the next best of the previous rung replace them, beyond the budget.
 
-Deviations from the papers: survivors go on instead of starting anew, as a trial of more rounds begins with the same
-bits; the brackets run side by side.
+Deviations from the papers: survivors continue instead of restarting, as a longer trial begins with identical results;
+the brackets run concurrently.
 
 References:
     Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization. AISTATS 2016.
@@ -52,11 +52,11 @@ from fedscout.strategies import StrategySpec
 
 @dataclass(frozen=True)
 class Rung:
-    """One stage of a race.
+    """One rung of successive halving.
 
     Attributes:
-        num_rounds: At which it ends, from the start of a trial.
-        size: Configurations in it.
+        num_rounds: Rounds at its end, from the start of a trial.
+        size: Number of configurations.
     """
 
     num_rounds: int
@@ -64,28 +64,28 @@ class Rung:
 
 
 def rung_rounds(num_rounds: int, reduction_factor: int, min_rounds: int) -> list[int]:
-    """Return the rounds at which rungs end, ascending: R, R/η, R/η², … to the nearest, none below `min_rounds`."""
-    found = [num_rounds]
+    """Return the rounds at which rungs end, ascending: R, R/η, R/η², … rounded, none below `min_rounds`."""
+    ends = [num_rounds]
     while True:
-        shorter = round(num_rounds / reduction_factor ** len(found))
-        if shorter < min_rounds or shorter >= found[0]:
-            return found
-        found.insert(0, shorter)
+        shorter = round(num_rounds / reduction_factor ** len(ends))
+        if shorter < min_rounds or shorter >= ends[0]:
+            return ends
+        ends.insert(0, shorter)
 
 
 def rung_costs(rungs: Sequence[Rung]) -> int:
-    """Return the rounds of a race: each survivor goes on from the rung before."""
+    """Return the rounds trained in all rungs; each survivor continues from the previous rung."""
     ends = [rung.num_rounds for rung in rungs]
     return sum(rung.size * (end - before) for rung, end, before in zip(rungs, ends, [0, *ends[:-1]], strict=True))
 
 
 def rungs_within(ends: Sequence[int], reduction_factor: int, budget_rounds: float) -> list[Rung]:
-    """Return the largest race that a budget pays for; at least one configuration, which is trained in full.
+    """Return the largest rungs within a budget; at least one configuration, which is trained in full.
 
     Args:
         ends: Rounds at which rungs end, ascending.
-        reduction_factor: η; of n configurations ⌊n/η⌋ go on, at least one.
-        budget_rounds: Rounds that may be trained in all.
+        reduction_factor: η; of n configurations ⌊n/η⌋ are promoted, at least one.
+        budget_rounds: Budget in rounds.
     """
 
     def of(first: int) -> list[Rung]:
@@ -101,10 +101,10 @@ def rungs_within(ends: Sequence[int], reduction_factor: int, budget_rounds: floa
 
 
 def most_trials(config: SearchConfig, num_rounds: int) -> tuple[int, int]:
-    """Return how many trials a search has at most, and how many rounds they lack in all to full trainings.
+    """Return the largest number of trials of a search, and how many rounds they lack in total to full trainings.
 
     Args:
-        config: Of the search.
+        config: Configuration of the search.
         num_rounds: Rounds of a full training.
     """
     if config.kind != "racing":
@@ -114,10 +114,10 @@ def most_trials(config: SearchConfig, num_rounds: int) -> tuple[int, int]:
 
 
 def race(config: RacingConfig, num_rounds: int) -> list[list[Rung]]:
-    """Return the rungs of every bracket; no more brackets than the budget has full trainings.
+    """Return the rungs of every bracket; at most as many brackets as the budget has full trainings.
 
     Args:
-        config: Of the race.
+        config: Configuration of the race.
         num_rounds: Rounds of a full training.
     """
     ends = rung_rounds(num_rounds, config.reduction_factor, config.min_rounds)
@@ -128,12 +128,12 @@ def race(config: RacingConfig, num_rounds: int) -> list[list[Rung]]:
 
 
 def least_trainings(config: RacingConfig, num_rounds: int, num_starters: int) -> float:
-    """Return the least budget, a number of halves, with which so many configurations start, over all brackets.
+    """Return the smallest budget, a multiple of one half, for a number of initial configurations over all brackets.
 
     Args:
-        config: Of a race in which fewer start.
+        config: Configuration of a race with fewer initial configurations.
         num_rounds: Rounds of a full training.
-        num_starters: That are to start.
+        num_starters: Required number of initial configurations.
     """
     halves = int(2 * config.trainings)
     while True:
@@ -144,7 +144,7 @@ def least_trainings(config: RacingConfig, num_rounds: int, num_starters: int) ->
 
 
 class RacingSearcher(Searcher):
-    """Races configurations; those that the task gives start before all others."""
+    """Successive-halving searcher; the task's `first` configurations start first."""
 
     has_own_budget = True
 
@@ -158,20 +158,20 @@ class RacingSearcher(Searcher):
 
     @property
     def trainings(self) -> float:
-        """What the races cost if nobody fails, in full trainings."""
+        """Cost of the brackets in full trainings, if no configuration fails."""
         return sum(rung_costs(bracket) for bracket in self.brackets) / self.num_rounds
 
     @property
     def never_started(self) -> tuple[str, ...]:
-        """Strategies of which no configuration starts, nor an equivalent of their defaults."""
-        return self._not_among([spec for entrants in self._entrants for spec in entrants])
+        """Strategies without an initial configuration, nor an equivalent of their defaults."""
+        return self._missing_strategies([spec for entrants in self._entrants for spec in entrants])
 
     def notes(self) -> list[str]:
-        """Return how many strategies never start, and with which budget each does once."""
+        """Return a note on the number of strategies that never start, and the budget with which all do."""
         if not (left_out := self.never_started):
             return []
         starters = [*islice(self._starters(), len(self.task.first) + len(self.space.kinds))]
-        needed = next(count for count in range(1, len(starters) + 1) if not self._not_among(starters[:count]))
+        needed = next(count for count in range(1, len(starters) + 1) if not self._missing_strategies(starters[:count]))
         trainings = least_trainings(self.task.settings.racing, self.num_rounds, needed)
         return [
             f"{len(left_out)} of {len(self.space.kinds)} strategies never started in the race; "
@@ -183,58 +183,61 @@ class RacingSearcher(Searcher):
         return [proposal.spec for proposal in self.plan(num_proposals)]
 
     def plan(self, num_proposals: int) -> list[Proposal]:
-        """Return what the present rungs still have to train; nothing once all brackets are decided.
+        """Return the remaining configurations of the present rungs; empty once all brackets are finished.
 
-        The brackets go from rung to rung together.
+        The brackets advance from rung to rung together.
         """
-        states = [self._pending(*each) for each in zip(self.brackets, self._entrants, strict=True)]
+        states = [
+            self._pending(*bracket_and_entrants)
+            for bracket_and_entrants in zip(self.brackets, self._entrants, strict=True)
+        ]
         present = min((rung for rung, pending in states if pending), default=None)
         return [proposal for rung, pending in states if rung == present for proposal in pending][:num_proposals]
 
     def tell(self, evaluations: Sequence[Trial]) -> None:
-        """Take in results of any rung."""
+        """Add results of any rung."""
         super().tell(evaluations)
         for evaluation in evaluations:
-            place = (self.space.digest(evaluation.spec), evaluation.asked_rounds or self.num_rounds)
-            self._told.setdefault(place, evaluation)
+            key = (self.space.digest(evaluation.spec), evaluation.asked_rounds or self.num_rounds)
+            self._told.setdefault(key, evaluation)
 
     def _pending(self, bracket: Sequence[Rung], entrants: Sequence[StrategySpec]) -> tuple[int, list[Proposal]]:
-        """Return the number of the present rung, and what it still has to train."""
+        """Return the index of the present rung, and its remaining proposals."""
         for number, rung in enumerate(bracket):
             size = rung.size
             while True:
                 group = entrants[:size]
-                found = [self._told.get((self.space.digest(spec), rung.num_rounds)) for spec in group]
-                waiting = [spec for spec, evaluation in zip(group, found, strict=True) if evaluation is None]
+                results = [self._told.get((self.space.digest(spec), rung.num_rounds)) for spec in group]
+                waiting = [spec for spec, evaluation in zip(group, results, strict=True) if evaluation is None]
                 if waiting:
                     rounds = None if rung.num_rounds == self.num_rounds else rung.num_rounds
                     return number, [Proposal(spec, rounds) for spec in waiting]
-                survivors = [each for each in found if each is not None and each.status == "completed"]
+                survivors = [trial for trial in results if trial is not None and trial.status == "completed"]
                 if survivors or size >= len(entrants):
                     break
                 size += rung.size  # all failed: the next best take their place
-            entrants = [each.spec for each in best_first(survivors, self.task)]
+            entrants = [trial.spec for trial in best_first(survivors, self.task)]
         return len(bracket), []
 
-    def _not_among(self, starters: Sequence[StrategySpec]) -> tuple[str, ...]:
-        """Return the strategies of which some do not hold a configuration, nor an equivalent of their defaults."""
+    def _missing_strategies(self, starters: Sequence[StrategySpec]) -> tuple[str, ...]:
+        """Return the strategies without a configuration among `starters`, nor an equivalent of their defaults."""
         labels = {spec.label for spec in starters}
         digests = self.archive.reference_digests.union(map(self.space.digest, starters))
         others = [kind for kind in self.space.kinds if kind not in labels]
         return tuple(kind for kind in others if self.space.digest(self.space.default(kind)) not in digests)
 
     def _starters(self) -> Iterator[StrategySpec]:
-        """Yield distinct configurations, none of them a reference, until a thousand draws bring nothing new."""
+        """Yield distinct configurations other than the references, until a thousand draws yield nothing new."""
         generator = stream(self.seed, "racing")
-        kinds = [self.space.kinds[int(place)] for place in generator.permutation(len(self.space.kinds))]
-        given = [spec for spec in self.task.first if self.space.contains(spec)]
-        begun = {spec.label for spec in given}
-        kinds.sort(key=lambda kind: kind in begun)  # none a second time before each has started once
-        known = [*given, *(self.space.default(kind) for kind in kinds)]
+        kinds = [self.space.kinds[int(index)] for index in generator.permutation(len(self.space.kinds))]
+        first = [spec for spec in self.task.first if self.space.contains(spec)]
+        started_labels = {spec.label for spec in first}
+        kinds.sort(key=lambda kind: kind in started_labels)  # none a second time before each has started once
+        initial = [*first, *(self.space.default(kind) for kind in kinds)]
         seen = set(self.archive.reference_digests)
         failures = 0
         while failures < RANDOM_DRAWS:
-            spec = known.pop(0) if known else self.space.random(generator)
+            spec = initial.pop(0) if initial else self.space.random(generator)
             digest = self.space.digest(spec)
             if digest in seen:
                 failures += 1

@@ -1,16 +1,17 @@
-"""One strategy for each group of clients, each with a model, a sample and a memory of its own.
+"""Group-wise training: each group of clients has its own strategy, model, client sample and stored state.
 
-The strategies are those that would train the groups as federations of their own: each sees the nodes of its group, its
-group's model and its group's replies. So what a strategy sends beside the model, keeps, or clips is its group's, and
-with a single group everything is as without groups.
+The strategies behave as if the groups were separate federations: each receives only the nodes, the model and
+the replies of its group, so its auxiliary vectors, state and clipping are limited to the group. A single
+group is the same as training without groups.
 
-**Who trains.** A round's clients are dealt to the groups in proportion to their sizes, by largest remainders, at least
-one to each; with more groups than clients a round, more clients train than were asked for. Where a selection policy
-chooses the clients, each group trains those of its own, and one without any rests.
+**Sampling.** A round's clients are allocated to the groups in proportion to their sizes, by largest
+remainders, at least one per group; with more groups than sampled clients, more clients train than requested.
+With a selection policy, each group trains the selected clients among its own, and a group without any skips
+the round.
 
-**Where a group falls apart**, the parts go on from its new model, with strategies made afresh.
+**Splits.** If a group is split, its parts continue from its new model with newly constructed strategies.
 
-scikit-learn's clusterings, loaded when the first trial wants one: the command line does without them.
+scikit-learn's clustering is imported when the first trial needs it, because the command line does not.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Group:
 
     Attributes:
         clients: Ascending.
-        num_sampled: How many of them train in a round.
-        strategy: Theirs.
-        memory: What else is kept of the group between rounds.
+        num_sampled: Number of them that train in a round.
+        strategy: Strategy of the group.
+        memory: Further values stored for the group between rounds.
     """
 
     clients: tuple[int, ...]
@@ -61,17 +62,17 @@ class Group:
 
 
 class _Kept(NamedTuple):
-    """A group, and what tells apart how it was made from what became of it: a checkpoint holds the latter."""
+    """A group, and the record of its initial state that separates the state to checkpoint from the constructed one."""
 
     group: Group
     plain: PlainState
 
 
 class GroupedRule(flower.Strategy):
-    """A strategy for each group.
+    """A strategy for each group of clients.
 
     Args:
-        build: Makes the strategy of clients, told their cohort.
+        build: Constructs the strategy of a group from its cohort.
         cohort: All clients.
     """
 
@@ -83,7 +84,7 @@ class GroupedRule(flower.Strategy):
 
     @property
     def groups(self) -> list[Group]:
-        """In the order of their models; none before the first round."""
+        """Groups in the order of their models; empty before the first round."""
         return [kept.group for kept in self._kept]
 
     @abstractmethod
@@ -91,20 +92,20 @@ class GroupedRule(flower.Strategy):
         """Return the clients of each group, ascending, before the first training.
 
         Args:
-            grid: On which clients may be asked.
-            config: Of the first train messages.
+            grid: Grid through which clients can be queried.
+            config: Config of the first train messages.
         """
 
     def parts(
         self, group: Group, sent: FloatArray, replies: Sequence[Message], num_groups: int
     ) -> Sequence[Sequence[int]]:
-        """Return the groups into which a group falls after a round: itself, unless a subclass knows better.
+        """Return the groups into which a group is split after a round; by default the group itself.
 
         Args:
-            group: As it trained.
+            group: The group as it trained.
             sent: Its model before the round, shape `(params,)`.
-            replies: Of its clients.
-            num_groups: There are, those included that others have fallen into in this round.
+            replies: Replies of its clients.
+            num_groups: Current number of groups, including splits in this round.
         """
         del sent, replies, num_groups
         return [group.clients]
@@ -119,44 +120,44 @@ class GroupedRule(flower.Strategy):
     ) -> Iterable[Message]:
         """Return the messages of all groups."""
         if not self._kept:
-            whole = grid.everybody if isinstance(grid, ChosenNodes) else grid
-            self._kept = self._made(self.first_groups(whole, config), self.cohort.num_sampled)
+            full_grid = grid.everybody if isinstance(grid, ChosenNodes) else grid
+            self._kept = self._made(self.first_groups(full_grid, config), self.cohort.num_sampled)
         flat = read_array(arrays[FLAT_KEY])
         self._sent = [*flat] if holds_several([*arrays]) else [flat] * len(self._kept)
         messages: list[Message] = []
         for group, vector in zip(self.groups, self._sent, strict=True):
-            model, own_config = view_record({FLAT_KEY: vector}), ConfigRecord(dict(config))
-            own_grid = ChosenNodes(grid, group.clients)
+            model, group_config = view_record({FLAT_KEY: vector}), ConfigRecord(dict(config))
+            group_grid = ChosenNodes(grid, group.clients)
             if isinstance(grid, ChosenNodes):
-                if not own_grid.get_node_ids():
+                if not group_grid.get_node_ids():
                     continue
                 train_all_shown(group.strategy)
-            messages += group.strategy.configure_train(server_round, model, own_config, cast(Grid, own_grid))
+            messages += group.strategy.configure_train(server_round, model, group_config, cast(Grid, group_grid))
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the models of all groups; one that no client answered for keeps its own."""
+        """Return the models of all groups; a group without replies keeps its model."""
         answers = self._dealt(replies)
         sent, self._sent = self._sent, []
-        kept: list[_Kept] = []
+        entries: list[_Kept] = []
         vectors: list[FloatArray] = []
         answered = False
-        for place, (one, vector, own) in enumerate(zip(self._kept, sent, answers, strict=True)):
-            parts = self.parts(one.group, vector, own, len(kept) + len(self._kept) - place)
-            arrays, _ = one.group.strategy.aggregate_train(server_round, own)
+        for index, (entry, vector, group_replies) in enumerate(zip(self._kept, sent, answers, strict=True)):
+            parts = self.parts(entry.group, vector, group_replies, len(entries) + len(self._kept) - index)
+            arrays, _ = entry.group.strategy.aggregate_train(server_round, group_replies)
             answered |= arrays is not None
             model = vector if arrays is None else np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
-            kept += [one] if len(parts) == 1 else self._made(parts, one.group.num_sampled, one.group.memory)
+            entries += [entry] if len(parts) == 1 else self._made(parts, entry.group.num_sampled, entry.group.memory)
             vectors += [model] * len(parts)
         if not answered:
             return None, None
-        self._kept = kept
+        self._kept = entries
         return self.record(vectors), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return nothing: the trial scores clients itself."""
+        """Return no messages: the trial evaluates the clients itself."""
         del server_round, arrays, config, grid
         return []
 
@@ -166,7 +167,7 @@ class GroupedRule(flower.Strategy):
         return None
 
     def _dealt(self, replies: Iterable[Message]) -> list[list[Message]]:
-        """Return the replies of each group; a merged one comes from a client of its group, whose content it answers."""
+        """Return the replies by group; a merged reply has the address of a client of its group."""
         group_of = self._group_of()
         answers: list[list[Message]] = [[] for _ in self._kept]
         for reply in replies:
@@ -174,14 +175,14 @@ class GroupedRule(flower.Strategy):
         return answers
 
     def _group_of(self) -> IntArray:
-        """Return the place of each client's group; -1 of those in none, whom no strategy meets."""
+        """Return the index of each client's group; -1 for clients in no group."""
         group_of = np.full(1 + max(group.clients[-1] for group in self.groups), -1, np.int64)
-        for place, group in enumerate(self.groups):
-            group_of[[*group.clients]] = place
+        for index, group in enumerate(self.groups):
+            group_of[[*group.clients]] = index
         return group_of
 
     def record(self, vectors: Sequence[FloatArray] | FloatArray) -> ArrayRecord:
-        """Return the groups' models, in their order, as what a round gave; a matrix of them is not copied."""
+        """Return the groups' models, in order, as the result of a round; a matrix is not copied."""
         if len(vectors) == 1:
             return view_record({FLAT_KEY: vectors[0]})
         return several_models(np.asarray(vectors), self._group_of())
@@ -189,15 +190,15 @@ class GroupedRule(flower.Strategy):
     def _made(
         self, parts: Sequence[Sequence[int]], num_sampled: int, memory: Mapping[str, float] | None = None
     ) -> list[_Kept]:
-        """Return groups of these clients, of which so many train in a round, all groups together."""
+        """Return new groups of clients, which together train `num_sampled` clients per round."""
         shares = sampled_of([len(clients) for clients in parts], num_sampled)
         return [self._group(clients, share, memory or {}) for clients, share in zip(parts, shares, strict=True)]
 
     def _group(self, clients: Sequence[int], num_sampled: int, memory: Mapping[str, float]) -> _Kept:
-        """Return a group that has not trained yet.
+        """Return a new, untrained group.
 
         Raises:
-            TrialError: If its strategy can't train so few clients.
+            TrialError: If its strategy needs more clients.
         """
         try:
             strategy = self.build(replace(self.cohort, num_clients=len(clients), num_sampled=num_sampled))
@@ -207,33 +208,33 @@ class GroupedRule(flower.Strategy):
         return _Kept(group, PlainState(group))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: of each group who is in it, and its state."""
+        """Return the checkpoint state: the clients and the state of each group."""
         groups = [(group.clients, group.num_sampled, *plain.encode(group)) for group, plain in self._kept]
         return {"groups": groups}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the groups of a checkpoint again."""
+        """Restore the groups of a checkpoint."""
         self._kept = []
         for clients, num_sampled, document, arrays in state["groups"]:
-            kept = self._group(clients, num_sampled, {})
-            kept.plain.restore(document, arrays)
-            self._kept.append(kept)
+            entry = self._group(clients, num_sampled, {})
+            entry.plain.restore(document, arrays)
+            self._kept.append(entry)
 
 
 def sampled_of(sizes: Sequence[int], num_sampled: int) -> list[int]:
-    """Return how many clients of each group train in a round.
+    """Return the number of clients of each group that train in a round.
 
     Args:
-        sizes: Of the groups, each at least 1.
-        num_sampled: Of all clients, at most all.
+        sizes: Sizes of the groups, each at least 1.
+        num_sampled: Number of clients to sample, at most all.
 
     Returns:
-        At least 1 and at most its size for each group; together `num_sampled`, if there are not more groups.
+        At least 1 and at most its size for each group; the sum is `num_sampled`, unless there are more groups.
     """
     total = sum(sizes)
     counts = [max(1, num_sampled * size // total) for size in sizes]
-    lacking = [num_sampled * size - count * total for size, count in zip(sizes, counts, strict=True)]
-    for index in sorted(range(len(sizes)), key=lambda index: -lacking[index])[: max(0, num_sampled - sum(counts))]:
+    remainders = [num_sampled * size - count * total for size, count in zip(sizes, counts, strict=True)]
+    for index in sorted(range(len(sizes)), key=lambda index: -remainders[index])[: max(0, num_sampled - sum(counts))]:
         counts[index] += 1
     return counts
 

@@ -1,39 +1,39 @@
-"""Clip each client's change, average, add noise, and hand the noisy mean to a server rule.
+"""Differentially private mean of client updates for a server rule, and its privacy accounting.
 
-Clipping, mean and noise are those of Flower's wrappers for differential privacy. What is done around them, and why:
+`PrivateMean` clips each client's update, averages, adds Gaussian noise and passes the noisy mean to a server
+rule. Clipping, mean and noise are those of Flower's differential-privacy wrappers, with these differences:
 
-- **The noise comes before the server rule.** Flower's wrappers add it to what the wrapped strategy returns. Momentum
-  and adaptive steps carry the mean of earlier rounds on, and scale it, so noise after them bounds nothing. Here the
-  wrapped strategy gets one reply, the noisy mean, and whatever it makes of that is as private. Around FedAvg and
-  FedProx both are the same to the bit.
-- **Clients count equally**, or a client with many rows could move the mean by more than clipping norm over clients.
-- **A round in which not every sampled client answered gives no model**: with fewer clients each moves the mean by more
-  than the noise is made for. Flower only warns where a reply is missing.
-- **Adaptive clipping** (Andrew et al. 2021, Algorithm 1: C ← C·exp(−η(b̄ − γ)), b̄ the noisy share of clients that are
-  not clipped) deviates in Flower's class twice. It shrinks C where too many are clipped, so that C runs to 0 or without
-  bound; and it makes the noise by the C of the next round, less than the changes of this one were clipped to call for
-  wherever C shrinks. Both are put right here.
+- **Noise is added before the server rule.** Flower's wrappers add it to the result of the wrapped strategy.
+  Momentum and adaptive steps carry the means of earlier rounds forward and scale them, so noise added
+  afterwards bounds nothing. Here the wrapped strategy receives a single reply with the noisy mean, and
+  post-processing keeps it private. Around FedAvg and FedProx both orders give the same bits.
+- **Clients have equal weights**, otherwise a client with many rows could move the mean by more than the
+  clipping norm divided by the number of clients.
+- **A round with a missing reply gives no model**: with fewer clients each one moves the mean by more than the
+  noise is calibrated for. Flower only warns about a missing reply.
+- **Adaptive clipping** (Andrew et al. 2021, Algorithm 1: C ← C·exp(−η(b̄ − γ)), b̄ the noisy share of
+  unclipped clients) has two errors in Flower's class that are corrected here. It decreases C if too many
+  clients are clipped, so that C tends to 0 or diverges; and it scales the noise by the C of the next round,
+  which is too little for the updates clipped in this round if C decreases.
 
-What clipping and Gaussian noise in every round promise a client: (ε, δ), and the noise that a wanted ε takes.
+**Accounting.** In each of T rounds m of n clients are sampled, their model updates are clipped to norm C, and
+the mean gets Gaussian noise of standard deviation z·C/m per coordinate, z being the noise multiplier.
 
-In each of T rounds m of n clients are drawn, the changes that they made to the model are clipped to length C, and the
-mean gets Gaussian noise of the standard deviation z·C/m in each coordinate, z being the noise multiplier.
+*Neighbouring federations* differ in one client, which is replaced by another with other data; n is public.
+This fits Flower's sampling, a fixed number of clients without replacement. Replacing a client changes the sum
+of the clipped updates by up to 2C, so accountants receive z/2. Replacing a client's update by a zero update
+is a special case. For added or removed clients, or Poisson sampling, other values hold, often smaller ones
+for the same z; Flower does not sample in this way, so they are not given.
 
-**Neighbours.** Two federations that differ in one client, exchanged for another one with other data; n is public. That
-fits Flower's sampling, which draws a fixed number of clients without replacement. Exchanging a client moves the sum of
-the clipped changes by up to 2C, so accountants are told z/2. A client whose change is replaced by none is a special
-case of it. For clients that are added or removed, or that join a round independently of each other (Poisson sampling),
-other numbers hold, often smaller ones for the same z; Flower does not draw so, and they are not given here.
+*Bounds*: the smaller of two is reported:
 
-**Bounds.** Two hold, and the smaller one is told:
+- Rényi differential privacy under sampling without replacement (Wang et al. 2019, Theorem 27), with privacy
+  amplification by the secrecy of the sample;
+- full participation: T rounds of z/2 equal one of z/(2√T), whose ε is exact (Balle and Wang 2018, Theorem 8).
+  It is smaller if most clients train in a round.
 
-- Rényi differential privacy under sampling without replacement (Wang et al. 2019, Theorem 27), which gains from a
-  client not knowing in which rounds it was drawn;
-- as if every client trained in every round: T rounds of z/2 are one of z/(2√T), whose ε is exact (Balle and Wang 2018,
-  Theorem 8). This is the smaller one where most clients train in a round.
-
-All of this is Google's `dp-accounting`. ε is that of all T models together, each of which the clients see. Real numbers
-are assumed: with float32, who sees all bits of a model may learn more (Mironov 2012).
+Both are computed by Google's `dp-accounting`. ε covers all T models together, each of which the clients see.
+Real arithmetic is assumed: with float32, an observer of all bits of a model may learn more (Mironov 2012).
 
 References:
     Wang, Balle, Kasiviswanathan: Subsampled Rényi differential privacy and analytical moments accountant.
@@ -63,29 +63,30 @@ from fedscout.strategies.aggregation.rules import Aggregate
 
 
 class AdaptiveClipping(flower.DifferentialPrivacyServerSideAdaptiveClipping):
-    """Flower's wrapper with a clipping norm that follows a quantile of the clients' changes, as the paper has it.
+    """Flower's wrapper with a clipping norm that follows a quantile of the clients' updates, as in the paper.
 
-    Parameters and names are Flower's; `target_clipped_quantile` is the share of clients that shall be clipped, 1 − γ.
+    Parameters and names are Flower's; `target_clipped_quantile` is the target share of clipped clients, 1 − γ.
     """
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the noisy mean, then move the clipping norm."""
+        """Return the noisy mean, then update the clipping norm."""
         self._next_clipping_norm = self.clipping_norm
         aggregate = super().aggregate_train(server_round, replies)
         self.clipping_norm = self._next_clipping_norm
         return aggregate
 
     def _geometric_update(self, clipped_fraction: float) -> None:
-        """Grow where more are clipped than shall be; with b̄ = 1 − clipped_fraction it is the paper's step."""
-        too_many = clipped_fraction - self.target_clipped_quantile
-        self._next_clipping_norm = self.clipping_norm * math.exp(self.clip_norm_lr * too_many)
+        """Increase C if too many are clipped; with b̄ = 1 − clipped_fraction it is the paper's step."""
+        excess = clipped_fraction - self.target_clipped_quantile
+        self._next_clipping_norm = self.clipping_norm * math.exp(self.clip_norm_lr * excess)
 
 
 class PrivateMean(flower.Strategy):
-    """A server rule on the noisy mean of clipped changes.
+    """A server rule applied to the noisy mean of clipped updates.
 
     Args:
-        server_rule: What is done with the mean; it samples the clients, too, and weighs them by `num-clients`.
+        server_rule: Strategy that receives the mean; it also samples the clients, and weights them by
+            `num-clients`.
         private: Flower's wrapper around the plain mean with equal weights.
     """
 
@@ -103,12 +104,12 @@ class PrivateMean(flower.Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the server rule's messages, and keep the model that changes are counted from."""
+        """Return the server rule's messages, and store the model that updates are relative to."""
         self.private.current_arrays = arrays
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return what the server rule makes of the noisy mean; nothing unless every sampled client answered.
+        """Return the server rule's result for the noisy mean; nothing unless every sampled client replied.
 
         Raises:
             TrialError: If a client did not change the model at all, which Flower can't clip.
@@ -153,11 +154,11 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Sampling:
-    """Who trains, and how often.
+    """Client sampling of a training.
 
     Attributes:
-        num_clients: n, of the federation.
-        num_sampled: m, of each round, in `[1, num_clients]`; drawn without replacement.
+        num_clients: n, clients of the federation.
+        num_sampled: m, clients per round, in `[1, num_clients]`; sampled without replacement.
         num_rounds: T, at least 1.
     """
 
@@ -171,14 +172,14 @@ class Sampling:
 
 
 def library_missing() -> str | None:
-    """Return what to install where the accountant is missing."""
+    """Return an installation hint if the accounting library is missing; None otherwise."""
     if importlib.util.find_spec("dp_accounting") is not None:
         return None
     return Fault("dp-accounting", "be installed, which computes (ε, δ)", hint="pip install 'fedscout[privacy]'")
 
 
 def default_delta(num_clients: int) -> float:
-    """Return n^−1.1, the usual choice: δ must be well below 1/n, which giving one client away would cost."""
+    """Return n^−1.1, the usual choice: δ must be well below 1/n, the cost of disclosing one client."""
     return float(max(num_clients, 2) ** -1.1)
 
 
@@ -188,17 +189,17 @@ def epsilon_of(noise_multiplier: float, sampling: Sampling, delta: float) -> flo
 
     Args:
         noise_multiplier: z, at least 0.
-        sampling: Who trained how often.
+        sampling: Client sampling of the training.
         delta: In `(0, 1)`.
     """
     if noise_multiplier == 0:
         return math.inf
-    return min(_everybody(noise_multiplier, sampling, delta), _drawn(noise_multiplier, sampling, delta))
+    return min(_unsampled_epsilon(noise_multiplier, sampling, delta), _drawn(noise_multiplier, sampling, delta))
 
 
 @lru_cache(maxsize=64)
 def noise_for(epsilon: float, sampling: Sampling, delta: float) -> float:
-    """Return the noise multiplier that takes ε to `epsilon` or just below; at least `LEAST_NOISE`.
+    """Return the noise multiplier for which ε is at most `epsilon`, within tolerance; at least `LEAST_NOISE`.
 
     Returns:
         Infinity if `MOST_NOISE` does not suffice.
@@ -206,7 +207,7 @@ def noise_for(epsilon: float, sampling: Sampling, delta: float) -> float:
     library = _library()
     if epsilon_of(LEAST_NOISE, sampling, delta) <= epsilon:
         return LEAST_NOISE
-    found = 2 * math.sqrt(sampling.num_rounds) * float(library.get_sigma_gaussian(epsilon, delta))
+    multiplier = 2 * math.sqrt(sampling.num_rounds) * float(library.get_sigma_gaussian(epsilon, delta))
     if _drawn(MOST_NOISE, sampling, delta) < epsilon:
         logarithm = library.calibrate_dp_mechanism(
             _accountant,
@@ -216,19 +217,19 @@ def noise_for(epsilon: float, sampling: Sampling, delta: float) -> float:
             library.ExplicitBracketInterval(math.log(LEAST_NOISE), math.log(MOST_NOISE)),
             tol=_TOLERANCE,
         )
-        found = min(found, math.exp(logarithm))
-    found *= 1 + 2 * _TOLERANCE  # never less than what was asked for
-    return found if found <= MOST_NOISE else math.inf
+        multiplier = min(multiplier, math.exp(logarithm))
+    multiplier *= 1 + 2 * _TOLERANCE  # never less than what was asked for
+    return multiplier if multiplier <= MOST_NOISE else math.inf
 
 
-def _everybody(noise_multiplier: float, sampling: Sampling, delta: float) -> float:
-    """Return ε as if every client trained in every round."""
+def _unsampled_epsilon(noise_multiplier: float, sampling: Sampling, delta: float) -> float:
+    """Return ε for full participation in every round."""
     library = _library()
     return float(library.get_epsilon_gaussian(noise_multiplier / 2 / math.sqrt(sampling.num_rounds), delta))
 
 
 def _drawn(noise_multiplier: float, sampling: Sampling, delta: float) -> float:
-    """Return ε under sampling without replacement; infinite where nobody is left out."""
+    """Return ε under sampling without replacement; infinite if all clients are sampled."""
     if sampling.num_sampled == sampling.num_clients:
         return math.inf
     accountant = _accountant()
@@ -239,7 +240,7 @@ def _drawn(noise_multiplier: float, sampling: Sampling, delta: float) -> float:
 def _library() -> Any:
     """Return dp-accounting.
 
-    What it imports makes random generators without seeds; a trial that watches for those shall not think of a strategy.
+    Its imports create unseeded random generators, which must not be reported as those of a strategy.
     """
     with unseeded_generators():
         import dp_accounting
@@ -253,8 +254,8 @@ def _accountant() -> Any:
 
 
 def _rounds(noise_multiplier: float, sampling: Sampling) -> Any:
-    """Return all rounds as the accountant's event. Its multiplier is that of the sensitivity, 2C, so half of z."""
+    """Return all rounds as the accountant's event. Its noise is relative to the sensitivity 2C, hence half of z."""
     library = _library()
     noise = library.GaussianDpEvent(noise_multiplier / 2)
-    drawn = library.SampledWithoutReplacementDpEvent(sampling.num_clients, sampling.num_sampled, noise)
-    return library.SelfComposedDpEvent(drawn, sampling.num_rounds)
+    sampled = library.SampledWithoutReplacementDpEvent(sampling.num_clients, sampling.num_sampled, noise)
+    return library.SelfComposedDpEvent(sampled, sampling.num_rounds)

@@ -1,29 +1,23 @@
-"""Robust aggregation of replies: order statistics, Krum selection, fair aggregation.
+"""Fast versions of Flower's robust strategies: FedMedian, FedTrimmedAvg, Krum, MultiKrum, Bulyan and QFedAvg.
 
-FedMedian, FedTrimmedAvg, Krum, MultiKrum and Bulyan on replies where they lie.
+**Krum scores** (Blanchard et al. 2017) follow Flower's formula in the precision of the models. With ‖x − y‖²
+= ‖x‖² + ‖y‖² − 2xy in float32, near ties are decided by rounding, so every operation is Flower's, in the same
+order; rows are sorted and summed together instead of one by one. Doubling is exact, so products are doubled
+instead of models.
 
-Krum's choice among models, by Flower's formula in the precision of the models.
+**Coordinatewise statistics**: median, trimmed mean and mean around the median. NumPy computes statistics
+along the first axis column by column, with strided access. Here blocks of coordinates are transposed first,
+so that the values of a coordinate are contiguous and stay in the cache. Blocks are independent and run in a
+few threads, since NumPy sorts and partitions outside the GIL. float32 sums depend on the order of their
+terms, and Flower's means sum in the order in which a partition leaves the values; so the same partitions and
+sums are computed. Types other than float32 are passed to NumPy. NaN and infinite values are treated as by
+NumPy, without its warnings.
 
-With ‖x − y‖² = ‖x‖² + ‖y‖² − 2xy in float32, near ties are decided by rounding, so every operation here is Flower's, in
-its order; rows are sorted and summed together instead of one by one. Doubling is exact, so products are doubled in
-place of models.
+**QFedAvg** uses Flower's formula without a garbage collection per reply.
 
 Reference:
-    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries: Byzantine tolerant gradient descent.
-        NeurIPS 2017. arXiv:1703.02757
-
-Median, trimmed mean and mean around the median of every coordinate of many models.
-
-NumPy takes statistics along the first axis column by column, each gathered from rows that lie far apart. Here blocks of
-coordinates are transposed first, so that a coordinate's values lie together and stay in the cache. Blocks do not depend
-on each other and run in a few threads: NumPy sorts and partitions outside Python's global lock.
-
-float32 sums depend on the order of their terms, and Flower's means sum in the order in which a partition leaves the
-values. So the same partitions are made and the same sums taken. Other types than float32 go to NumPy as they are.
-
-NaN and infinite values are followed as NumPy follows them, without its warnings.
-
-q-FedAvg by Flower's own formula, without a garbage collection per reply.
+    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries: Byzantine tolerant gradient
+        descent. NeurIPS 2017. arXiv:1703.02757
 """
 
 from __future__ import annotations
@@ -67,12 +61,12 @@ def krum_scores(distances: npt.NDArray[Any], num_malicious: int) -> npt.NDArray[
 def select_multikrum(
     contents: list[RecordDict], num_malicious_nodes: int, num_nodes_to_select: int
 ) -> list[RecordDict]:
-    """Return the replies with the lowest scores, the best first.
+    """Return the replies with the lowest scores, best first.
 
     Args:
-        contents: Of the replies.
+        contents: Contents of the replies.
         num_malicious_nodes: f.
-        num_nodes_to_select: How many to return.
+        num_nodes_to_select: Number of replies to return.
     """
     scores = krum_scores(squared_distances(np.stack([*flat_vectors(contents)])), num_malicious_nodes)
     return [contents[index] for index in np.argsort(scores)[:num_nodes_to_select]]
@@ -105,11 +99,11 @@ def median(values: Values) -> npt.NDArray[Any]:
 
 @np.errstate(over="ignore", invalid="ignore")
 def trimmed_mean(values: Values, num_trimmed: int) -> npt.NDArray[Any]:
-    """Return the mean over clients without the smallest and the largest values of every coordinate.
+    """Return the coordinatewise mean over clients without the smallest and the largest values.
 
     Args:
-        values: One array a client.
-        num_trimmed: Values cut off at either end, less than half of the clients.
+        values: One array per client.
+        num_trimmed: Values trimmed at either end, less than half of the clients.
     """
     first, last = num_trimmed, len(values) - num_trimmed - 1
     if not _are_single(values):
@@ -119,10 +113,10 @@ def trimmed_mean(values: Values, num_trimmed: int) -> npt.NDArray[Any]:
 
 @np.errstate(over="ignore", invalid="ignore")
 def mean_around_median(values: Values, num_kept: int) -> npt.NDArray[Any]:
-    """Return the mean over clients of those values that lie nearest to the median of their coordinate.
+    """Return the coordinatewise mean over clients of the values nearest to the median.
 
     Args:
-        values: One array a client.
+        values: One array per client.
         num_kept: Values in the mean, in `[1, clients]`.
     """
     if not _are_single(values):
@@ -145,29 +139,29 @@ def _are_single(values: Values) -> bool:
 
 
 def _in_blocks(values: Values, of_block: OfBlock) -> npt.NDArray[np.float32]:
-    """Return a statistic of every coordinate; besides the values and the result, memory holds one slab of them."""
+    """Return a coordinatewise statistic, with one slab of values in memory at a time."""
     rows = [value.reshape(-1) for value in values]
-    found = np.empty(rows[0].size, np.float32)
+    result = np.empty(rows[0].size, np.float32)
 
     @np.errstate(over="ignore", invalid="ignore")  # each thread has its own
     def one(slab: npt.NDArray[np.float32], into: npt.NDArray[np.float32], part: slice) -> None:
         into[part] = of_block(np.array(slab[:, part].T, order="C"))
 
-    with ThreadPoolExecutor(max(1, min(NUM_THREADS, -(-found.size // BLOCK)))) as pool:
-        for part in _parts(found.size, SLAB):
+    with ThreadPoolExecutor(max(1, min(NUM_THREADS, -(-result.size // BLOCK)))) as pool:
+        for part in _parts(result.size, SLAB):
             slab = np.stack([row[part] for row in rows])
-            list(pool.map(partial(one, slab, found[part]), _parts(slab.shape[1], BLOCK)))
-    return found.reshape(values[0].shape)
+            list(pool.map(partial(one, slab, result[part]), _parts(slab.shape[1], BLOCK)))
+    return result.reshape(values[0].shape)
 
 
 def _parts(size: int, width: int) -> Iterator[slice]:
-    """Yield parts of so many coordinates, of which NumPy sums none in another order than all: none has but one."""
+    """Yield slices of `width` coordinates, at least two each, which preserves NumPy's order of summation."""
     for start in range(0, size, width):
         yield slice(min(start, max(0, size - 2)), min(start + width, size))
 
 
 def _means(chosen: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the mean of every row, summed one value after the other, as NumPy does along the first axis."""
+    """Return the mean of every row, summed sequentially as NumPy does along the first axis."""
     means: npt.NDArray[np.float32] = np.mean(np.ascontiguousarray(chosen.T), axis=0)
     return means
 
@@ -185,8 +179,8 @@ def _medians(block: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _partitioned(block: npt.NDArray[np.float32], first: int, last: int) -> npt.NDArray[np.float32]:
     """Return `np.partition(block, (first, last), axis=1)`; the block may be overwritten.
 
-    The integers with the bits of floats, those of negative numbers mirrored, have the order of the floats, and NumPy
-    compares them in less time. They know no NaN, and the largest of floats is found by another algorithm.
+    The integers with the bits of floats, mirrored for negative numbers, have the order of the floats, and NumPy
+    compares them faster. They can't represent NaN, and NumPy uses another algorithm for the largest float.
     """
     if first == 0 or np.isnan(block).any():
         return np.partition(block, (first, last), axis=1)
@@ -267,7 +261,7 @@ class QFedAvg(QuickMessages, flower.QFedAvg):
     """Flower's QFedAvg."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the fair aggregate, float64, and the mean metrics."""
+        """Return the q-fair aggregate, float64, and the mean metrics."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         if not valid_replies or self.current_arrays is None:
             return super().aggregate_train(server_round, valid_replies)  # nothing, or an error that says why

@@ -1,35 +1,24 @@
-"""Server rules: by every client's model, by means, or with part of the work done on a host.
+"""Base classes of server rules: Flower strategies over client models, over means, and with work on a host.
 
-Server rules that Flower lacks: a strategy that says, in float64, where the model goes from what each client sent.
+`QuickMessages` builds a round's messages by copying the first one, checks replies by their outline and
+averages metrics by Flower's formula with one record at the end. `PlainMean` and its subclasses are Flower's
+strategies that see the replies only through their mean.
 
-What all of them do is here: they remember the model that was sent out, read one model per client, and leave failed
-clients and rounds without a reply to Flower's own handling. Vectors are flat, arrays in the order in which they were
-sent. Replies are read one by one, so memory grows with the model and not with the clients.
+`ServerRule` computes the new model in float64 from the model sent out and one model per client, for rules
+that Flower lacks. It stores the model sent out; failed clients and rounds without a reply are handled by
+Flower. Vectors are flat, with arrays in the order in which they were sent. Replies are read one by one, so
+memory grows with the model and not with the number of clients. Non-finite values propagate without NumPy's
+warnings; a rule defines what they mean. A model with NaN fails the trial, as for Flower's strategies.
 
-What is not finite is followed by the arithmetic, without NumPy's warnings; a rule says itself what it means. A model
-that ends with NaN fails the trial, as it does for Flower's strategies.
+`MeanRule` computes the new model from the means of a round, for strategies with a client algorithm. The
+engine forms them (`replies="merged"`): the mean of the models, of each auxiliary vector by the weight that
+the algorithm declares, and the sums of the clients' reports. The rule may send auxiliary vectors with the
+next model.
 
-Server rules part of which is done on a host: where torch, the model and the server's own rows are.
-
-A rule calls `serve` while it aggregates. The grid leads to the hosts, and Flower shows it to `configure_train` alone,
-so it is kept from there until the round's replies are in. Between rounds nothing is kept: a strategy is written into
-checkpoints.
-
-Many models are worked on one at a time (`serve_each`), so that no host is sent all of them.
-
-What all strategies do with messages: make a round's, check the replies, average their metrics.
-
-What is in replies: their records, their arrays and vectors by client, whether they fit together.
-
-The weighted mean of the replies' metrics, by Flower's formula; a record is made once, at the end.
-
-A rule over means: what a strategy with a client algorithm of its own does with those of a round.
-
-The engine forms them (`replies="merged"`): of the models, of each companion by the weight that the algorithm declares,
-and the sums of what clients report. A rule is then one function of them and of the model that was sent, and may send
-companions along with the next one.
-
-The strategies that see the replies through their mean: Flower's, with `QuickMessages`.
+`Hosted` runs part of a rule on a host, where torch, the model and the server's rows are. A rule calls `serve`
+during aggregation. Flower passes the grid, which leads to the hosts, only to `configure_train`, so it is
+stored until the round's replies are aggregated and then dropped, because strategies are written to
+checkpoints. `serve_each` processes many models one at a time, so that no host receives all of them.
 """
 
 from __future__ import annotations
@@ -61,13 +50,13 @@ def array_record(content: RecordDict) -> ArrayRecord:
 
 
 def arrays_by_name(contents: Sequence[RecordDict]) -> dict[str, list[npt.NDArray[Any]]]:
-    """Return each array of all replies, one a client and to be read only, keyed by the names of the first reply."""
+    """Return each array of all replies, one per client and read-only, by the names of the first reply."""
     records = [array_record(content) for content in contents]
     return {name: [read_array(record[name]) for record in records] for name in records[0]}
 
 
 def flat_vectors(contents: Sequence[RecordDict]) -> Iterator[npt.NDArray[Any]]:
-    """Yield all parameters of each reply, shape `(params,)` and to be read only, its arrays in its own order."""
+    """Yield all parameters of each reply, shape `(params,)` and read-only, in the reply's own array order."""
     for content in contents:
         vectors = [read_array(array).reshape(-1) for array in array_record(content).values()]
         yield vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
@@ -79,10 +68,11 @@ def metric_record(content: RecordDict) -> MetricRecord:
 
 
 def alike(contents: Sequence[RecordDict], weighted_by: str) -> bool:
-    """Return whether all contents pass Flower's check because the first does and all are outlined as it is.
+    """Return whether all contents pass Flower's check, given that they have the same outline as the first.
 
-    A reply holds exactly one array record and one metric record, the keys are those of the other replies, and the
-    weight is one number. Contents that are not alike may still pass, such as with their keys in another order.
+    A reply must have exactly one array record and one metric record, the same keys as the other replies, and a
+    single number as weight. Contents with other outlines, such as keys in another order, may still pass Flower's
+    check.
     """
     outline = _outline(contents[0])
     kinds = [kind for _, kind, _ in outline]
@@ -99,11 +89,11 @@ def _outline(content: RecordDict) -> list[tuple[str, type, list[str]]]:
 
 
 def mean_metrics(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-    """Return the weighted mean of every metric but the weight, lists element by element.
+    """Return the weighted mean of every metric except the weight, elementwise for lists.
 
     Args:
-        contents: Of the replies, with equal metric keys.
-        weighted_by: The metric that weighs.
+        contents: Contents of the replies, with equal metric keys.
+        weighted_by: Name of the weight metric.
     """
     records = [metric_record(content) for content in contents]
     weights = [cast(float, record[weighted_by]) for record in records]
@@ -128,10 +118,10 @@ Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
 class QuickMessages(flower.FedAvg):
-    """Handles many messages that differ in little as one and its copies."""
+    """Builds a round's messages as copies of the first and checks replies with equal outlines at once."""
 
     def _construct_messages(self, record: RecordDict, node_ids: list[int], message_type: str) -> Iterable[Message]:
-        """Return one message per node, the first made by Flower; the others differ in their addressee alone."""
+        """Return one message per node; Flower builds the first, the others are copies for other nodes."""
         messages = list(super()._construct_messages(record, node_ids[:1], message_type))
         return messages + [copy for message in messages for copy in addressed(message, node_ids[1:])]
 
@@ -146,9 +136,9 @@ class QuickMessages(flower.FedAvg):
         return super()._check_and_log_replies(replies, is_train, validate)
 
     def _train_metrics(self, contents: list[RecordDict]) -> MetricRecord:
-        """Return the mean metrics, or what the user's own function makes of them."""
-        flowers = self.train_metrics_aggr_fn is aggregate_metricrecords
-        aggregate = mean_metrics if flowers else self.train_metrics_aggr_fn
+        """Return the mean metrics, or the result of the user's aggregation function."""
+        is_default = self.train_metrics_aggr_fn is aggregate_metricrecords
+        aggregate = mean_metrics if is_default else self.train_metrics_aggr_fn
         return aggregate(contents, self.weighted_by_key)
 
 
@@ -157,10 +147,10 @@ ClientModel = npt.NDArray[np.float32]
 
 
 class ServerRule(QuickMessages):
-    """A strategy whose model after a round is a function of the model sent out and of each client's model.
+    """A strategy whose new model is a function of the model sent out and of each client's model.
 
     Attributes:
-        received: What the clients were sent this round; None between rounds.
+        received: The model sent to the clients in this round; None between rounds.
     """
 
     received: ArrayRecord | None = None
@@ -170,30 +160,30 @@ class ServerRule(QuickMessages):
         """Return the model of the round, shape `(params,)`.
 
         Args:
-            received: The model that the clients were sent, shape `(params,)`.
-            models: Of the clients that answered, at least one, each of shape `(params,)`; not to be changed.
+            received: The model sent to the clients, shape `(params,)`.
+            models: Models of the clients that replied, at least one, each of shape `(params,)`; read-only.
             weights: p_i of those clients, shape `(clients,)`; they sum to 1.
         """
 
     def answered(self, received: Vector, models: Sequence[ClientModel], replies: Sequence[Message]) -> Vector:
-        """Return the model of the round, for a rule that asks who answered, and what else is in the replies.
+        """Return the model of the round; override it for rules that need the replies.
 
         Args:
             received: As for `moved`.
             models: As for `moved`.
-            replies: Those models' replies, in their order.
+            replies: The replies with those models, in the same order.
         """
         return self.moved(received, models, self._weights([reply.content for reply in replies]))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return Flower's messages, and remember the model in them."""
+        """Return Flower's messages, and store the model that is sent."""
         self.received = arrays
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the model where the rule puts it, float32, and the mean metrics.
+        """Return the new model, float32, and the mean metrics.
 
         Raises:
             AggregationError: If no model was sent out.
@@ -212,8 +202,8 @@ class ServerRule(QuickMessages):
         return arrays, self._train_metrics(contents)
 
     def _weights(self, contents: Sequence[RecordDict]) -> Vector:
-        counted = [metric_record(content)[self.weighted_by_key] for content in contents]
-        weights: Vector = np.array(counted, dtype=np.float64)
+        counts = [metric_record(content)[self.weighted_by_key] for content in contents]
+        weights: Vector = np.array(counts, dtype=np.float64)
         weights /= weights.sum()
         return weights
 
@@ -232,7 +222,7 @@ def weighted_mean(models: Sequence[ClientModel], weights: Vector) -> Vector:
 
 
 def flat(record: ArrayRecord, like: ArrayRecord) -> ClientModel:
-    """Return a record as one vector, arrays in the order of another record; to be read only."""
+    """Return a record as one read-only vector, with arrays in the order of another record."""
     vectors = [read_array(record[name]).reshape(-1) for name in like]
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
@@ -246,20 +236,20 @@ def shaped(vector: ClientModel, like: ArrayRecord) -> ArrayRecord:
 
 
 class Hosted(flower.Strategy):
-    """Goes ahead of a strategy's class, which then may have work done on the server's rows.
+    """Mixin that runs work on the server's rows; it precedes the strategy's class in the bases.
 
     Attributes:
-        grid: Of the round; None between rounds.
+        grid: Grid of the current round; None between rounds.
     """
 
     grid: Any = None
 
     def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
-        """Have work of this round done, and return what it returns.
+        """Run work on a host and return its result.
 
         Args:
             work: A frozen, picklable value.
-            arrays: What it is given.
+            arrays: Input of the work.
 
         Raises:
             StrategyError: If the grid has no hosts.
@@ -268,21 +258,21 @@ class Hosted(flower.Strategy):
         return self._serving.serve(work, arrays)
 
     def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
-        """Have work of this round done on each of some inputs, by all hosts, and yield what it returns, in order.
+        """Run work on each of several inputs, distributed over all hosts, and yield the results in order.
 
         Args:
             work: A frozen, picklable value.
-            inputs: What it is given.
+            inputs: Inputs of the work.
 
         Raises:
             StrategyError: If the grid has no hosts.
-            TrialError: If the work fails for one.
+            TrialError: If the work fails for an input.
         """
         return self._serving.serve_each(work, inputs)
 
     def outputs(self, models: Iterable[FloatArray]) -> Iterator[FloatArray]:
-        """Yield what each model says of the server's rows, its logits, shape `(rows, num_classes)`."""
-        return (said["outputs"] for said in self.serve_each(Outputs(), [{"model": model} for model in models]))
+        """Yield the logits of each model on the server's rows, shape `(rows, num_classes)`."""
+        return (result["outputs"] for result in self.serve_each(Outputs(), [{"model": model} for model in models]))
 
     @property
     def _serving(self) -> ServesWork:
@@ -295,12 +285,12 @@ class Hosted(flower.Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of the round, and remember the grid."""
+        """Return the messages of the round, and store the grid."""
         self.grid = grid
         return super().configure_train(server_round, arrays, config, grid)  # type: ignore[safe-super]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the model where the rule puts it, and the mean metrics."""
+        """Return the new model and the mean metrics."""
         try:
             return super().aggregate_train(server_round, replies)  # type: ignore[safe-super]
         finally:
@@ -309,7 +299,7 @@ class Hosted(flower.Strategy):
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says of the server's rows."""
+    """Server work: the logits of a model on the server's rows."""
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
         """Return the logits of the `model` as `outputs`, shape `(rows, num_classes)`."""
@@ -319,11 +309,11 @@ class Outputs:
 
 
 class HostedRule(Hosted, ServerRule):
-    """A server rule that may have work done on the server's rows."""
+    """A server rule that may run work on the server's rows."""
 
 
 class PlainMean(QuickMessages):
-    """Flower's weighted mean; that of one reply, such as a merged one, is the reply."""
+    """Flower's weighted mean; a single reply, such as a merged one, is returned as it is."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Return the mean model and the mean metrics."""
@@ -365,14 +355,14 @@ DoubleArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RoundMeans:
-    """What a round gave.
+    """Means and sums of a round.
 
     Attributes:
         received: x, the model that was sent, shape `(size,)`.
         model: The mean of the clients' models, likewise.
-        companions: The mean of each companion, likewise.
-        sums: By name what adds up over the clients that answered: `num-clients`, `num-examples`, `num-steps`, and what
-            the algorithm reports.
+        companions: The mean of each auxiliary vector, likewise.
+        sums: Sums over the clients that replied, by name: `num-clients`, `num-examples`, `num-steps`, and those
+            that the algorithm reports.
     """
 
     received: DoubleArray
@@ -382,12 +372,12 @@ class RoundMeans:
 
 
 def with_share(kept: FloatArray | None, means: RoundMeans, name: str, num_clients: int) -> DoubleArray:
-    """Return what a server keeps, 0 at first, plus |S|/N times the mean of a companion: of all clients, S answered.
+    """Return a server vector, 0 at first, plus |S|/N times the mean of an auxiliary vector; S are the repliers.
 
     Args:
-        kept: After the round before.
-        means: Of this round.
-        name: Of the companion.
+        kept: The server vector after the round before.
+        means: Means of this round.
+        name: Name of the auxiliary vector.
         num_clients: N.
     """
     change: DoubleArray = means.companions[name] * (means.sums["num-clients"] / num_clients)
@@ -395,24 +385,24 @@ def with_share(kept: FloatArray | None, means: RoundMeans, name: str, num_client
 
 
 class MeanRule(PlainMean):
-    """Flower's FedAvg with another step; takes its arguments."""
+    """Flower's FedAvg with another server step; takes FedAvg's arguments."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._received: FloatArray | None = None
 
     def companions(self) -> Mapping[str, FloatArray]:
-        """Return what is sent beside the model, each of its length."""
+        """Return the auxiliary vectors sent with the model, each of the model's length."""
         return {}
 
     @abstractmethod
     def step(self, means: RoundMeans) -> DoubleArray:
-        """Return the new model; called once a round in which a client answered."""
+        """Return the new model; called once for each round with a reply."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return FedAvg's messages with companions in their shared content."""
+        """Return FedAvg's messages with the auxiliary vectors in their shared content."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._received = read_array(arrays[FLAT_KEY])
         if messages:
@@ -423,7 +413,7 @@ class MeanRule(PlainMean):
         """Return the new model and the mean metrics.
 
         Raises:
-            StrategyError: If there are several replies, as of clients that clip their updates.
+            StrategyError: If there are several replies, as from clients that clip their updates.
         """
         replies = list(replies)
         contents = [reply.content for reply in replies if reply.has_content()]

@@ -1,1 +1,1 @@
-"""One file a family: here a strategy is added. FedProx's client and a user's own strategy lie here, too."""
+"""Strategies, one module per family; FedProx's client algorithm and custom strategies are here as well."""

@@ -1,69 +1,51 @@
-"""FedAvg and its kin: FedProx, FedAvgM, the adaptive server optimisers, and QFedAvg.
-
-Strategies that move the global model along the mean of the clients' models: FedAvg, FedProx, FedAvgM.
+"""FedAvg and its variants: FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi and QFedAvg.
 
 With x the global model, y_i client i's model after local training and p_i its weight (Σ p_i = 1):
 
 - FedAvg: x ← Σ p_i y_i (McMahan et al. 2017, Algorithm 1).
-- FedProx: as FedAvg; client i minimises F_i(w) + (μ/2)‖w − x‖² (Li et al. 2020, eq. 2).
+- FedProx: as FedAvg; client i minimises F_i(w) + (μ/2)‖w − x‖² (Li et al. 2020a, eq. 2), so every local
+  gradient gains μ(w − x). μ is in the train message under the key of Flower's FedProx; under the server rule
+  of another strategy, which does not send it, it is an attribute of the algorithm.
 - FedAvgM: v ← βv + (x − Σ p_i y_i); x ← x − ηv (Hsu et al. 2019, section 4.3).
 
-p_i is n_i/Σn by default. `sample_scaling="uniform"` takes 1/clients instead; it is not searched.
+p_i is n_i/Σn by default. `sample_scaling="uniform"` uses 1/clients instead; it is not searched. Deviations
+from Flower's defaults: FedProx has μ = 0.01 and FedAvgM momentum 0.9, since both of Flower's (0) are plain
+FedAvg.
 
-Deviations from Flower's defaults: FedProx starts at μ = 0.01 and FedAvgM at momentum 0.9, as both of Flower's (0) are
-plain FedAvg.
-
-References:
-    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
-        decentralized data. AISTATS 2017. arXiv:1602.05629
-    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. MLSys 2020.
-        arXiv:1812.06127
-    Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual classification.
-        2019. arXiv:1909.06335
-
-FedProx's client: local training with a proximal term.
-
-Client i minimises F_i(w) + (μ/2)‖w − x‖² (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in
-heterogeneous networks, MLSys 2020, arXiv:1812.06127, eq. 2), so every local gradient gains μ(w − x), x being the
-received global model. μ arrives in the train message under the key that Flower's FedProx writes; under the server rule
-of another strategy, which writes none, it is a value of the algorithm.
-
-Strategies with an adaptive optimizer on the server: FedAdagrad, FedAdam, FedYogi.
-
-With Δ_t the mean of the clients' changes (Reddi et al. 2021, Algorithm 2):
+**Adaptive server optimizers.** With Δ_t the mean of the clients' changes (Reddi et al. 2021, Algorithm 2):
 
 - m_t = β₁ m_{t−1} + (1 − β₁) Δ_t
 - v_t = v_{t−1} + Δ_t² (FedAdagrad, β₁ = 0); v_{t−1} − (1 − β₂) Δ_t² sign(v_{t−1} − Δ_t²) (FedYogi);
   β₂ v_{t−1} + (1 − β₂) Δ_t² (FedAdam)
 - x_{t+1} = x_t + η m_t / (√v_t + τ)
 
-The clients' rate η_l of the paper is a matter of local training here; Flower's classes only print it. Deviations of
-Flower's from the paper: v starts at 0, not at τ²; FedAdam corrects the bias of m and v through η. FedYogi's default η
-is 0.1 as that of the others, where Flower has 0.01.
+The paper's client rate η_l belongs to local training here; Flower's classes only log it. Deviations of
+Flower's classes from the paper: v starts at 0, not at τ²; FedAdam corrects the bias of m and v through η.
+FedYogi's default η is 0.1 as for the others; Flower's is 0.01. The default ranges exclude values that waste a
+small budget on diverging or stalled runs: η starts at 0.01 and τ at 1e-5, with `"wide"` at 1e-3 and 1e-9.
 
-The default ranges leave out what spends a small budget on runs that diverge or stand still: η from 0.01 and τ from
-1e-5. `"wide"` takes them from 1e-3 and 1e-9.
-
-Reference:
-    Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization. ICLR 2021.
-        arXiv:2003.00295
-
-A strategy that gives clients with a large loss more weight: q-FedAvg.
-
-With x the global model, y_i client i's model, F_i its loss of x before training, L = 1/client_learning_rate
-(Li et al. 2020, Algorithm 2):
+**q-FedAvg** gives clients with a large loss more weight. With F_i client i's loss of x before training and
+L = 1/client_learning_rate (Li et al. 2020b, Algorithm 2):
 
 - Δ_i = F_i^q · L(x − y_i)
 - h_i = q F_i^(q−1) ‖L(x − y_i)‖² + L F_i^q
 - x ← x − Σ Δ_i / Σ h_i
 
-The client_learning_rate of Flower's class is the one that the clients train with.
+The client_learning_rate of Flower's class is the clients' learning rate. Equivalent: q = 0 gives Δ_i = L(x −
+y_i) and h_i = L, so x ← mean of the y_i with equal weights: FedAvg with uniform weights in exact arithmetic.
+Flower's order of operations rounds differently and returns float64.
 
-Equivalent: q = 0 gives Δ_i = L(x − y_i) and h_i = L, so x ← mean of the y_i, clients counting equally: FedAvg with
-uniform weights, in exact arithmetic; Flower's order of operations rounds differently and returns float64.
-
-Reference:
+References:
+    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
+        decentralized data. AISTATS 2017. arXiv:1602.05629
+    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. MLSys 2020.
+        arXiv:1812.06127 (2020a)
+    Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual
+        classification. 2019. arXiv:1909.06335
+    Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization. ICLR
+        2021. arXiv:2003.00295
     Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated learning. ICLR 2020. arXiv:1905.10497
+        (2020b)
 """
 
 from __future__ import annotations
@@ -90,7 +72,7 @@ PROXIMAL_MU_KEY = "proximal-mu"
 
 @dataclass(frozen=True)
 class ProximalGradient(ClientAlgorithm):
-    """Adds μ(w − x) to the gradient; keeps no state.
+    """Client algorithm that adds μ(w − x) to the gradient; stateless.
 
     Attributes:
         mu: μ.
@@ -101,21 +83,21 @@ class ProximalGradient(ClientAlgorithm):
     mu: float
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend near the received model."""
+        """Train with the proximal term around the received model."""
         trained = run.descend(run.received, partial(pull_towards, self.mu), [run.received])
         return ClientResults(trained, trained.vectors)
 
 
 @dataclass(frozen=True)
 class ProximalTerm(ClientAlgorithm):
-    """The same with the μ of the train message."""
+    """Client algorithm that adds μ(w − x) to the gradient, with μ from the train message."""
 
     reads: ClassVar[tuple[str, ...]] = (PROXIMAL_MU_KEY,)
     accompanied: ClassVar[bool] = False
     mixes: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend near the received model."""
+        """Train with the proximal term around the received model."""
         return ProximalGradient(float(run.config[PROXIMAL_MU_KEY])).train(run)
 
 
@@ -128,14 +110,14 @@ SampleScaling = Literal["num-examples", "uniform"]
 
 
 def weight_metric(scaling: SampleScaling) -> Literal["num-examples", "num-clients"]:
-    """Return the metric that weighs a client's reply where p_i is counted so."""
+    """Return the name of the metric that weights a client's reply."""
     return "num-clients" if scaling == "uniform" else "num-examples"
 
 
 class MeanSpec(StrategySpec):
-    """A strategy that sees the replies through their mean alone, so the engine may form it before they arrive.
+    """Base class of strategies that need only the mean of the replies, so the engine may merge them.
 
-    The server moves the global model to that mean, as FedAvg does, where the strategy says nothing else.
+    By default the server sets the global model to that mean, as FedAvg does.
     """
 
     sample_scaling: Annotated[
@@ -144,21 +126,21 @@ class MeanSpec(StrategySpec):
 
     @property
     def weighted_by(self) -> Literal["num-examples", "num-clients"]:
-        """The metric that weighs the mean."""
+        """Name of the metric that weights the mean."""
         return weight_metric(self.sample_scaling)
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one exact mean."""
+        """Return the engine features needed: one exact mean."""
         return EngineNeeds(arrays="flat", replies="merged", weighted_by=self.weighted_by)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: the mean of one client is that client, whatever its weight."""
+        """Return a simpler specification: with one client the weight does not matter."""
         if cohort.num_sampled == 1 and self.sample_scaling == "uniform":
             return self.model_copy(update={"sample_scaling": "num-examples"})
         return self
 
     def paired_algorithm(self) -> ClientAlgorithm | None:
-        """Return what its clients do under another server rule, which tells them nothing."""
+        """Return the client algorithm under another server rule, which sends no parameters."""
         return self.client_algorithm()
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -166,7 +148,7 @@ class MeanSpec(StrategySpec):
 
 
 class FedAvgSpec(MeanSpec):
-    """FedAvg: the mean of the clients' models. The reference of every study."""
+    """FedAvg: the mean of the clients' models; the reference of every study."""
 
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
 
@@ -174,7 +156,7 @@ class FedAvgSpec(MeanSpec):
 
 
 class FedProxSpec(MeanSpec):
-    """FedProx: FedAvg whose clients are held near the global model by a proximal term."""
+    """FedProx: FedAvg with a proximal term that keeps clients near the global model."""
 
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
 
@@ -190,7 +172,7 @@ class FedProxSpec(MeanSpec):
         return ProximalTerm()
 
     def paired_algorithm(self) -> ClientAlgorithm:
-        """Return the same with a μ that no message needs to tell."""
+        """Return the client algorithm with μ as an attribute instead of a message value."""
         return ProximalGradient(self.proximal_mu)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -219,7 +201,7 @@ class FedAvgMSpec(MeanSpec):
     ] = 0.9
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: a whole step without momentum is FedAvg."""
+        """Return a simpler specification: a full step without momentum is FedAvg."""
         if self.server_learning_rate == 1 and self.server_momentum == 0:
             return FedAvgSpec(sample_scaling=self.sample_scaling)
         return super().equivalent(cohort)
@@ -234,7 +216,7 @@ class FedAvgMSpec(MeanSpec):
 
 
 class AdaptiveSpec(MeanSpec):
-    """What the three have in common. Their searched parameters have the names of Flower's arguments."""
+    """Base class of the adaptive server optimizers; search parameters have the names of Flower's arguments."""
 
     flower_class: ClassVar[Callable[..., flower.Strategy]]
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295"
@@ -261,7 +243,7 @@ class AdaptiveSpec(MeanSpec):
 
 
 class MomentSpec(AdaptiveSpec):
-    """FedAdam and FedYogi: running means of both moments."""
+    """Base class of FedAdam and FedYogi, with moving averages of both moments."""
 
     beta_1: Annotated[
         float, Field(ge=0, lt=1, description="β₁, decay of the first moment m"), SearchRange(RealRange(0.0, 0.99))
@@ -279,21 +261,21 @@ class FedAdagradSpec(AdaptiveSpec):
 
 
 class FedAdamSpec(MomentSpec):
-    """FedAdam: Adam on the server, the mean change of the clients as its gradient."""
+    """FedAdam: Adam on the server, with the clients' mean change as its gradient."""
 
     kind: Literal["fedadam"] = "fedadam"
     flower_class = quick.FedAdam
 
 
 class FedYogiSpec(MomentSpec):
-    """FedYogi: as FedAdam, with a second moment that grows and shrinks by additive steps."""
+    """FedYogi: as FedAdam, with additive updates of the second moment."""
 
     kind: Literal["fedyogi"] = "fedyogi"
     flower_class = quick.FedYogi
 
 
 class QFedAvgSpec(StrategySpec):
-    """QFedAvg: clients whose loss is larger weigh more."""
+    """QFedAvg: clients with a larger loss have more weight."""
 
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
 
@@ -305,11 +287,11 @@ class QFedAvgSpec(StrategySpec):
     ] = 0.1
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client, with the loss before training."""
+        """Return the engine features needed: one reply per client, with the loss before training."""
         return EngineNeeds(arrays="flat", replies="individual", initial_loss=True)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without fairness it is the uniform mean."""
+        """Return a simpler specification: with q = 0 it is the uniform mean."""
         del cohort
         return FedAvgSpec(sample_scaling="uniform") if self.q == 0 else self
 

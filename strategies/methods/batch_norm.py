@@ -1,19 +1,16 @@
 """Local batch normalisation: FedBN and MFedBN.
 
-FedBN: batch normalisation stays with the clients.
+**FedBN.** Each client keeps the scale, shift and statistics of its batch-normalisation layers between rounds;
+all other parameters are averaged as by FedAvg (Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated learning on
+non-IID features via local batch normalization, ICLR 2021, arXiv:2102.07623, Algorithm 1). A client is trained
+and scored with its own layers; see `personal_layers.py`. Integer batch counters are in no parameter vector,
+so batch normalisation with a cumulative average restarts in every round.
 
-Each client keeps scale, shift and statistics of its batch normalisation between rounds; everything else is averaged as
-by FedAvg (Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated learning on non-IID features via local batch normalization,
-ICLR 2021, arXiv:2102.07623, Algorithm 1). A client is trained and scored with its own; see `personal_layers.py`.
-
-Integer counts of batches are in no vector, so batch normalisation by cumulative average begins anew in every round.
-
-MFedBN: FedBN whose server takes a step of its own length along the mean change of the clients.
-
-With w everything but batch normalisation and p_k a client's weight, w ← w + η Σ p_k (w_k − w); η = 1 is FedBN (Li et
-al. 2021, arXiv:2102.07623; reconstructed from a description in words, which studies η from 1e-5 to 0.1). Batch
-normalisation stays with the clients, which either go on with their own, or begin every round with the global, initial
-one; they are scored with what they last trained.
+**MFedBN** is FedBN with a server step size: with w all parameters except batch normalisation and p_k a
+client's weight, w ← w + η Σ p_k (w_k − w); η = 1 is FedBN (Li et al. 2021, arXiv:2102.07623; reconstructed
+from a textual description, which studies η from 1e-5 to 0.1). Clients either continue with their own batch
+normalisation or start every round with the global, initial one; they are scored with the last one they
+trained.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 
 
 class FedBNSpec(MeanSpec):
-    """FedBN: FedAvg of everything but batch normalisation, which stays with the clients."""
+    """FedBN: FedAvg of all parameters except batch normalisation, which stays on the clients."""
 
     paper: ClassVar[str] = "Li et al. 2021, arXiv:2102.07623"
     reads_layers: ClassVar[bool] = True
@@ -47,30 +44,30 @@ class FedBNSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why a model without batch normalisation can't be trained so."""
+        """Return the fault of a model without batch normalisation."""
         return without_batch_norm("fedbn", cohort)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return OwnBatchNorm()
 
 
 def without_batch_norm(kind: str, cohort: Cohort) -> str | None:
-    """Return that a cohort's model has no batch normalisation; None if it has some, or is not known."""
+    """Return the fault that a cohort's model has no batch normalisation; None if it has some or is unknown."""
     return missing_layers(cohort, kind, "batch normalisation", *BATCH_NORMS)
 
 
 @dataclass(frozen=True)
 class OwnBatchNorm(PersonalParameters):
-    """Keeps batch normalisation at home."""
+    """Client algorithm with local batch normalisation."""
 
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        """Return its parameters and statistics."""
+        """Return the elements of batch-normalisation parameters and statistics."""
         return layout.of_kind(*BATCH_NORMS)
 
 
 class MFedBNSpec(MeanSpec):
-    """MFedBN: FedBN with a server step of its own length."""
+    """MFedBN: FedBN with a server step size."""
 
     paper: ClassVar[str] = "after Li et al. 2021, arXiv:2102.07623"
     reads_layers: ClassVar[bool] = True
@@ -89,15 +86,15 @@ class MFedBNSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why a model without batch normalisation can't be trained so."""
+        """Return the fault of a model without batch normalisation."""
         return without_batch_norm("mfedbn", cohort)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return OwnBatchNorm() if self.batch_norm == "own" else OverwrittenBatchNorm()
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: whole steps from clients' own batch normalisation are FedBN's."""
+        """Return a simpler specification: full steps with local batch normalisation are FedBN."""
         if self.server_learning_rate == 1 and self.batch_norm == "own":
             return FedBNSpec(sample_scaling=self.sample_scaling)
         return super().equivalent(cohort)
@@ -113,8 +110,8 @@ class MFedBNSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class OverwrittenBatchNorm(OwnBatchNorm):
-    """Begins every round with the global batch normalisation."""
+    """Client algorithm that starts every round with the global batch normalisation."""
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend from the received model as it is."""
+        """Train the received model, its batch normalisation included."""
         return self.finished(run, run.descend(run.received))

@@ -1,52 +1,49 @@
-"""Communities: clients that are alike train a model of their own, by a strategy inside each community.
+"""Communities: similar clients share a model, trained by an inner strategy per community.
 
-`grouped_by=labels` finds communities before the first training, from the clients' label counts, as FedPilot does:
-`communities.py`. `grouped_by=updates` finds them while they train, from the directions of the clients' updates,
-as clustered federated learning does: `communities.py`. What a strategy per community means, and how a round's
-clients are dealt to communities, is in `strategies/aggregation/groups.py`. Each client is scored under the model
-of its community, also in rounds that it does not train in.
+`grouped_by=labels` finds communities before training from the clients' label counts, as FedPilot does.
+`grouped_by=updates` finds them during training from the directions of the clients' updates, as clustered
+federated learning does. `strategies/aggregation/groups.py` documents one strategy per community and how a
+round's clients are split over communities. Each client is scored with the model of its community, also in
+rounds in which it does not train.
 
-With a single community it is the strategy inside. `num_communities` is how many there are by labels, and how many there
-may be by updates; without it the data decide. A strategy that a community is too small for, such as Krum for three
-clients, fails the trial when the communities are known, before anything is trained by labels.
+A single community is the inner strategy. `num_communities` is the number of communities by labels and the
+maximum by updates; without it the data determine the number. An inner strategy for which a community is too
+small, such as Krum for three clients, fails the trial once the communities are known; by labels that is
+before any training.
 
-Communities of clients that hold the same labels: label counts, their cosine similarities, Affinity Propagation.
+**By labels.** With n_i the label counts of client i, s_ij = n_i · n_j / (‖n_i‖ ‖n_j‖). Communities are the
+clusters of Affinity Propagation (Frey and Dueck 2007) on s, as in FedPilot, by scikit-learn. Clients are
+queried once, before the first training, and their answers pass the same release check as those to detectors.
+For a fixed number of communities they are the clusters of average linkage on 1 − s. Deviations from
+scikit-learn's defaults:
 
-With n_i the label counts of client i, s_ij = n_i · n_j / (‖n_i‖ ‖n_j‖); communities are the clusters of Affinity
-Propagation (Frey and Dueck 2007) on s, as in FedPilot, by scikit-learn. Clients are asked once, before the first
-training, and what they let out passes the same gate as the answers to detectors.
+- The preference, a client's self-similarity as the centre of a community, is 0.5 instead of the median of s.
+  Cosines of counts have an absolute meaning: a client opens a community rather than join one that it is less
+  similar to. With the median, clients with the same labels split at random, a hundred of them into a dozen
+  communities.
+- The damping is 0.9, convergence needs 200 unchanged iterations, and noise of 1e-6 is added to s: with equal
+  clients no centre is better than another, and the algorithm otherwise ends without a decision.
 
-Deviations from scikit-learn's defaults:
+**By updates.** All clients train as one community until no common model exists; it is then split in two,
+recursively. With Δ_i the update of client i, p_i its share of the community's examples and α_ij the cosine of
+Δ_i and Δ_j, a community is split after a round in which
 
-- The preference, the similarity to itself of a client as the centre of a community, is 0.5 and not the median of all s.
-  Cosines of counts mean something by themselves: a client opens a community rather than join one that it is less
-  similar to. With the median, clients that hold the same divide by what is chance: a hundred of them into a dozen.
-- Steps are damped by 0.9, nothing must change for 200 of them, and s is shaken by 1e-6: where clients are equal, nobody
-  is the better centre, and the algorithm otherwise stops undecided.
+    ‖Σ p_i Δ_i‖ < ε_1 and max ‖Δ_i‖ > ε_2     the mean is stationary, single clients are not
+    sqrt((1 − α_cross) / 2) > γ_max           α_cross is the largest α between the halves
 
-For a fixed number of communities they are the clusters of average linkage on 1 − s.
+The halves minimise α_cross. They are the two clusters of single linkage on 1 − α, which joins the most
+similar clients until two clusters are left.
+
+Deviations: ε_1 and ε_2 are shares of the largest ‖Σ p_i Δ_i‖ of the community and its ancestors, so that they
+hold for any model and step size. A community is split only after rounds in which all its clients replied. The
+halves start from the model of that round. The authors' code uses complete linkage, which need not minimise
+α_cross, and does not require this.
 
 References:
     Frey, Dueck: Clustering by passing messages between data points. Science 315, 2007.
-
-Communities of clients whose updates point the same way: clustered federated learning.
-
-All clients train as one community until a common model can't be had, then it is halved, and each half likewise
-(Sattler, Müller, Samek: Clustered federated learning: model-agnostic distributed multitask optimization under privacy
-constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021, arXiv:1910.01991). With Δ_i the
-update of client i, p_i its share of the community's examples and α_ij the cosine of Δ_i and Δ_j, a community is halved
-after a round in which
-
-    ‖Σ p_i Δ_i‖ < ε_1 and max ‖Δ_i‖ > ε_2     it stands still, but its clients do not
-    sqrt((1 − α_cross) / 2) > γ_max           α_cross being the largest α between the halves
-
-and the halves are those with the smallest α_cross. These are the two clusters of single linkage on 1 − α: it joins the
-most similar clients until two clusters are left.
-
-Deviations: ε_1 and ε_2 are shares of the longest Σ p_i Δ_i that the community and those that it is a part of ever made,
-so that they hold for any model and step size. A community is halved only after rounds that all its clients answered.
-The halves begin at the model of that round. The authors' program finds halves by complete linkage, which need not be
-those with the smallest α_cross, and asks for none of it.
+    Sattler, Müller, Samek: Clustered federated learning: model-agnostic distributed multitask optimization
+        under privacy constraints. IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021.
+        arXiv:1910.01991
 """
 
 from __future__ import annotations
@@ -87,13 +84,13 @@ SHAKEN_BY = 1e-6
 
 
 class LabelCommunities(GroupedRule):
-    """Asks for label counts and groups the clients by them.
+    """Groups the clients by their label counts.
 
     Args:
-        build: Makes the strategy of a community.
+        build: Constructs the strategy of a community.
         cohort: All clients.
-        num_communities: How many; None leaves it to Affinity Propagation.
-        preference: Of that.
+        num_communities: Number of communities; None for Affinity Propagation.
+        preference: Preference of Affinity Propagation.
     """
 
     def __init__(
@@ -111,26 +108,28 @@ class LabelCommunities(GroupedRule):
         """Return the communities.
 
         Raises:
-            TrialError: If a client does not tell its label counts.
+            TrialError: If a client does not release its label counts.
         """
         answers = send_query(grid, LABEL_COUNTS)
-        told = {client: arrays["counts"] for client, arrays in answers.arrays.items()}
-        silent = dict(answers.refused)
-        silent |= {client: "holds too few rows of every class to tell" for client in told if not told[client].any()}
-        if silent:
-            client = min(silent)
+        counts = {client: arrays["counts"] for client, arrays in answers.arrays.items()}
+        reasons = dict(answers.refused)
+        reasons |= {
+            client: "holds too few rows of every class to tell" for client in counts if not counts[client].any()
+        }
+        if reasons:
+            client = min(reasons)
             raise TrialError(
-                f"communities by labels need the label counts of every client, client {client} {silent[client]}; "
+                f"communities by labels need the label counts of every client, client {client} {reasons[client]}; "
                 "federation.min_release=1 has all told, grouped_by=updates asks for none"
             )
-        similarities = cosine_similarities(np.stack([told[client] for client in sorted(told)]))
+        similarities = cosine_similarities(np.stack([counts[client] for client in sorted(counts)]))
         if self.num_communities is None:
             seed = config[SEED_KEY]
             assert isinstance(seed, int)
             labels = affinity_propagation(similarities, self.preference, stream(seed, "communities"))
         else:
             labels = average_linkage(similarities, self.num_communities)
-        clients = np.array(sorted(told))
+        clients = np.array(sorted(counts))
         return [clients[labels == label].tolist() for label in dict.fromkeys(labels.tolist())]
 
 
@@ -148,15 +147,15 @@ def cosine_similarities(counts: npt.NDArray[Any]) -> Matrix:
 def affinity_propagation(
     similarities: Matrix, preference: float, generator: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """Return the community of each client, a number.
+    """Return the community label of each client.
 
     Args:
         similarities: s, shape `(clients, clients)`.
         preference: A larger one gives more communities.
-        generator: Decides between what is equal.
+        generator: Breaks ties.
 
     Raises:
-        TrialError: If it finds none.
+        TrialError: If no communities are found.
     """
     clustering = clusterings().AffinityPropagation(
         affinity="precomputed",
@@ -166,17 +165,17 @@ def affinity_propagation(
         max_iter=MOST_STEPS,
         random_state=np.random.RandomState(generator.bit_generator),  # what scikit-learn takes
     )
-    shaken = similarities + SHAKEN_BY * generator.standard_normal(similarities.shape)
+    noisy = similarities + SHAKEN_BY * generator.standard_normal(similarities.shape)
     with warnings.catch_warnings():  # of a client alone, which is a community, and of no end, which is told below
         warnings.simplefilter("ignore")
-        labels = np.asarray(clustering.fit(shaken).labels_, np.int64)
+        labels = np.asarray(clustering.fit(noisy).labels_, np.int64)
     if labels.min() < 0:
         raise TrialError("Affinity Propagation must find communities, it found none; num_communities takes a number")
     return labels
 
 
 def average_linkage(similarities: Matrix, num_communities: int) -> npt.NDArray[np.int64]:
-    """Return the community of each client, a number below `num_communities`."""
+    """Return the community label of each client, below `num_communities`."""
     if num_communities == 1:
         return np.zeros(len(similarities), np.int64)
     clustering = clusterings().AgglomerativeClustering(num_communities, metric="precomputed", linkage="average")
@@ -188,13 +187,13 @@ LONGEST = "longest-mean-update"
 
 @dataclass(frozen=True)
 class Bipartition:
-    """When a community is halved.
+    """Criterion for splitting a community.
 
     Attributes:
-        stillness: ε_1, a share of the longest mean update.
+        stillness: ε_1, as a share of the largest norm of a mean update.
         restlessness: ε_2, likewise.
         separation: γ_max, in `[0, 1]`.
-        most: Communities, at most; None sets no bound.
+        most: Maximum number of communities; None for no limit.
     """
 
     stillness: float
@@ -204,12 +203,12 @@ class Bipartition:
 
 
 class UpdateCommunities(GroupedRule):
-    """Halves communities whose clients' updates disagree.
+    """Splits communities whose clients' updates disagree.
 
     Args:
-        build: Makes the strategy of a community.
+        build: Constructs the strategy of a community.
         cohort: All clients, each of which trains in every round.
-        rule: When a community is halved.
+        rule: Criterion for splitting a community.
     """
 
     def __init__(self, build: Callable[[Cohort], flower.Strategy], cohort: Cohort, rule: Bipartition) -> None:
@@ -217,14 +216,14 @@ class UpdateCommunities(GroupedRule):
         self.rule = rule
 
     def first_groups(self, grid: Grid, config: ConfigRecord) -> Sequence[Sequence[int]]:
-        """Return one community."""
+        """Return one community of all clients."""
         del config
         return [sorted(client_of(node_id) for node_id in grid.get_node_ids())]
 
     def parts(
         self, group: Group, sent: FloatArray, replies: Sequence[Message], num_groups: int
     ) -> Sequence[Sequence[int]]:
-        """Return the halves, or the whole."""
+        """Return the two halves of a community, or the community itself."""
         answers = {client_of(reply.metadata.src_node_id): reply for reply in replies if reply.has_content()}
         if not answers:
             return [group.clients]
@@ -232,13 +231,13 @@ class UpdateCommunities(GroupedRule):
         weights = np.array([metrics_of(answers[client])[NUM_EXAMPLES_KEY] for client in sorted(answers)], np.float64)
         if not np.isfinite(products).all():  # the trial fails by the model
             return [group.clients]
-        lengths, mean = np.sqrt(np.diag(products)), _mean_length(products, weights / weights.sum())
-        longest = group.memory[LONGEST] = max(mean, group.memory.get(LONGEST, 0.0))
-        still = mean < self.rule.stillness * longest and lengths.max() > self.rule.restlessness * longest
-        full = self.rule.most is not None and num_groups >= self.rule.most
-        if not still or full or len(answers) < len(group.clients) or len(answers) < 2 or not lengths.all():
+        norms, mean_norm = np.sqrt(np.diag(products)), _mean_length(products, weights / weights.sum())
+        longest = group.memory[LONGEST] = max(mean_norm, group.memory.get(LONGEST, 0.0))
+        is_stationary = mean_norm < self.rule.stillness * longest and norms.max() > self.rule.restlessness * longest
+        is_full = self.rule.most is not None and num_groups >= self.rule.most
+        if not is_stationary or is_full or len(answers) < len(group.clients) or len(answers) < 2 or not norms.all():
             return [group.clients]
-        similarities = products / np.outer(lengths, lengths)
+        similarities = products / np.outer(norms, norms)
         half, cross = halves(similarities)
         if math.sqrt((1 - cross) / 2) <= self.rule.separation:
             return [group.clients]
@@ -247,7 +246,7 @@ class UpdateCommunities(GroupedRule):
 
 
 def inner_products(models: Sequence[FloatArray], origin: FloatArray) -> Matrix:
-    """Return ⟨y_i − x, y_j − x⟩, shape `(models, models)`; besides them, memory holds one slab of coordinates.
+    """Return ⟨y_i − x, y_j − x⟩, shape `(models, models)`, with one slab of coordinates in memory at a time.
 
     Args:
         models: y_i, each of shape `(params,)`.
@@ -255,17 +254,17 @@ def inner_products(models: Sequence[FloatArray], origin: FloatArray) -> Matrix:
     """
     products = np.zeros((len(models), len(models)))
     for start in range(0, len(origin), SLAB):
-        part = slice(start, start + SLAB)
-        moved = np.stack([model[part] for model in models]).astype(np.float64) - origin[part]
-        products += moved @ moved.T
+        slab = slice(start, start + SLAB)
+        updates = np.stack([model[slab] for model in models]).astype(np.float64) - origin[slab]
+        products += updates @ updates.T
     return products
 
 
 def halves(similarities: Matrix) -> tuple[npt.NDArray[np.bool_], float]:
-    """Return the bipartition with the smallest largest similarity between the halves, and that similarity.
+    """Return the bipartition that minimises the largest similarity between its halves, and that similarity.
 
     Args:
-        similarities: α, shape `(clients, clients)`, of two clients or more.
+        similarities: α, shape `(clients, clients)`, of at least two clients.
     """
     distances = np.maximum(1 - (similarities + similarities.T) / 2, 0)
     np.fill_diagonal(distances, 0)
@@ -283,18 +282,18 @@ def _vector(reply: Message) -> FloatArray:
     return read_array(array_record(reply.content)[FLAT_KEY])
 
 
-_NOT_INSIDE = ("communities", "custom", "dp_fedavg", "fedbuff", "local", "rhfl")
-_BY_UPDATES = ("stillness", "restlessness", "separation")
+_EXCLUDED_KINDS = ("communities", "custom", "dp_fedavg", "fedbuff", "local", "rhfl")
+_UPDATE_PARAMETERS = ("stillness", "restlessness", "separation")
 
 
-def _inside(given: Any) -> StrategySpec:
-    """Return the strategy that a document, or a kind alone, describes."""
+def _inner_strategy(given: Any) -> StrategySpec:
+    """Return the inner strategy of a document or a kind."""
     document = {"kind": given} if isinstance(given, str) else given
     kind = document.get("kind") if isinstance(document, Mapping) else getattr(document, "kind", None)
-    if not isinstance(kind, str) or kind in _NOT_INSIDE:
+    if not isinstance(kind, str) or kind in _EXCLUDED_KINDS:
         raise ValueError(
             f"must be a strategy that trains a model of all its clients, got {shown(kind or given)}; not allowed are "
-            f"{', '.join(_NOT_INSIDE)}"
+            f"{', '.join(_EXCLUDED_KINDS)}"
         )
     try:
         spec = given if isinstance(given, StrategySpec) else CommunitiesSpec.named(kind).model_validate(document)
@@ -303,21 +302,21 @@ def _inside(given: Any) -> StrategySpec:
     except ValidationError as error:
         faults = (fault_of(".".join(map(str, detail["loc"])) or kind, detail) for detail in details(error))
         raise ValueError(f"must be a valid {kind}: {'; '.join(faults)}") from error
-    if told := spec.client_values():
-        raise ValueError(f"must leave {', '.join(told)} to communities itself, got {shown(dict(told))}")
+    if settings := spec.client_values():
+        raise ValueError(f"must leave {', '.join(settings)} to communities itself, got {shown(dict(settings))}")
     return spec
 
 
 Inside = Annotated[
     StrategySpec,
-    BeforeValidator(_inside),
+    BeforeValidator(_inner_strategy),
     WithJsonSchema({"type": "object", "required": ["kind"]}),
     Field(description="the strategy of each community, by kind or with parameters; pairs included"),
 ]
 
 
 class CommunitiesSpec(StrategySpec):
-    """Communities: clients that are alike train a model of their own, by a strategy inside each community."""
+    """Communities: similar clients share a model, trained by an inner strategy per community."""
 
     paper: ClassVar[str] = "FedPilot (by labels); Sattler et al. 2020, arXiv:1910.01991 (by updates)"
     grouped: ClassVar[bool] = True
@@ -356,7 +355,7 @@ class CommunitiesSpec(StrategySpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         fields = type(self).model_fields
-        unread = [name for name in _BY_UPDATES if getattr(self, name) != fields[name].default]
+        unread = [name for name in _UPDATE_PARAMETERS if getattr(self, name) != fields[name].default]
         if unread and self.grouped_by == "labels":
             raise ValueError(f"{', '.join(unread)} must be left out unless grouped_by=updates, got grouped_by=labels")
         automatic = self.grouped_by == "labels" and self.num_communities is None
@@ -365,34 +364,34 @@ class CommunitiesSpec(StrategySpec):
         return self
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: what the strategy inside needs; by updates one reply per client."""
+        """Return the engine features needed: those of the inner strategy; by updates, one reply per client."""
         needs = self.inside.needs()
         if self.grouped_by == "updates":
             return replace(needs, replies="individual")
         return replace(needs, queries=(LABEL_COUNTS,))
 
     def client_algorithm(self) -> ClientAlgorithm | None:
-        """Return that of the strategy inside."""
+        """Return the client algorithm of the inner strategy."""
         return self.inside.client_algorithm()
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why it can't be built: more communities than clients, or clients whose updates are not seen."""
-        inside_faults, most = self.inside.faults(cohort), cohort.num_sampled
+        """Return the faults: more communities than clients, or client updates that are not observed."""
+        inside_faults, limit = self.inside.faults(cohort), cohort.num_sampled
         faults = [*super().faults(cohort), *inside_faults]
-        if self.num_communities is not None and self.num_communities > most:
+        if self.num_communities is not None and self.num_communities > limit:
             faults.append(
                 Fault(
                     "num_communities of communities",
-                    (f"be at most {most} with {clients_text(most)}, of which each community trains one at least"),
+                    (f"be at most {limit} with {clients_text(limit)}, of which each community trains one at least"),
                     self.num_communities,
                 )
             )
-        if self.grouped_by == "updates" and most < cohort.num_clients:
+        if self.grouped_by == "updates" and limit < cohort.num_clients:
             faults.append(
                 Fault(
                     "grouped_by of communities",
                     "be labels unless every client trains in every round",
-                    f"updates with {clients_text(most)} of {cohort.num_clients}",
+                    f"updates with {clients_text(limit)} of {cohort.num_clients}",
                 )
             )
         if self.grouped_by == "updates" and not inside_faults and isinstance(self.inside.build(cohort), MeanRule):
@@ -406,12 +405,12 @@ class CommunitiesSpec(StrategySpec):
         return faults
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: one community is the strategy inside."""
+        """Return a simpler specification: one community is the inner strategy."""
         del cohort
         return self.inside if self.num_communities == 1 else self
 
     def _text(self, name: str, value: Any) -> str:
-        """Return a parameter and its value; the strategy inside as it shows itself."""
+        """Return the display text of a parameter; the inner strategy by its own text."""
         return super()._text(name, self.inside if name == "inside" else value)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:

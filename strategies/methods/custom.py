@@ -1,4 +1,4 @@
-"""A user's own strategy, named by import path: it joins a search without a change to this program.
+"""User-defined strategies, named by import path, which join a search without changes to this package.
 
 ```yaml
 kind: custom
@@ -10,18 +10,15 @@ ranges:                                   # those that a search draws
   mode: {choices: [mean, median]}
 ```
 
-A `StrategySpec` says everything itself, its ranges included; those given here come in their place
-(`custom.py`). A Flower strategy by default gets what every Flower strategy can work with: named arrays, one
-reply per client and a round of evaluation of its own; `arrays`, `replies`, `initial_loss` and `sees_evaluation` say
-otherwise. The arguments that decide how many clients train (`fraction_train`, `min_train_nodes`, …) are passed if its
-constructor takes them, by name or through `**kwargs`; otherwise it samples by its own rules. Its clients do what
-Flower's own strategies and mods ask of theirs (`fedscout.engine.messages.contents`). The class is imported when it
-is checked against a cohort or built, never when a document is parsed.
+A user's `StrategySpec` is as complete as a built-in one: it defines its parameters with ranges, its engine
+features, its client algorithm and its server. `ranges` replaces its ranges.
 
-A user's own specification: a `StrategySpec` outside this program, as complete as one of its own.
-
-It says its parameters with their ranges, what it needs, what its clients do and how its server is built, so it reaches
-all that the built-in strategies reach. `kind: custom` names it by import path (`custom.py`).
+A Flower strategy by default gets the features that every Flower strategy supports: named arrays, one reply
+per client and its own evaluation round; `arrays`, `replies`, `initial_loss` and `sees_evaluation` override
+this. The arguments for the number of training clients (`fraction_train`, `min_train_nodes`, …) are passed if
+its constructor accepts them, by name or through `**kwargs`; otherwise it samples by its own rules. Its
+clients follow the messages of Flower's own strategies and mods (`fedscout.engine.messages.contents`). The
+class is imported when it is checked against a cohort or built, never when a document is parsed.
 """
 
 from __future__ import annotations
@@ -64,15 +61,15 @@ if TYPE_CHECKING:
 
 
 def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any]) -> StrategySpec:
-    """Return a user's specification with these values.
+    """Return a user's specification with values.
 
     Args:
-        path: Of the class, for the text of faults.
+        path: Import path of the class, for error messages.
         spec_class: The class.
-        values: Of its parameters; what clients are told may be among them.
+        values: Values of its parameters, possibly with client parameters.
 
     Raises:
-        StrategyError: If they are not valid, each fault a sentence.
+        StrategyError: If the values are invalid; one sentence per fault.
     """
     try:
         return spec_class.model_validate(values)
@@ -89,7 +86,7 @@ def _sentence(path: str, spec_class: type[StrategySpec], detail: ErrorDetails) -
 
 
 def class_faults(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any], cohort: Cohort) -> list[str]:
-    """Return why no values could make it work in a cohort, or what is wrong with those that are given."""
+    """Return why no values work in a cohort, or the faults of the given values."""
     if reason := spec_class.unavailable(cohort):
         return [reason]
     try:
@@ -100,7 +97,7 @@ def class_faults(path: str, spec_class: type[StrategySpec], values: Mapping[str,
 
 
 class Interval(BaseModel):
-    """A declared range of numbers."""
+    """A declared numeric range."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -110,7 +107,7 @@ class Interval(BaseModel):
     integer: bool = Field(default=False, description="draw whole numbers")
 
     def to_range(self) -> Range:
-        """Return the range that a search works with."""
+        """Return the range for the search."""
         if self.integer:
             if not (self.low.is_integer() and self.high.is_integer()):
                 raise StrategyError(Fault("an integer range", "have whole ends", f"[{self.low}, {self.high}]"))
@@ -118,7 +115,7 @@ class Interval(BaseModel):
         return RealRange(self.low, self.high, self.log)
 
 
-def _single(choice: Any) -> Any:
+def _scalar(choice: Any) -> Any:
     if not isinstance(choice, Value):
         raise ValueError(f"must be a number, text or a truth value, got {shown(choice)}")
     return choice
@@ -129,10 +126,10 @@ class Choices(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    choices: tuple[Annotated[Value, BeforeValidator(_single)], ...] = Field(description="the values, distinct")
+    choices: tuple[Annotated[Value, BeforeValidator(_scalar)], ...] = Field(description="the values, distinct")
 
     def to_range(self) -> Range:
-        """Return the range that a search works with."""
+        """Return the range for the search."""
         return ChoiceRange(self.choices)
 
 
@@ -141,7 +138,7 @@ def _tag(value: Any) -> str:
     return "choices" if has_choices else "interval"
 
 
-def _workable(declared: Interval | Choices) -> Interval | Choices:
+def _valid_range(declared: Interval | Choices) -> Interval | Choices:
     try:
         declared.to_range()
     except StrategyError as error:
@@ -152,12 +149,12 @@ def _workable(declared: Interval | Choices) -> Interval | Choices:
 Declared = Annotated[
     Annotated[Interval, Tag("interval")] | Annotated[Choices, Tag("choices")],
     Discriminator(_tag),
-    AfterValidator(_workable),
+    AfterValidator(_valid_range),
 ]
 
 
 class CustomSpec(StrategySpec):
-    """A user's own strategy, by import path."""
+    """A user-defined strategy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
     unpaired: ClassVar[str] = "nothing is known of its halves"
@@ -175,13 +172,13 @@ class CustomSpec(StrategySpec):
 
     @property
     def label(self) -> str:
-        """The import path, since several strategies are of this kind."""
+        """The import path, since several strategies share this kind."""
         return self.path
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide, as declared."""
-        if (own := self._specification()) is not None:
-            return own.needs()
+        """Return the declared engine features."""
+        if (spec := self._specification()) is not None:
+            return spec.needs()
         return EngineNeeds(
             arrays=self.arrays,
             replies=self.replies,
@@ -190,105 +187,110 @@ class CustomSpec(StrategySpec):
         )
 
     def client_algorithm(self) -> ClientAlgorithm | None:
-        """Return what a specification declares; where nothing is, FedProx's client, if a message asks for it."""
-        own = self._specification()
-        return (None if own is None else own.client_algorithm()) or ProximalTerm()
+        """Return the client algorithm of a specification; by default FedProx's, if a message requests it."""
+        spec = self._specification()
+        return (None if spec is None else spec.client_algorithm()) or ProximalTerm()
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the class's module and of the user's own modules that it imports."""
+        """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
         return code_digests(self.path)
 
     def search_names(self) -> tuple[str, ...]:
-        """Return the names that have a range: those given here, or a specification's own."""
-        own = None if self.ranges else self._specification()
-        return tuple(self.ranges) if own is None else own.search_names()
+        """Return the names with a range: those declared here, or a specification's own."""
+        spec = None if self.ranges else self._specification()
+        return tuple(self.ranges) if spec is None else spec.search_names()
 
     def search_values(self) -> Mapping[str, Value]:
-        """Return the present values of the searched arguments; those without one are left out."""
-        own = self._specification()
-        known = self.values if own is None else own.parameters()
-        searched = {name: cast(Value, known[name]) for name in self.search_names() if name in known}
+        """Return the current values of the searched arguments that are set."""
+        spec = self._specification()
+        values_by_name = self.values if spec is None else spec.parameters()
+        searched = {name: cast(Value, values_by_name[name]) for name in self.search_names() if name in values_by_name}
         return {**searched, **self.client_values()}
 
     def search_range(
         self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
     ) -> Range:
-        """Return the declared range of one argument."""
-        own = None if name in self.ranges else self._specification()
-        return self.ranges[name].to_range() if own is None else own.search_range(name, cohort, chosen, width)
+        """Return the declared range of an argument."""
+        spec = None if name in self.ranges else self._specification()
+        return self.ranges[name].to_range() if spec is None else spec.search_range(name, cohort, chosen, width)
 
     def with_values(self, values: Mapping[str, Value]) -> Self:
-        """Return the specification with other arguments, or other parameters of the clients."""
+        """Return the specification with other arguments or client parameters."""
         searched = self.search_names()
-        of_clients = {name: values[name] for name in values if name in SHARED_PARAMETERS and name not in searched}
-        own = {name: value for name, value in values.items() if name not in of_clients}
-        return self.model_copy(update={"values": {**self.values, **own}, **of_clients})
+        client_values = {name: values[name] for name in values if name in SHARED_PARAMETERS and name not in searched}
+        arguments = {name: value for name, value in values.items() if name not in client_values}
+        return self.model_copy(update={"values": {**self.values, **arguments}, **client_values})
 
     def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of each entry; the arguments stand under `values`."""
-        own = {name: schema for name, schema in searched.items() if name in self.search_names()}
-        arguments = {**{name: {"const": value} for name, value in self.values.items() if name not in own}, **own}
+        """Return the JSON schema of each entry; arguments are under `values`."""
+        schemas = {name: schema for name, schema in searched.items() if name in self.search_names()}
+        arguments = {
+            **{name: {"const": value} for name, value in self.values.items() if name not in schemas},
+            **schemas,
+        }
         values = {"type": "object", "properties": arguments, "required": [*arguments], "additionalProperties": False}
         fixed = {name: {"const": value} for name, value in self.parameters().items() if name not in ("path", "values")}
-        of_clients = {name: schema for name, schema in searched.items() if name not in own}
-        return {"kind": {"const": self.kind}, "path": {"const": self.path}, "values": values, **fixed, **of_clients}
+        client_schemas = {name: schema for name, schema in searched.items() if name not in schemas}
+        return {"kind": {"const": self.kind}, "path": {"const": self.path}, "values": values, **fixed, **client_schemas}
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the strategy can't be built: it can't be imported, or does not take the arguments."""
+        """Return the faults: the class can't be imported or does not accept the arguments."""
         if faults := self.class_faults(cohort):
             return self._unset() + faults
-        own = self._specification()
-        return self._unset() if own is None else own.faults(cohort)
+        spec = self._specification()
+        return self._unset() if spec is None else spec.faults(cohort)
 
     def _unset(self) -> list[str]:
-        """Return what has a range and no value, each a fault; a specification has defaults."""
-        known = self.values.keys() | ({} if (own := self._found_specification()) is None else own.model_fields)
-        return [f"{name} of {self.path} must have a value to be built" for name in self.ranges if name not in known]
+        """Return the faults of arguments with a range but no value; a specification has defaults."""
+        valued = self.values.keys() | (
+            {} if (spec_class := self._specification_class()) is None else spec_class.model_fields
+        )
+        return [f"{name} of {self.path} must have a value to be built" for name in self.ranges if name not in valued]
 
     def class_faults(self, cohort: Cohort) -> list[str]:
-        """Return what is wrong with the class or with the names of the arguments, whatever their values."""
+        """Return the faults of the class and of the argument names, independent of searched values."""
         try:
             strategy_class = self._imported()
         except StrategyError as error:
             return list(error.faults)
         if issubclass(strategy_class, StrategySpec):
             return class_faults(self.path, strategy_class, self.values, cohort)
-        faults = [] if not cohort.chosen else _own_start(self.path, strategy_class)
+        faults = [] if not cohort.chosen else _start_faults(self.path, strategy_class)
         faults += name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
-        declared = [(name, found) for name, found in self.ranges.items() if isinstance(found, Choices)]
-        for given in (self.values, *({name: choice} for name, found in declared for choice in found.choices)):
+        declared = [(name, entry) for name, entry in self.ranges.items() if isinstance(entry, Choices)]
+        for values in (self.values, *({name: choice} for name, entry in declared for choice in entry.choices)):
             try:
-                converted(self.path, strategy_class, given)
+                converted(self.path, strategy_class, values)
             except StrategyError as error:
                 faults += error.faults
         return faults
 
     def notes(self, cohort: Cohort) -> list[str]:
-        """Return what is worth knowing: a class that can't be told how many clients to sample."""
+        """Return a warning if the class does not accept the number of clients to sample."""
         if self.faults(cohort):
             return []
-        if (own := self._specification()) is not None:
-            return own.notes(cohort)
+        if (spec := self._specification()) is not None:
+            return spec.notes(cohort)
         if set(self._arguments(cohort)) >= {*node_counts(cohort)}:
             return []
         return [f"the constructor of {self.path} does not take fraction_train and min_*_nodes: it samples by its own"]
 
     def notes_after(self, cohort: Cohort, num_models: int) -> list[str]:
-        """Return what a specification says of a trial."""
-        own = self._specification()
-        return [] if own is None else own.notes_after(cohort, num_models)
+        """Return a specification's notes on a trial."""
+        spec = self._specification()
+        return [] if spec is None else spec.notes_after(cohort, num_models)
 
-    def _found_specification(self) -> type[StrategySpec] | None:
-        """Return the class if it is a specification; None of a Flower strategy, and if it can't be imported."""
+    def _specification_class(self) -> type[StrategySpec] | None:
+        """Return the class if it is a specification; None for a Flower strategy or a failed import."""
         try:
-            found = self._imported()
+            imported = self._imported()
         except StrategyError:
             return None
-        return found if issubclass(found, StrategySpec) else None
+        return imported if issubclass(imported, StrategySpec) else None
 
     def _specification(self) -> StrategySpec | None:
-        """Return the user's specification with the values; None where the class is a Flower strategy."""
-        spec_class = self._found_specification()
+        """Return the user's specification with the values; None if the class is a Flower strategy."""
+        spec_class = self._specification_class()
         return None if spec_class is None else specified(self.path, spec_class, {**self.values, **self.client_values()})
 
     def _imported(self) -> type[Strategy | StrategySpec]:
@@ -303,19 +305,19 @@ class CustomSpec(StrategySpec):
         return {**counts, **self.values}
 
     def _construct(self, cohort: Cohort) -> Strategy:
-        if (own := self._specification()) is not None:
-            return own.build(cohort)
+        if (spec := self._specification()) is not None:
+            return spec.build(cohort)
         strategy_class = cast("type[Strategy]", self._imported())
         arguments = converted(self.path, strategy_class, self._arguments(cohort))
         return cast("Strategy", constructed(self.path, strategy_class, arguments, self.values))
 
     def _identity(self) -> Mapping[str, Any]:
-        """Return what decides the model: the declared ranges do not."""
+        """Return the fields that determine the model, without the declared ranges."""
         return {name: value for name, value in super()._identity().items() if name != "ranges"}
 
 
-def _own_start(path: str, strategy_class: type[Strategy]) -> list[str]:
-    """Return that no policy can choose the clients of a strategy that drives its rounds itself."""
+def _start_faults(path: str, strategy_class: type[Strategy]) -> list[str]:
+    """Return the fault that a strategy with its own `start` can't use a selection policy."""
     from flwr.serverapp.strategy import Strategy
 
     if strategy_class.start is Strategy.start:

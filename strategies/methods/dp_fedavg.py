@@ -1,24 +1,26 @@
-"""DP-FedAvg: an averaging strategy whose model hardly shows whether any one client took part.
+"""DP-FedAvg: averaging with client-level differential privacy.
 
-With x the global model, Δ_i = y_i − x the change that client i made, m clients in a round and C the clipping norm
-(McMahan et al. 2018, Algorithm 1, with its f̃_f, the estimator of a fixed denominator):
+With x the global model, Δ_i = y_i − x the update of client i, m clients in a round and C the clipping norm
+(McMahan et al. 2018, Algorithm 1, with its f̃_f, the estimator with a fixed denominator):
 
 - Δ_i ← Δ_i · min(1, C/‖Δ_i‖)
 - Δ ← (1/m) Σ Δ_i + N(0, (z·C/m)² I)
-- the server rule takes x + Δ for the mean of the clients' models: FedAvg makes it the model, FedAdam steps along it.
+- the server rule treats x + Δ as the mean of the clients' models: FedAvg makes it the model, FedAdam steps
+  towards it.
 
-With `clipping=adaptive`, C follows a quantile of the changes' lengths (Andrew et al. 2021, Algorithm 1), whose noisy
-count takes a part of the noise multiplier z.
+With `clipping=adaptive`, C follows a quantile of the update norms (Andrew et al. 2021, Algorithm 1), whose
+noisy count uses part of the noise multiplier z.
 
-Clipping and noise are Flower's; `strategies/aggregation/private.py` says what is put right. (ε, δ) are of one
-client exchanged for another, for the sampling that Flower does and the rounds that are run:
-`strategies/aggregation/private.py`. The paper samples each client independently of the others instead.
+Clipping and noise are Flower's, with the corrections documented in `strategies/aggregation/private.py`. (ε,
+δ) are for one client replaced by another, for Flower's sampling and the number of rounds that are run; the
+accounting is in the same module. The paper samples clients independently of each other instead.
 
-Only a mean is wrapped: what picks or sorts models, such as Krum or the median, can be moved by one client by more than
-C/m. The parameters that trade privacy for accuracy are not searched, only C: a search would always take less noise.
+Only averaging strategies are wrapped: a client can change the result of rules that select or sort models,
+such as Krum or the median, by more than C/m. Only C is searched; the parameters that trade privacy for
+accuracy are not, because a search would always choose less noise.
 
-**Simulation.** The noise is drawn from the trial's seed, so that a run can be repeated; who knows the seed could take
-it off again. Of each trial of a study (ε, δ) hold alone; for all of them together they add up.
+**Simulation.** The noise is drawn from the trial's seed for reproducibility; anyone who knows the seed can
+subtract it. (ε, δ) hold for each trial of a study separately; over all trials they add up.
 
 References:
     McMahan, Ramage, Talwar, Zhang: Learning differentially private recurrent language models. ICLR 2018.
@@ -67,11 +69,11 @@ AVERAGING: tuple[type[MeanSpec], ...] = (FedAvgSpec, FedProxSpec, FedAvgMSpec, F
 """What may be wrapped."""
 
 DEFAULT_NOISE = 1.0
-_OF_ADAPTIVE_CLIPPING = ("target_clipped_quantile", "clip_norm_lr", "clipped_count_stddev")
+_ADAPTIVE_CLIPPING_PARAMETERS = ("target_clipped_quantile", "clip_norm_lr", "clipped_count_stddev")
 
 
 def _averaging(given: Any) -> Any:
-    """Return a document of a strategy that averages, with equal weights unless it says otherwise."""
+    """Return the document of an averaging strategy, with equal weights by default."""
     if isinstance(given, MeanSpec):
         return given
     document = {"kind": given} if isinstance(given, str) else given
@@ -91,8 +93,8 @@ def _wrappable(spec: MeanSpec) -> MeanSpec:
             f"must have sample_scaling=uniform, got {spec.sample_scaling}: a client with many rows would move the mean "
             "by more than the noise is made for"
         )
-    if told := spec.client_values():
-        raise ValueError(f"must leave {', '.join(told)} to dp_fedavg itself, got {shown(dict(told))}")
+    if client_values := spec.client_values():
+        raise ValueError(f"must leave {', '.join(client_values)} to dp_fedavg itself, got {shown(dict(client_values))}")
     return spec
 
 
@@ -105,7 +107,7 @@ Averaging = Annotated[
 
 
 class DPFedAvgSpec(StrategySpec):
-    """DP-FedAvg: the mean of clipped changes with noise, so that the model hardly shows any single client."""
+    """DP-FedAvg: the mean of clipped updates with noise, for client-level differential privacy."""
 
     paper: ClassVar[str] = "McMahan et al. 2018, arXiv:1710.06963; Andrew et al. 2021, arXiv:1905.03871"
     unpaired: ClassVar[str] = "it wraps a strategy, which strategy.around names"
@@ -151,17 +153,17 @@ class DPFedAvgSpec(StrategySpec):
                 f"{self.epsilon}: each follows from the other"
             )
         fields = type(self).model_fields
-        unread = [name for name in _OF_ADAPTIVE_CLIPPING if getattr(self, name) != fields[name].default]
+        unread = [name for name in _ADAPTIVE_CLIPPING_PARAMETERS if getattr(self, name) != fields[name].default]
         if unread and self.clipping == "fixed":
             raise ValueError(f"{', '.join(unread)} must be left out unless clipping=adaptive, got clipping=fixed")
         return self
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client."""
+        """Return the engine features needed: one reply per client."""
         return EngineNeeds(arrays="flat", replies="individual")
 
     def client_algorithm(self) -> ClientAlgorithm | None:
-        """Return that of the wrapped strategy."""
+        """Return the client algorithm of the wrapped strategy."""
         return self.around.client_algorithm()
 
     def delta_of(self, cohort: Cohort) -> float:
@@ -169,7 +171,7 @@ class DPFedAvgSpec(StrategySpec):
         return default_delta(cohort.num_clients) if self.delta is None else self.delta
 
     def noise(self, cohort: Cohort) -> float:
-        """Return z; infinite where none suffices for ε."""
+        """Return z; infinite if no noise multiplier reaches ε."""
         if self.epsilon is None:
             return DEFAULT_NOISE if self.noise_multiplier is None else self.noise_multiplier
         assert cohort.num_rounds is not None, "faults() comes first"
@@ -177,14 +179,14 @@ class DPFedAvgSpec(StrategySpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work: who trains is not drawn, or the accountant is not installed."""
+        """Return why no parameters work: clients are not sampled uniformly, or the accountant is missing."""
         if cohort.chosen:
             return "dp_fedavg accounts for clients that are drawn uniformly, so no selection policy may choose them"
         missing = library_missing()
         return f"for dp_fedavg {missing}" if missing else None
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why it can't be built: an ε out of reach, or too little noise on the count of clipped clients."""
+        """Return the faults: an unreachable ε, or too little noise on the count of clipped clients."""
         if faults := super().faults(cohort):
             return faults
         if self.epsilon is not None and cohort.num_rounds is None:
@@ -204,7 +206,7 @@ class DPFedAvgSpec(StrategySpec):
         return []
 
     def _epsilon_fault(self, epsilon: float, cohort: Cohort) -> str | None:
-        """Return that no noise multiplier takes ε there; None if one does."""
+        """Return the fault that no noise multiplier reaches ε; None if one does."""
         assert cohort.num_rounds is not None
         sampling, delta = _sampling(cohort, cohort.num_rounds), self.delta_of(cohort)
         least, most = (epsilon_of(noise, sampling, delta) for noise in (MOST_NOISE, LEAST_NOISE))
@@ -224,19 +226,19 @@ class DPFedAvgSpec(StrategySpec):
         return None
 
     def _count_deviation(self, cohort: Cohort) -> float:
-        """Return σ_b as Flower chooses it."""
-        given = self.clipped_count_stddev
-        return cohort.num_sampled / 20 if given is None else given
+        """Return σ_b, with Flower's default."""
+        deviation = self.clipped_count_stddev
+        return cohort.num_sampled / 20 if deviation is None else deviation
 
     def notes(self, cohort: Cohort) -> list[str]:
-        """Return what is worth knowing: what a whole training costs."""
+        """Return notes, including the privacy cost of the whole training."""
         notes = super().notes(cohort)
         if cohort.num_rounds is not None and not self.faults(cohort):
             notes += self._cost(cohort, cohort.num_rounds)
         return notes
 
     def notes_after(self, cohort: Cohort, num_models: int) -> list[str]:
-        """Return what the rounds that gave a model cost."""
+        """Return the privacy cost of the rounds that gave a model."""
         return self._cost(cohort, num_models) if num_models else []
 
     def _cost(self, cohort: Cohort, num_rounds: int) -> list[str]:
@@ -253,7 +255,7 @@ class DPFedAvgSpec(StrategySpec):
         return [cost, f"delta should be below 1/{cohort.num_clients}, what giving one client away costs; it is {delta}"]
 
     def _text(self, name: str, value: Any) -> str:
-        """Return a parameter and its value; the wrapped strategy as it shows itself."""
+        """Return the display text of a parameter; the wrapped strategy by its own text."""
         return super()._text(name, self.around if name == "around" else value)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:

@@ -1,42 +1,44 @@
-"""FedBiO: clients weigh in the mean by what they do for the loss on clean, labelled rows of the server's.
+"""FedBiO: client weights in the mean are learned from the loss on clean, labelled rows of the server.
 
-A bilevel problem (Li, Huang, Huang 2023), as federated data cleaning has it, with a client's weight in place of a
-row's. L_k is client k's mean loss on its training rows, f that on the server's rows, p the weights
-of clients in the mean:
+It is the bilevel problem of federated data cleaning (Li, Huang, Huang 2023), with a weight per client instead
+of per row. L_k is client k's mean loss on its training rows, f that on the server's rows, p the clients'
+weights in the mean:
 
-- inner: y, the model, minimises g(p, y) = Σ p_k L_k(y)
-- outer: p minimises f(y); u approaches (∇²_yy g)⁻¹ ∇f, through which a change of p tells on f
+- inner problem: y, the model, minimises g(p, y) = Σ p_k L_k(y)
+- outer problem: p minimises f(y); u approximates (∇²_yy g)⁻¹ ∇f, which gives the gradient of f in p
 
-In a round, with y, u and p as they stand before it:
+In a round, with y, u and p as before the round:
 
 - y ← Σ p_k y_k, where y_k is y after client k's local training (steps along ∇L_k with the clients' rate)
 - u ← u − τ (Σ p_k ∇²L_k(y) u + μ u − ∇f(y))
 - p_k ← p_k + η ⟨∇L_k(y), u⟩, projected onto weights >= 0 with the same sum (Duchi et al. 2008)
 
-⟨∇L_k(y), u⟩ is the k-th element of −∇_p f: a client whose gradient opposes that of the server's rows loses weight.
-Clients start with weights n_k, and so does a client that answers for the first time; of those that answer, the weights
-are shared out anew among them.
+⟨∇L_k(y), u⟩ is the k-th element of −∇_p f: a client whose gradient opposes that of the server's rows loses
+weight. A client's initial weight is n_k, at its first reply. The weights of the clients that reply in a round
+are redistributed among them.
 
 Deviations:
 
-- One step of u and p a round, where the paper makes as many as of y; y moves by whole local training.
-- ∇²L_k(y) u is the central difference of two gradients, at y ± `DIFFERENCE` u/‖u‖, relative error about 1e-3.
-- μ, which the paper does not have, keeps u bounded where g is flat or not convex; 0 leaves it out.
-- The paper's upper variable is free, here p is on a simplex.
-- Gradients are of all training rows, with the model in training mode, as clients have it.
+- One step of u and p per round, where the paper makes as many as of y; y moves by a whole local training.
+- ∇²L_k(y) u is the central difference of two gradients, at y ± `DIFFERENCE` u/‖u‖, with a relative error of
+  about 1e-3.
+- μ, which the paper does not have, keeps u bounded where g is flat or not convex; 0 disables it.
+- The paper's upper variable is unconstrained; here p is on a simplex.
+- Gradients are over all training rows, with the model in training mode, as on clients.
 
-η is in shares of all weight a round: where gradients are of length 1 or more, η = 1 moves half of it in a few rounds.
-With wrong labels at 4 of 10 clients, η = 1 and 0.1 gained 17 and 14 points on clean rows in 20 rounds. With labels by
-Dirichlet(0.1), 1 lost 40 points, as weight goes from client to client and their classes with it, and 0.1 none: so that
-is the default. Where each class is at one or two clients alone, 0.1 is too long as well.
+η is in shares of the total weight per round: with gradients of norm 1 or more, η = 1 moves half of it in a
+few rounds. With wrong labels at 4 of 10 clients, η = 1 and 0.1 gained 17 and 14 points on clean rows in 20
+rounds. With Dirichlet(0.1) labels, 1 lost 40 points, because weight oscillates between clients and their
+classes, and 0.1 none; so 0.1 is the default. If each class is on only one or two clients, 0.1 is too large as
+well.
 
 Equivalent: with η = 0, or τ = 0 and so u = 0, it is FedAvg.
 
 References:
     Li, Huang, Huang: Communication-efficient federated bilevel optimization with local and global lower level
         problems. NeurIPS 2023. arXiv:2302.06701
-    Duchi, Shalev-Shwartz, Singer, Chandra: Efficient projections onto the l1-ball for learning in high dimensions.
-        ICML 2008.
+    Duchi, Shalev-Shwartz, Singer, Chandra: Efficient projections onto the l1-ball for learning in high
+        dimensions. ICML 2008.
 """
 
 from __future__ import annotations
@@ -75,20 +77,20 @@ ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class AlignedDescent(ClientAlgorithm):
-    """The client's half: local training, and what its loss has to do with u."""
+    """Client algorithm of FedBiO: local training, and the alignment and curvature of its loss along u."""
 
     @property
     def companions(self) -> Mapping[str, str]:
-        """∇²L_k(y) u goes up."""
+        """Auxiliary vectors sent to the server: ∇²L_k(y) u, weighted by rows."""
         return {CURVATURE: NUM_EXAMPLES_KEY}
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend, then measure at the received model."""
+        """Train, then measure alignment and curvature at the received model."""
         trained = run.descend(run.received)
         direction = run.companions.get(DIRECTION)
         if direction is None or not direction.any():
-            nothing = run.received.new_zeros(trained.vectors.shape)
-            return ClientResults(trained, trained.vectors, {}, {CURVATURE: nothing}, {ALIGNMENT: nothing[:, 0]})
+            zeros = run.received.new_zeros(trained.vectors.shape)
+            return ClientResults(trained, trained.vectors, {}, {CURVATURE: zeros}, {ALIGNMENT: zeros[:, 0]})
         alignment = row_sums(run.gradient(run.received) * direction)
         curvature = curvature_along(run, direction)
         return ClientResults(trained, trained.vectors, {}, {CURVATURE: curvature}, {ALIGNMENT: alignment})
@@ -104,7 +106,7 @@ def curvature_along(run: LocalRun, direction: Tensor) -> Tensor:
 
 
 def row_sums(matrix: Tensor) -> Tensor:
-    """Return the sum of each row; a client's has the same bits whoever is beside it, and wherever in memory."""
+    """Return the sum of each row; its bits do not depend on other rows or on the memory layout."""
     import torch
 
     return torch.stack([row.clone().sum() for row in matrix])
@@ -112,10 +114,10 @@ def row_sums(matrix: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ValidationGradient:
-    """What is done on a host: ∇f."""
+    """Server work: the gradient ∇f."""
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
-        """Return the `gradient` of the mean loss on the server's rows, shape `(size,)`, 0 at buffers.
+        """Return the `gradient` of the mean loss on the server's rows, shape `(size,)`, 0 for buffers.
 
         Args:
             context: With labels.
@@ -135,26 +137,26 @@ class ValidationGradient:
 
 
 def on_simplex(point: Vector) -> Vector:
-    """Return the nearest weights >= 0 that sum to 1 (Duchi et al. 2008, figure 1), shape as `point`."""
+    """Return the projection onto the probability simplex (Duchi et al. 2008, figure 1), shape as `point`."""
     point = point - point.max()  # as near to the same weights, and no 1 is lost beside large numbers
-    falling = -np.sort(-point)
-    surplus = (np.cumsum(falling) - 1) / np.arange(1, len(point) + 1)
-    nearest: Vector = np.maximum(point - surplus[np.flatnonzero(falling > surplus)[-1]], 0)
+    descending = -np.sort(-point)
+    thresholds = (np.cumsum(descending) - 1) / np.arange(1, len(point) + 1)
+    nearest: Vector = np.maximum(point - thresholds[np.flatnonzero(descending > thresholds)[-1]], 0)
     return nearest
 
 
 class FedBiO(HostedRule):
-    """The server's half.
+    """Server rule of FedBiO.
 
     Args:
         weight_rate: η.
         direction_rate: τ.
         damping: μ.
-        settings: Of Flower's FedAvg.
+        settings: Arguments of Flower's FedAvg.
 
     Attributes:
-        client_weights: Of each client that has answered, in rows.
-        direction: u, shape `(size,)`; None before the first answers, when it is 0.
+        client_weights: Weight of each client that has replied, in rows.
+        direction: u, shape `(size,)`; None before the first replies, when it is 0.
     """
 
     def __init__(self, weight_rate: float, direction_rate: float, damping: float, **settings: Any) -> None:
@@ -175,27 +177,27 @@ class FedBiO(HostedRule):
         return messages
 
     def answered(self, received: Vector, models: Sequence[ClientModel], replies: Sequence[Message]) -> Vector:
-        """Return the mean by the weights as they were, and move u and the weights."""
+        """Return the mean by the current weights, and update u and the weights."""
         clients = [client_of(reply.metadata.src_node_id) for reply in replies]
         rows = np.array([metrics_of(reply)[NUM_EXAMPLES_KEY] for reply in replies], np.float64)
         alignments = np.array([metrics_of(reply)[ALIGNMENT] for reply in replies], np.float64)
         weights = np.array([self.client_weights.get(client, n) for client, n in zip(clients, rows, strict=True)])
         weights = weights if weights.any() else rows
         shares = weights / weights.sum()
-        self._turn(received, shares, replies)
+        self._update_direction(received, shares, replies)
         if self.weight_rate and np.isfinite(alignments).all():  # else the model says that it diverged
-            shared_out = weights.sum() * on_simplex(shares + self.weight_rate * alignments)
-            self.client_weights |= dict(zip(clients, shared_out.tolist(), strict=True))
+            new_weights = weights.sum() * on_simplex(shares + self.weight_rate * alignments)
+            self.client_weights |= dict(zip(clients, new_weights.tolist(), strict=True))
         return self.moved(received, models, shares)
 
-    def _turn(self, received: Vector, shares: Vector, replies: Sequence[Message]) -> None:
-        """Move u."""
+    def _update_direction(self, received: Vector, shares: Vector, replies: Sequence[Message]) -> None:
+        """Update u."""
         gradient = self.serve(ValidationGradient(), {"model": received.astype(np.float32)})["gradient"]
         direction = np.zeros_like(received) if self.direction is None else self.direction.astype(np.float64)
-        away = self.damping * direction - gradient
+        residual = self.damping * direction - gradient
         for share, reply in zip(shares.tolist(), replies, strict=True):
-            away += share * replied_companions(reply.content)[CURVATURE].astype(np.float64)
-        self.direction = (direction - self.direction_rate * away).astype(np.float32)
+            residual += share * replied_companions(reply.content)[CURVATURE].astype(np.float64)
+        self.direction = (direction - self.direction_rate * residual).astype(np.float32)
 
     def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the mean of the clients' models."""
@@ -204,7 +206,7 @@ class FedBiO(HostedRule):
 
 
 class FedBiOSpec(StrategySpec):
-    """FedBiO: FedAvg whose clients weigh by what they do for the loss on the server's labelled rows."""
+    """FedBiO: FedAvg whose client weights are learned from the loss on the server's labelled rows."""
 
     paper: ClassVar[str] = "Li et al. 2023, arXiv:2302.06701"
 
@@ -223,7 +225,7 @@ class FedBiOSpec(StrategySpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why a server that can't tell a good model from a bad one can't do this."""
+        """Return the fault that the server has no labelled rows."""
         if cohort.server_rows != 0 and cohort.server_labels:
             return None
         given = "no rows" if cohort.server_rows == 0 else "rows without labels"
@@ -233,17 +235,17 @@ class FedBiOSpec(StrategySpec):
         )
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client."""
+        """Return the engine features needed: one reply per client."""
         return EngineNeeds(arrays="flat", replies="individual")
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return AlignedDescent()
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: where weights never move, or one client has all of it, it is FedAvg."""
-        moves = self.weight_rate and self.direction_rate and cohort.num_sampled > 1
-        return self if moves else FedAvgSpec()
+        """Return a simpler specification: with fixed weights or one client it is FedAvg."""
+        weights_change = self.weight_rate and self.direction_rate and cohort.num_sampled > 1
+        return self if weights_change else FedAvgSpec()
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         return FedBiO(self.weight_rate, self.direction_rate, self.damping, **node_counts(cohort))

@@ -1,25 +1,26 @@
-"""FedBuff: updates are gathered in a buffer as they arrive, and every K of them make a new model.
+"""FedBuff: buffered asynchronous aggregation, in which every K updates that arrive make a new model.
 
-Clients train asynchronously: slow ones go on while others have made new models. With x the model, Δ_i = y_i − x_i what
-client i adds to the model x_i that it was sent, τ_i the number of models made since, and K the size of the buffer
-(Nguyen et al. 2022, Algorithm 1; staleness as in its section 5):
+Clients train asynchronously: slow ones continue while others have contributed to new models. With x the
+model, Δ_i = y_i − x_i the update of client i to the model x_i that it received, τ_i the number of models made
+since then, and K the buffer size (Nguyen et al. 2022, Algorithm 1; staleness as in its section 5):
 
     x ← x + η_g / K · Σ Δ_i / √(1 + τ_i)     over the K updates that arrive first
 
-A round is the making of one model. `num_sampled` clients are in training at a time. What arrives when, the engine's
-simulated clock tells: an update arrives when its client was sent the model plus the seconds that its round takes, and
-the round has lasted until the K-th arrival. Of equal arrivals the one that was sent out earlier is first, then the
-lower node. Without a clock all arrive at once, so the oldest K count.
+A round is the making of one model. `num_sampled` clients train at a time. The engine's simulated clock
+determines the arrivals: an update arrives when its client received the model plus the duration of its
+training, and the round lasts until the K-th arrival. Ties are broken by the earlier dispatch, then by the
+lower node. Without a clock all updates arrive at once, so the K oldest are used.
 
-Deviations: a client that is done waits for the end of the round until another takes its place, which then gets the
-newer model; the paper's takes its place at once, with the present one. A client that fails leaves its place at the end
-of the round. If fewer than K clients are in training, as others failed, the mean is over those.
+Deviations: a client that is done is replaced at the end of the round, by one that receives the newer model;
+in the paper it is replaced immediately, with the current model. A failed client frees its slot at the end of
+the round. If fewer than K clients are training because of failures, the mean is over those.
 
-Equivalent: with K = `num_sampled` and η_g = 1 everybody is waited for, which is FedAvg with equal weights.
+Equivalent: with K = `num_sampled` and η_g = 1 every round waits for all clients, which is FedAvg with equal
+weights.
 
 Reference:
-    Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: Federated learning with buffered asynchronous aggregation.
-        AISTATS 2022. arXiv:2106.06639
+    Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: Federated learning with buffered asynchronous
+        aggregation. AISTATS 2022. arXiv:2106.06639
 """
 
 from __future__ import annotations
@@ -78,19 +79,19 @@ def buffered_change(changes: Sequence[ClientModel], staleness: Sequence[int]) ->
 
 
 class FedBuff(QuickMessages):
-    """The server's half.
+    """Server rule of FedBuff.
 
     Args:
         buffer_size: K.
         server_learning_rate: η_g.
-        settings: Of Flower's FedAvg.
+        settings: Arguments of Flower's FedAvg.
 
     Attributes:
-        in_training: Of each client that trains, when its update arrives, how many models there were when it was sent
-            one, its node, and Δ_i, shape `(params,)`.
-        num_models: That were made.
-        seconds: When the last one was made, on the simulated clock.
-        received: The model that was sent out last; None between rounds.
+        in_training: For each client in training: arrival time of its update, number of models made at dispatch,
+            node, and Δ_i, shape `(params,)`.
+        num_models: Number of models made.
+        seconds: Time of the last model, on the simulated clock.
+        received: The model sent out last; None between rounds.
     """
 
     def __init__(self, buffer_size: int = 2, server_learning_rate: float = 1.0, **settings: Any) -> None:
@@ -107,7 +108,7 @@ class FedBuff(QuickMessages):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return messages to clients that are free, as many as there are places."""
+        """Return messages to idle clients, one for each free slot."""
         self.received = arrays
         busy = {node for _, _, node, _ in self.in_training}
         self.min_train_nodes = self.min_available_nodes = self.num_places - len(busy)
@@ -117,7 +118,7 @@ class FedBuff(QuickMessages):
         return super().configure_train(server_round, arrays, config, cast(Grid, free))
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the model of the K updates that arrive first, and how long that took."""
+        """Return the model of the K updates that arrive first, and the duration of the round."""
         sent, self.received = self.received, None
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         if sent is None or not (valid_replies or self.in_training):
@@ -126,34 +127,34 @@ class FedBuff(QuickMessages):
             self._take_in(valid_replies, sent)
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
             staleness = [self.num_models - version for _, version, _, _ in arrived]
-            change = buffered_change([one[-1] for one in arrived], staleness)
+            change = buffered_change([update[-1] for update in arrived], staleness)
             moved = flat(sent, sent) + self.server_learning_rate * change
             arrays = shaped(moved.astype(np.float32), sent)
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
-        ended = max(self.seconds, arrived[-1][0])
-        metrics[SIMULATED_SECONDS_KEY] = ended - self.seconds
-        self.seconds, self.num_models = ended, self.num_models + 1
+        end = max(self.seconds, arrived[-1][0])
+        metrics[SIMULATED_SECONDS_KEY] = end - self.seconds
+        self.seconds, self.num_models = end, self.num_models + 1
         return arrays, metrics
 
     def _take_in(self, replies: Sequence[Message], sent: ArrayRecord) -> None:
-        """Note when the updates of a round arrive, the first one first."""
+        """Add the updates of a round to the queue, ordered by arrival."""
         received = flat(sent, sent)
         for reply in replies:
-            lasts = metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
+            duration = metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
             change = flat(array_record(reply.content), sent) - received
             node = reply.metadata.src_node_id
-            self.in_training.append([self.seconds + float(cast(float, lasts)), self.num_models, node, change])
+            self.in_training.append([self.seconds + float(cast(float, duration)), self.num_models, node, change])
         self.in_training.sort(key=lambda one: one[:3])
 
 
 def _buffer_sizes(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """1 … n: no more updates than clients in training."""
+    """Return the range 1 … n: at most as many updates as clients in training."""
     del chosen
     return IntegerRange(1, cohort.num_sampled)
 
 
 class FedBuffSpec(StrategySpec):
-    """FedBuff: a new model for every K updates, late ones for less; needs a simulated clock."""
+    """FedBuff: a new model for every K updates, with less weight for stale ones; needs a simulated clock."""
 
     paper: ClassVar[str] = "Nguyen et al. 2022, arXiv:2106.06639"
 
@@ -168,12 +169,12 @@ class FedBuffSpec(StrategySpec):
     ] = 1.0
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client, with the time that its round takes."""
+        """Return the engine features needed: one reply per client, with its duration."""
         return EngineNeeds(arrays="flat", replies="individual", durations=True)
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work: time stands still, one client trains, or others say who does."""
+        """Return why no parameters work: no simulated clock, a single client, or a selection policy."""
         if cohort.has_clock is False:
             return Fault(
                 "fedbuff",
@@ -188,7 +189,7 @@ class FedBuffSpec(StrategySpec):
         return None
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: waiting for everybody is FedAvg with equal weights."""
+        """Return a simpler specification: waiting for all clients is FedAvg with equal weights."""
         if self.buffer_size == cohort.num_sampled and self.server_learning_rate == 1:
             return FedAvgSpec(sample_scaling="uniform")
         return self

@@ -1,30 +1,32 @@
-"""FedDF: the mean of the clients' models, taught by the clients together on rows of the server's.
+"""FedDF: ensemble distillation of the clients' models into their mean, on the server's unlabelled rows.
 
-With y_k client k's model after local training, p_k its weight (Σ p_k = 1), z(v; r) a model's outputs (logits) on row r
-and D the server's rows, whose labels are not looked at (Lin et al. 2020, Algorithm 1 and eq. 1):
+With y_k client k's model after local training, p_k its weight (Σ p_k = 1), z(v; r) a model's logits on row r
+and D the server's rows, without labels (Lin et al. 2020, Algorithm 1 and eq. 1):
 
-- the teacher: t(r) = softmax(mean_k z(y_k; r)), all clients equal
-- the student: v ← Σ p_k y_k, then steps of Adam along ∇_v mean_r KL(t(r) ‖ softmax(z(v; r))) over batches of D
+- teacher: t(r) = softmax(mean_k z(y_k; r)), with equal weights
+- student: v ← Σ p_k y_k, then steps of Adam along ∇_v mean_r KL(t(r) ‖ softmax(z(v; r))) over batches of D
 
-The step size falls from `distillation_rate` to 0 along a cosine over `distillation_steps`. The student is compared with
-the teacher on all of D before the first step, after each pass over D and after the last step; the best one found is the
-model of the round. If it has not become better for `distillation_patience` steps, or is as good as float32 can tell
-(`LEAST_GAIN`), distillation ends.
+The learning rate decreases from `distillation_rate` to 0 by a cosine schedule over `distillation_steps`. The
+student's divergence from the teacher on all of D is evaluated before the first step, after each pass over D
+and after the last step; the best student is the model of the round. Distillation stops early without an
+improvement for `distillation_patience` steps, or when the divergence is within float32 precision
+(`LEAST_GAIN`).
 
 Deviations:
 
-- At most 500 steps a round unless told otherwise, where the authors' programs make up to 10,000.
-- The authors stop and choose by accuracy on labelled validation rows; here labels are stripped, so by the divergence.
-- The model is in evaluation mode throughout: statistics of batch normalisation are the clients' mean, as Σ p_k y_k has
-  them, and are no part of what is learnt; dropout is off.
-- All clients have one architecture, rows come as they are, not augmented, and the teacher's outputs are computed once.
-- Where a teacher's outputs are not finite, nothing is learnt.
+- At most 500 steps per round by default; the authors' code makes up to 10,000.
+- The authors stop and select by accuracy on labelled validation rows; here rows have no labels, so the
+  divergence is used.
+- The model is in evaluation mode throughout: batch-normalisation statistics are the clients' mean, as in Σ
+  p_k y_k, and are not trained; dropout is off.
+- All clients have one architecture, rows are not augmented, and the teacher's outputs are computed once.
+- If the teacher's outputs are not finite, there is no distillation.
 
-Equivalent: without a step it is FedAvg, to the last bit; with one client the student is the teacher, and stays.
+Equivalent: with no step it is FedAvg, to the last bit; with one client the student equals the teacher.
 
 Reference:
-    Lin, Kong, Stich, Jaggi: Ensemble distillation for robust model fusion in federated learning. NeurIPS 2020.
-        arXiv:2006.07242
+    Lin, Kong, Stich, Jaggi: Ensemble distillation for robust model fusion in federated learning. NeurIPS
+        2020. arXiv:2006.07242
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ LEAST_GAIN = 1e-6
 
 @dataclass(frozen=True)
 class Distillation:
-    """What is done on a host.
+    """Server work: distillation.
 
     Attributes:
-        num_steps: At most.
-        learning_rate: Of the first step.
-        batch_size: Rows a step.
-        patience: Steps without a gain after which it ends.
+        num_steps: Maximum number of steps.
+        learning_rate: Initial learning rate.
+        batch_size: Rows per step.
+        patience: Steps without an improvement after which it stops.
     """
 
     num_steps: int
@@ -88,7 +90,7 @@ class Distillation:
     def _distilled(
         self, context: ServerContext, teacher: Tensor, student: Tensor, before: float
     ) -> tuple[Tensor, float]:
-        """Return the best student that was met, and its divergence."""
+        """Return the best student and its divergence."""
         from fedscout.engine.training.loop import Adam
 
         best, best_divergence, best_step = student.clone(), before, 0
@@ -99,9 +101,9 @@ class Distillation:
             optimizer.step(weights, gradient)
             if not (is_last or step == self.num_steps):
                 continue
-            now = divergence(teacher, context.outputs(student)).item()
-            if now <= best_divergence - LEAST_GAIN:
-                best, best_divergence, best_step = student.clone(), now, step
+            current = divergence(teacher, context.outputs(student)).item()
+            if current <= best_divergence - LEAST_GAIN:
+                best, best_divergence, best_step = student.clone(), current, step
             if step == self.num_steps or step - best_step >= self.patience or best_divergence < LEAST_GAIN:
                 break
         return best, best_divergence
@@ -118,7 +120,7 @@ def divergence(teacher: Tensor, outputs: Tensor) -> Tensor:
 
 
 def batches(context: ServerContext, batch_size: int) -> Iterator[tuple[IntArray, bool]]:
-    """Yield batches of rows without end, each pass in another order, and whether one is the last of its pass."""
+    """Yield batches of rows indefinitely, shuffled in each pass, and whether each is the last of its pass."""
     while True:
         order = context.generator.permutation(context.num_rows)
         for start in range(0, len(order), batch_size):
@@ -126,11 +128,11 @@ def batches(context: ServerContext, batch_size: int) -> Iterator[tuple[IntArray,
 
 
 class FedDF(HostedRule):
-    """The server's half.
+    """Server rule of FedDF.
 
     Args:
-        distillation: What a host does; None averages only.
-        settings: Of Flower's FedAvg.
+        distillation: Work for a host; None only averages.
+        settings: Arguments of Flower's FedAvg.
     """
 
     def __init__(self, distillation: Distillation | None, **settings: Any) -> None:
@@ -138,7 +140,7 @@ class FedDF(HostedRule):
         self.distillation = distillation
 
     def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
-        """Return the student."""
+        """Return the distilled student."""
         student = weighted_mean(models, weights)
         if self.distillation is None:
             return student
@@ -150,7 +152,7 @@ class FedDF(HostedRule):
 
 
 class FedDFSpec(StrategySpec):
-    """FedDF: FedAvg whose model learns what its clients together say of the server's unlabelled rows."""
+    """FedDF: FedAvg, distilled from the clients' ensemble on the server's unlabelled rows."""
 
     paper: ClassVar[str] = "Lin et al. 2020, arXiv:2006.07242"
 
@@ -175,12 +177,12 @@ class FedDFSpec(StrategySpec):
 
     @property
     def weighted_by(self) -> Literal["num-examples", "num-clients"]:
-        """The metric that weighs the student's mean."""
+        """Name of the metric that weights the student's mean."""
         return weight_metric(self.sample_scaling)
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why a server without rows can't distil."""
+        """Return the fault that the server has no rows."""
         if cohort.server_rows == 0:
             return Fault(
                 "feddf", "have rows that the server holds (federation.server_rows, such as 200 or 0.1)", "none"
@@ -188,12 +190,12 @@ class FedDFSpec(StrategySpec):
         return None
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client, or one exact mean where that is all."""
+        """Return the engine features needed: one reply per client, or one exact mean without distillation."""
         replies: Literal["merged", "individual"] = "individual" if self.distillation_steps else "merged"
         return EngineNeeds(arrays="flat", replies=replies, weighted_by=self.weighted_by)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without a step, and of one client, it is FedAvg."""
+        """Return a simpler specification: without steps, or with one client, it is FedAvg."""
         if cohort.num_sampled == 1:
             return FedAvgSpec()
         return self if self.distillation_steps else FedAvgSpec(sample_scaling=self.sample_scaling)

@@ -1,15 +1,15 @@
-"""FedDyn: each client's loss is regularised so that all clients agree where the federation's loss is smallest.
+"""FedDyn: dynamic regularisation of the clients' losses towards a common minimum.
 
-With x the received model and g_i a vector that client i keeps, 0 at first (Acar, Zhao, Matas, Mattina, Whatmough,
-Saligrama: Federated learning based on dynamic regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1; m clients in
-all, P of them in a round):
+With x the received model and g_i a vector stored on client i, 0 at first (Acar, Zhao, Matas, Mattina,
+Whatmough, Saligrama: Federated learning based on dynamic regularization, ICLR 2021, arXiv:2111.04263,
+Algorithm 1; m clients in all, P of them in a round):
 
     client:  y_i ≈ argmin F_i(y) − ⟨g_i, y⟩ + (α/2)‖y − x‖²;  g_i ← g_i − α (y_i − x)
     server:  h ← h − α/m Σ_P (y_i − x);  x ← 1/|P| Σ_P y_i − h/α
 
-Here the server keeps u = −h/α, so u ← u + |P|/m · mean(y_i − x) and x ← mean y_i + u. The changes come beside the
-models, without buffers: statistics of batch normalisation are averaged and nothing is added to them.
-`sample_scaling="num-examples"` weighs both means by rows, for the objective that does.
+The server stores u = −h/α, so u ← u + |P|/m · mean(y_i − x) and x ← mean y_i + u. Clients send the changes as
+auxiliary vectors, without buffers: batch-normalisation statistics are averaged without u.
+`sample_scaling="num-examples"` weights both means by rows, for the row-weighted objective.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GRADIENT, CHANGE = "local-gradient", "model-change"
 
 
 class FedDynSpec(MeanSpec):
-    """FedDyn: clients' losses are regularised towards each other's minima."""
+    """FedDyn: FedAvg with dynamic regularisation of the clients' losses."""
 
     paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
 
@@ -51,7 +51,7 @@ class FedDynSpec(MeanSpec):
     ] = 0.1
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return RegularisedDescent(self.dynamic_alpha, self.weighted_by)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -60,11 +60,11 @@ class FedDynSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class RegularisedDescent(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of FedDyn.
 
     Attributes:
         alpha: α.
-        weighted_by: The metric that weighs the mean of the changes.
+        weighted_by: Name of the metric that weights the mean of the changes.
     """
 
     companions_follow: ClassVar[bool] = True
@@ -74,16 +74,16 @@ class RegularisedDescent(ClientAlgorithm):
 
     @property
     def companions(self) -> Mapping[str, str]:
-        """The change of the trainable parameters goes up."""
+        """Auxiliary vectors sent to the server: the change of the trainable parameters."""
         return {CHANGE: self.weighted_by}
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend on the regularised loss."""
-        own = run.kept(GRADIENT, run.received.new_zeros(run.layout.size))
-        trained = run.descend(run.received, partial(regularise, self.alpha), [run.received, own])
+        """Train on the regularised loss."""
+        stored = run.kept(GRADIENT, run.received.new_zeros(run.layout.size))
+        trained = run.descend(run.received, partial(regularise, self.alpha), [run.received, stored])
         change = trained.vectors - run.received
         change[:, run.layout.num_trainable :] = 0
-        return ClientResults(trained, trained.vectors, {GRADIENT: own - self.alpha * change}, {CHANGE: change})
+        return ClientResults(trained, trained.vectors, {GRADIENT: stored - self.alpha * change}, {CHANGE: change})
 
 
 def regularise(alpha: float, weights: Tensor, gradient: Tensor, received: Tensor, own: Tensor) -> None:
@@ -92,11 +92,11 @@ def regularise(alpha: float, weights: Tensor, gradient: Tensor, received: Tensor
 
 
 class FedDyn(MeanRule):
-    """The server's half.
+    """Server rule of FedDyn.
 
     Args:
         num_clients: m.
-        arguments: FedAvg's.
+        arguments: Arguments of FedAvg.
     """
 
     def __init__(self, num_clients: int, **arguments: Any) -> None:
@@ -105,7 +105,7 @@ class FedDyn(MeanRule):
         self.lead: FloatArray | None = None
 
     def step(self, means: RoundMeans) -> DoubleArray:
-        """Move u, and the model to the mean and u beyond."""
+        """Update u, and return the mean plus u."""
         lead = with_share(self.lead, means, CHANGE, self.num_clients)
         self.lead = lead.astype("float32")
         return means.model + lead

@@ -1,23 +1,25 @@
-"""FedExP: FedAvg whose server step grows with the disagreement of the clients.
+"""FedExP: FedAvg with an extrapolated server step that grows with the disagreement of the clients.
 
-With x the global model, y_i client i's model after local training, Δ_i = y_i − x and p_i its weight (Σ p_i = 1), Δ̄ the
-mean of the changes (Jhunjhunwala et al. 2023, Algorithm 1):
+With x the global model, y_i client i's model after local training, Δ_i = y_i − x and p_i its weight (Σ p_i =
+1), Δ̄ the mean of the changes (Jhunjhunwala et al. 2023, Algorithm 1):
 
 - η_g = max(1, Σ p_i ‖Δ_i‖² / (2 (‖Δ̄‖² + ε)))
 - x ← x + η_g Δ̄
 
 p_i is 1/clients as in the paper, which makes the first term Σ ‖Δ_i‖² / (2n (‖Δ̄‖² + ε));
-`sample_scaling="num-examples"` takes n_i/Σn, as the authors' program does.
+`sample_scaling="num-examples"` uses n_i/Σn, as the authors' code does.
 
-As x oscillates, the result of T rounds is the mean of the last two, (x_{T−1} + x_T)/2. A trial may end, or be stopped
-by a race, after any round. So the model of every round t is (x_{t−1} + x_t)/2, which is scored and kept, while clients
-are sent x_t, which the strategy remembers. As the model to be scored is then not the one that is sent out, its scores
-take a round trip of their own. The authors' program scores the same mean in every round, but in the first x_1 alone.
+Because x oscillates, the result of T rounds is the mean of the last two iterates, (x_{T−1} + x_T)/2. A trial
+may end or be pruned after any round, so the model of every round t is (x_{t−1} + x_t)/2, which is scored and
+stored, while clients receive x_t, which the strategy stores. Because the scored model is not the one sent
+out, its evaluation takes a separate round trip. The authors' code scores the same mean in every round, except
+x_1 in the first.
 
-It withstands no client that is wrong: what is not finite makes the model so.
+It is not robust: a non-finite client model makes the global model non-finite.
 
 Reference:
-    Jhunjhunwala, Wang, Joshi: FedExP: speeding up federated averaging via extrapolation. ICLR 2023. arXiv:2301.09604
+    Jhunjhunwala, Wang, Joshi: FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
+        arXiv:2301.09604
 """
 
 from __future__ import annotations
@@ -61,11 +63,11 @@ def extrapolated_change(
 
 
 class FedExP(ServerRule):
-    """The server's half.
+    """Server rule of FedExP.
 
     Args:
         epsilon: ε.
-        settings: Of Flower's FedAvg.
+        settings: Arguments of Flower's FedAvg.
 
     Attributes:
         iterate: x, shape `(params,)`; None before the first model.
@@ -79,19 +81,19 @@ class FedExP(ServerRule):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return Flower's messages, with x in place of the mean of the last two."""
+        """Return Flower's messages with x instead of the mean of the last two iterates."""
         sent = arrays if self.iterate is None else shaped(self.iterate, arrays)
         return super().configure_train(server_round, sent, config, grid)
 
     def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
-        """Return the mean of the last two x, and keep the last."""
+        """Return the mean of the last two iterates, and store the last."""
         rate, mean = extrapolated_change(received, models, weights, self.epsilon)
         self.iterate = (received + rate * mean).astype(np.float32)
         return (received + self.iterate) / 2
 
 
 class FedExPSpec(StrategySpec):
-    """FedExP: FedAvg with longer server steps the more the clients disagree."""
+    """FedExP: FedAvg with larger server steps when the clients disagree."""
 
     paper: ClassVar[str] = "Jhunjhunwala et al. 2023, arXiv:2301.09604"
 
@@ -106,11 +108,11 @@ class FedExPSpec(StrategySpec):
     ] = "uniform"
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client, for the norms of their changes."""
+        """Return the engine features needed: one reply per client, for the norms of their changes."""
         return EngineNeeds(arrays="flat", replies="individual")
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: one client's weight is 1, however it is counted."""
+        """Return a simpler specification: with one client the weight does not matter."""
         if cohort.num_sampled == 1 and self.sample_scaling != "uniform":
             return self.model_copy(update={"sample_scaling": "uniform"})
         return self

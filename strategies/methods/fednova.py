@@ -1,19 +1,20 @@
-"""FedNova: clients that make more steps than others do not weigh more for it.
+"""FedNova: normalised averaging, in which clients with more local steps have no more weight.
 
-Client i ends τ_i steps at y_i. Its change is divided by a_i, the length that τ_i steps along a constant gradient would
-have in units of the step size, and the mean of these is scaled back (Wang, Liu, Liang, Joshi, Poor: Tackling the
-objective inconsistency problem in heterogeneous federated optimization, NeurIPS 2020, arXiv:2007.07481, eq. 6 and
-section 4):
+Client i ends at y_i after τ_i steps. Its change is divided by a_i, the length of τ_i steps along a constant
+gradient in units of the step size, and the mean of the normalised changes is scaled back (Wang, Liu, Liang,
+Joshi, Poor: Tackling the objective inconsistency problem in heterogeneous federated optimization, NeurIPS
+2020, arXiv:2007.07481, eq. 6 and section 4):
 
     x ← x + τ_eff Σ p_i (y_i − x) / a_i
 
-Clients send their models as they are, the engine weighs them by w_i = n_i/a_i. With ȳ the mean of these weights the
-same step is x ← x + η (ȳ − x), η = τ_eff Σw/Σn.
+Clients send unmodified models, which the engine weights by w_i = n_i/a_i. With ȳ that weighted mean the same
+step is x ← x + η (ȳ − x), η = τ_eff Σw/Σn.
 
-a_i by the clients' optimiser, with momentum ρ and proximal weight μ (eq. 7 ff.), is what the steps
-b ← ρ b + 1 − η_l μ a, a ← a + b make of a = b = 0: τ_i without both, Σ (1 − ρ^k)/(1 − ρ) with momentum, and
-(1 − (1 − η_l μ)^τ_i) / (η_l μ) with the proximal term. τ_eff is Σ p_i a_i, with which equal steps are FedAvg; with the
-proximal term it is Σ p_i τ_i, as in the authors' program. Adam's steps have no such length: it is refused.
+a_i depends on the clients' optimizer, with momentum ρ and proximal weight μ (eq. 7 ff.). It is the result of
+the recurrence b ← ρ b + 1 − η_l μ a, a ← a + b from a = b = 0: τ_i without both, Σ (1 − ρ^k)/(1 − ρ) with
+momentum, and (1 − (1 − η_l μ)^τ_i) / (η_l μ) with the proximal term. τ_eff is Σ p_i a_i, for which equal
+steps are FedAvg; with the proximal term it is Σ p_i τ_i, as in the authors' code. Adam has no such length and
+is refused.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class FedNovaSpec(MeanSpec):
     ] = 0.0
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one mean, weighted by what clients report."""
+        """Return the engine features needed: one mean, weighted by a metric that clients report."""
         return EngineNeeds(arrays="flat", replies="merged", weighted_by=MODEL_WEIGHT)
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why clients whose steps have no length can't do this."""
+        """Return the fault that the clients' optimizer has no defined path length."""
         if cohort.client_optimizer == "sgd":
             return None
         return Fault(
@@ -64,7 +65,7 @@ class FedNovaSpec(MeanSpec):
         )
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why it can't be built: a pull beyond the received model has no length either."""
+        """Return the faults: with too large a proximal weight the path length is undefined as well."""
         faults, rate = super().faults(cohort), self.client_learning_rate or cohort.client_learning_rate
         if not faults and self.proximal_mu * rate > 1:
             faults.append(
@@ -77,7 +78,7 @@ class FedNovaSpec(MeanSpec):
         return faults
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return NormalizedDescent(self.proximal_mu, self.weighted_by)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -86,18 +87,18 @@ class FedNovaSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class NormalizedDescent(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of FedNova.
 
     Attributes:
         proximal_mu: μ.
-        shares_by: The metric by which p_i is measured.
+        shares_by: Name of the metric for p_i.
     """
 
     proximal_mu: float = 0.0
     shares_by: str = "num-examples"
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend, and report how far."""
+        """Train, and report the normalised weight and the effective steps."""
         mu, training = self.proximal_mu, run.training
         trained = run.descend(run.received, partial(pull_towards, mu) if mu else None, [run.received] if mu else [])
         lengths = path_lengths(trained.num_steps, training.momentum, training.learning_rate * mu)
@@ -108,7 +109,7 @@ class NormalizedDescent(ClientAlgorithm):
 
 
 def path_lengths(num_steps: Tensor, momentum: float, pull: float) -> Tensor:
-    """Return a of each client, float64.
+    """Return a_i of each client, float64.
 
     Args:
         num_steps: τ, shape `(clients,)`.
@@ -124,11 +125,11 @@ def path_lengths(num_steps: Tensor, momentum: float, pull: float) -> Tensor:
 
 
 class FedNova(MeanRule):
-    """The server's half.
+    """Server rule of FedNova.
 
     Args:
-        shares_by: The metric by which p_i is measured.
-        arguments: FedAvg's.
+        shares_by: Name of the metric for p_i.
+        arguments: Arguments of FedAvg.
     """
 
     def __init__(self, shares_by: str, **arguments: object) -> None:

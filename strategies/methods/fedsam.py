@@ -1,8 +1,8 @@
-"""FedSAM: clients look for flat minima.
+"""FedSAM: clients use sharpness-aware minimization to find flat minima.
 
-Each local step follows the gradient at w + ρ g/‖g‖, where a batch's loss is largest near w, g being its gradient at w
-(Qu, Li, Duan, Liu, Tang, Lu: Generalized federated learning via sharpness aware minimization, ICML 2022,
-arXiv:2206.02618, Algorithm 1). Statistics of batch normalisation see every batch twice.
+Each local step uses the gradient at w + ρ g/‖g‖, where a batch's loss near w is largest, g being its gradient
+at w (Qu, Li, Duan, Liu, Tang, Lu: Generalized federated learning via sharpness aware minimization, ICML 2022,
+arXiv:2206.02618, Algorithm 1). Batch-normalisation statistics are updated twice per batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FedSAMSpec(MeanSpec):
-    """FedSAM: FedAvg whose clients follow the gradient where the loss nearby is largest."""
+    """FedSAM: FedAvg with sharpness-aware minimization on the clients."""
 
     paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
 
@@ -34,11 +34,11 @@ class FedSAMSpec(MeanSpec):
     ] = 0.05
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return SharpnessAware(self.sharpness_radius)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without a radius it is FedAvg."""
+        """Return a simpler specification: with radius 0 it is FedAvg."""
         if self.sharpness_radius == 0:
             return FedAvgSpec(sample_scaling=self.sample_scaling)
         return super().equivalent(cohort)
@@ -46,7 +46,7 @@ class FedSAMSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class SharpnessAware(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of FedSAM.
 
     Attributes:
         radius: ρ.
@@ -56,7 +56,7 @@ class SharpnessAware(ClientAlgorithm):
     one_by_one: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend with gradients from where the loss is largest."""
+        """Train with the gradients at the perturbed weights."""
         trained = run.descend(run.received, ahead=self._uphill)
         return ClientResults(trained, trained.vectors)
 

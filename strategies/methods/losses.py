@@ -1,27 +1,21 @@
-"""Strategies that change the clients' loss: FedLC, FedRS, and symmetric cross-entropy.
+"""Strategies with a modified client loss: FedLC, FedRS and symmetric cross-entropy.
 
-FedLC: a client's logits are calibrated by how many rows of each class it holds.
+**FedLC** calibrates the logits by the number of rows of each class. With f_c the logits and n_c the client's
+training rows of class c, a client minimises the cross-entropy of f_c − τ n_c^(−1/4) (Zhang, Li, Li, Xu, Wu,
+Ding, Wu: Federated learning with label distribution skew via logits calibration, ICML 2022, arXiv:2209.00189,
+eq. 5), so that rare classes are not suppressed. Scores use the plain logits. Deviation: the sum in the
+cross-entropy is over all classes; eq. 5 omits the row's own. So τ = 0 is FedAvg.
 
-With f_c the outputs and n_c the client's training rows of class c, a client minimises the cross-entropy of
-f_c − τ n_c^(−1/4) (Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated learning with label distribution skew via logits
-calibration, ICML 2022, arXiv:2209.00189, eq. 5), so that classes that it hardly holds are not pushed down. Scores are
-those of the plain outputs.
+**FedRS** does not suppress the classes that a client lacks: in a client's loss the logits of classes without
+rows are multiplied by α (Li, Zhan: FedRS: Federated learning with restricted softmax for label distribution
+non-IID data, KDD 2021, eq. 5). Scores use the plain logits. Deviation: the paper's last layer has no bias;
+here α scales the bias, too.
 
-Deviation: the sum of the cross-entropy is over all classes, where eq. 5 leaves out the row's own; so τ = 0 is FedAvg.
-
-FedRS: a client does not push down the classes that it does not hold.
-
-In a client's loss the outputs of classes of which it has no rows are multiplied by α, those of the others by 1 (Li,
-Zhan: FedRS: Federated learning with restricted softmax for label distribution non-IID data, KDD 2021, eq. 5). Scores
-are those of the plain outputs. Deviation: the paper's last layer has no bias; here α scales it as well.
-
-The symmetric cross-entropy: clients whose labels may be wrong believe their model, too.
-
-With p the model's probabilities and q the label's, a client minimises α H(q, p) + β H(p, q) over a batch (Wang, Ma,
-Chen, Luo, Yi, Bailey: Symmetric cross entropy for robust learning with noisy labels, ICCV 2019, arXiv:1908.06112, eq. 5
-and 7). q is 1 at the label and 1e-4 elsewhere in the second, reverse term, as the authors' program has it, which makes
-that term −log(1e-4) (1 − p_y): bounded, so a wrong label pulls only so much. It is the local loss of RHFL
-(`rhfl.py`).
+**Symmetric cross-entropy** is robust to label noise. With p the model's probabilities and q the label's, a
+client minimises α H(q, p) + β H(p, q) over a batch (Wang, Ma, Chen, Luo, Yi, Bailey: Symmetric cross entropy
+for robust learning with noisy labels, ICCV 2019, arXiv:1908.06112, eq. 5 and 7). In the second, reverse term
+q is 1 at the label and 1e-4 elsewhere, as in the authors' code, so the term is −log(1e-4) (1 − p_y): bounded,
+which limits the influence of a wrong label. It is also the local loss of RHFL (`rhfl.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from fedscout.strategies.specification import RealRange, SearchRange, StrategySp
 
 
 class FedLCSpec(MeanSpec):
-    """FedLC: FedAvg whose clients calibrate their outputs by how many rows of each class they hold."""
+    """FedLC: FedAvg with client logits calibrated by the number of rows of each class."""
 
     paper: ClassVar[str] = "Zhang et al. 2022, arXiv:2209.00189"
 
@@ -53,11 +47,11 @@ class FedLCSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return that there are no classes, where a quantity is predicted."""
+        """Return the fault that regression has no classes."""
         return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return CalibratedDescent(self.calibration)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -69,7 +63,7 @@ class FedLCSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class CalibratedDescent(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of FedLC.
 
     Attributes:
         calibration: τ.
@@ -78,7 +72,7 @@ class CalibratedDescent(ClientAlgorithm):
     calibration: float
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend on the calibrated loss; classes of which the client holds no rows are left out of it."""
+        """Train on the calibrated loss, which excludes classes without rows on the client."""
         if not self.calibration:
             return super().train(run)
         counts = run.label_counts()
@@ -88,7 +82,7 @@ class CalibratedDescent(ClientAlgorithm):
 
 
 class FedRSSpec(MeanSpec):
-    """FedRS: FedAvg whose clients hardly move the outputs of classes that they do not hold."""
+    """FedRS: FedAvg whose clients hardly change the logits of classes that they lack."""
 
     paper: ClassVar[str] = "Li and Zhan 2021, doi:10.1145/3447548.3467254"
 
@@ -101,11 +95,11 @@ class FedRSSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return that there are no classes, where a quantity is predicted."""
+        """Return the fault that regression has no classes."""
         return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return RestrictedSoftmax(self.missing_scale)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -117,7 +111,7 @@ class FedRSSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class RestrictedSoftmax(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of FedRS.
 
     Attributes:
         scale: α.
@@ -126,7 +120,7 @@ class RestrictedSoftmax(ClientAlgorithm):
     scale: float
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend on the restricted loss."""
+        """Train on the restricted loss."""
         scales = run.label_counts().clamp(max=1) * (1 - self.scale) + self.scale
         trained = run.descend(run.received, adjusted=Adjusted(scale=scales))
         return ClientResults(trained, trained.vectors)
@@ -136,7 +130,7 @@ LOG_OF_NOTHING = math.log(1e-4)
 
 
 class SymmetricLossSpec(MeanSpec):
-    """FedAvg with the symmetric cross-entropy: clients whose labels may be wrong believe their model, too."""
+    """FedAvg with the symmetric cross-entropy, which is robust to label noise."""
 
     paper: ClassVar[str] = "Wang et al. 2019, arXiv:1908.06112"
 
@@ -150,11 +144,11 @@ class SymmetricLossSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return that there are no classes, where a quantity is predicted."""
+        """Return the fault that regression has no classes."""
         return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return SymmetricDescent(self.cross_entropy_weight, self.reverse_weight)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -166,7 +160,7 @@ class SymmetricLossSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class SymmetricDescent(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm with the symmetric cross-entropy.
 
     Attributes:
         cross_entropy_weight: α.
@@ -177,7 +171,7 @@ class SymmetricDescent(ClientAlgorithm):
     reverse_weight: float
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend on the symmetric loss (eq. 7)."""
-        miss = -LOG_OF_NOTHING * self.reverse_weight  # eq. 5
-        trained = run.descend(run.received, row_loss=RowLoss(self.cross_entropy_weight, miss=miss))
+        """Train on the symmetric loss (eq. 7)."""
+        miss_weight = -LOG_OF_NOTHING * self.reverse_weight  # eq. 5
+        trained = run.descend(run.received, row_loss=RowLoss(self.cross_entropy_weight, miss=miss_weight))
         return ClientResults(trained, trained.vectors)

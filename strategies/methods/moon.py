@@ -1,14 +1,14 @@
-"""MOON: representations are drawn to those of the global model, and away from those of the client's last one.
+"""MOON: model-contrastive learning, towards the global and away from the previous local representation.
 
-With z, z_glob and z_prev the representations of a row (what goes into the last linear layer) under the model that is
-trained, the received one and the client's own of its last participation, a client minimises (Li, He, Song:
+With z, z_glob and z_prev the representations of a row (the input of the last linear layer) under the trained
+model, the received model and the client's model of its last participation, a client minimises (Li, He, Song:
 Model-contrastive federated learning, CVPR 2021, arXiv:2103.16257, eq. 3 and 4)
 
     F_i(w) − μ log( exp(sim(z, z_glob)/τ) / (exp(sim(z, z_glob)/τ) + exp(sim(z, z_prev)/τ)) )
 
-sim is the cosine. In its first participation z_prev is z_glob, and the term has no gradient. The two other models are
-in evaluation mode. Deviation: the paper adds a projection head of two layers before the last one; here the model stays
-as the study says.
+sim is the cosine similarity. In a client's first participation z_prev is z_glob, and the term has no
+gradient. The two other models are in evaluation mode. Deviation: the paper adds a projection head of two
+layers before the last one; here the study's model is unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREVIOUS = "previous-model"
 
 
 class MoonSpec(MeanSpec):
-    """MOON: FedAvg whose clients keep their representations near those of the global model."""
+    """MOON: FedAvg with a contrastive loss that keeps representations near the global model's."""
 
     paper: ClassVar[str] = "Li et al. 2021, arXiv:2103.16257"
     reads_layers: ClassVar[bool] = True
@@ -45,15 +45,15 @@ class MoonSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why a model without a representation can't be trained so."""
+        """Return the fault of a model without a linear layer."""
         return missing_layers(cohort, "moon", "a linear layer", "Linear")
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return ContrastiveDescent(self.contrast, self.temperature)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without the term it is FedAvg."""
+        """Return a simpler specification: without the contrastive term it is FedAvg."""
         if self.contrast == 0:
             return FedAvgSpec(sample_scaling=self.sample_scaling)
         return super().equivalent(cohort)
@@ -61,7 +61,7 @@ class MoonSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class ContrastiveDescent(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of MOON.
 
     Attributes:
         contrast: μ.
@@ -72,7 +72,7 @@ class ContrastiveDescent(ClientAlgorithm):
     temperature: float
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend on both losses, and keep where that led."""
+        """Train on both losses, and store the resulting model."""
         previous = run.kept(PREVIOUS, run.received)
         trained = run.descend(run.received, compared=ContrastiveLoss(self.measure, [run.received, previous]))
         return ClientResults(trained, trained.vectors, {PREVIOUS: trained.vectors})

@@ -1,46 +1,35 @@
-"""Personal layers: FedPer, FedRep, FedBABU, FedRoD, chosen parameters, and local training alone.
+"""Personal layers: FedPer, FedRep, FedBABU, FedRoD, and local training alone.
 
-FedPer: the last layers stay with the clients.
+`PersonalParameters` is the common client algorithm: some parameters are trained and scored on the client and
+never averaged; subclasses, also FedBN's, define which. Clients send the received values in their place, so
+the global model keeps the initial ones, which a client uses until it has trained.
 
-Base and personal layers are trained together; the base is averaged as by FedAvg, the last `personal_layers` layers that
-hold parameters stay (Arivazhagan, Aggarwal, Singh, Choudhary: Federated learning with personalization layers, 2019,
-arXiv:1912.00818, Algorithms 1 and 2, K_P). A client is trained and scored with its own; see `personal_layers.py`.
+**FedPer.** Base and personal layers are trained together; the base is averaged as by FedAvg, the last
+`personal_layers` layers with parameters stay (Arivazhagan, Aggarwal, Singh, Choudhary: Federated learning
+with personalization layers, 2019, arXiv:1912.00818, Algorithms 1 and 2, K_P).
 
-FedRep: clients share a representation and each has a head of its own, trained one after the other.
+**FedRep.** In every round a client first trains its head with the received body, then the body with the
+trained head. Bodies are averaged as by FedAvg, heads stay (Collins, Hassani, Mokhtari, Shakkottai: Exploiting
+shared representations for personalized federated learning, ICML 2021, arXiv:2102.07078, Algorithm 1). The
+body is trained for the study's epochs, the head for `head_epochs`, since the paper leaves both numbers of
+steps open. Batch-normalisation statistics of the body are updated in both phases.
 
-In every round a client first trains its head, the body as received, then the body, the head as trained. Bodies are
-averaged as by FedAvg, heads stay (Collins, Hassani, Mokhtari, Shakkottai: Exploiting shared representations for
-personalized federated learning, ICML 2021, arXiv:2102.07078, Algorithm 1). A client is scored with its own head; see
-`personal_layers.py`.
+**FedBABU.** The last layer keeps its initial, random values during the federated rounds, and each client
+fine-tunes the whole model on its own rows before use (Oh, Kim, Yun: FedBABU: Toward enhanced representation
+for federated image classification, ICLR 2022, arXiv:2106.06042, Algorithm 1 and section 5). The fine-tuned
+model is discarded.
 
-The body is trained for the study's epochs, the head for `head_epochs`, as both numbers of steps are free in the paper.
-Statistics of batch normalisation in the body follow the rows in both phases.
+**FedRoD.** The global model is trained with the balanced softmax, logits + log n_c in the loss, n_c being the
+client's rows of class c. On its representation each client trains a second, personal head, whose logits are
+added to those of the first without back-propagating into it (Chen, Chao: On bridging generic and personalized
+federated learning for image classification, ICLR 2022, arXiv:2107.00778, eq. 6 and 8, with linear heads). A
+client is scored with the sum of both. The sum of two linear heads is linear, so the difference of a client's
+head from the global one is stored. Deviation: the second head is trained after the global model, on later
+batches, not within the same steps.
 
-FedBABU: the body is trained by the federation, the head by nobody before it is used.
-
-The last layer stays at its initial, random values during the federated rounds, and each client tunes the whole model on
-its own rows before it uses it (Oh, Kim, Yun: FedBABU: Toward enhanced representation for federated image
-classification, ICLR 2022, arXiv:2106.06042, Algorithm 1 and section 5). What is tuned is thrown away.
-
-FedRoD: one model is trained to be fair to all classes, and each client has a head on it that is fair to its own.
-
-The global model is trained with the balanced softmax, outputs + log n_c in the loss, n_c being the client's rows of
-class c. On its representation each client trains a second head, whose outputs are added to those of the first and whose
-gradient stops there; it stays with the client (Chen, Chao: On bridging generic and personalized federated learning for
-image classification, ICLR 2022, arXiv:2107.00778, eq. 6 and 8, with linear heads). A client is scored with the sum of
-both. The sum of two linear heads is one, so what is kept is how far a client's head lies from the global one.
-
-Deviation: the second head is trained after the global model, on batches drawn after its, not within the same steps.
-
-Parameters that stay with the clients: trained and scored there, never averaged. FedBN and FedPer say which they are.
-
-A client that has not trained yet has the initial ones, which the global model holds throughout, as clients send what
-they received in place of theirs.
-
-Local training alone: nothing is averaged, the answer to whether clients gain from each other at all.
-
-Each client goes on with its own model whenever it is asked to train, and is scored with it; one that was never asked is
-scored with the initial model. See `personal_layers.py`.
+**Local training alone** averages nothing and is the baseline that shows whether clients benefit from each
+other. Each client continues its own model whenever it is sampled and is scored with it; a client that was
+never sampled is scored with the initial model.
 """
 
 from __future__ import annotations
@@ -70,41 +59,41 @@ OWN = "own-parameters"
 
 @dataclass(frozen=True)
 class PersonalParameters(ClientAlgorithm):
-    """Keeps some elements of the model at home."""
+    """Base class of client algorithms that keep some elements of the model on the client."""
 
     personal: ClassVar[bool] = True
 
     @abstractmethod
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        """Return which elements stay, shape `(size,)`, truth values."""
+        """Return a mask of the elements that stay on the client, shape `(size,)`."""
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend with one's own parameters, and send the received ones in their place."""
+        """Train with the client's own parameters, and send the received ones in their place."""
         return self.finished(run, run.descend(self.scored(run)))
 
     def finished(self, run: LocalRun, trained: Descent) -> ClientResults:
-        """Return what goes up and what stays of models that were trained."""
-        own = self._own(run)
+        """Return the shared and the personal part of trained models."""
+        personal = self._own(run)
         shared = trained.vectors.clone()
-        shared[:, own] = run.received[own]
-        return ClientResults(trained, shared, {OWN: trained.vectors[:, own]})
+        shared[:, personal] = run.received[personal]
+        return ClientResults(trained, shared, {OWN: trained.vectors[:, personal]})
 
     def scored(self, clients: Clients) -> Tensor:
         """Return the global model with each client's own parameters."""
-        own = self._own(clients)
+        personal = self._own(clients)
         models = clients.received.repeat(len(clients.states), 1)
-        models[:, own] = clients.kept(OWN, clients.received[own])
+        models[:, personal] = clients.kept(OWN, clients.received[personal])
         return models
 
     def _own(self, clients: Clients) -> Tensor:
-        """Return the positions of the elements that stay."""
+        """Return the indices of the personal elements."""
         layout = clients.layout
         return _positions(self, layout, tuple(slot.layer for slot in layout.slots))
 
 
 @lru_cache(maxsize=8)
 def _positions(algorithm: PersonalParameters, layout: ParameterLayout, layers: tuple[str, ...]) -> Tensor:
-    """Return what is at home, found once for all clients; layouts that differ in their layers alone are equal."""
+    """Return the indices of personal elements, cached; `layers` is in the key as layouts compare equal without it."""
     import torch
 
     del layers
@@ -112,7 +101,7 @@ def _positions(algorithm: PersonalParameters, layout: ParameterLayout, layers: t
 
 
 class FedPerSpec(MeanSpec):
-    """FedPer: FedAvg of everything but the last layers, which stay with the clients."""
+    """FedPer: FedAvg of all but the last layers, which stay on the clients."""
 
     paper: ClassVar[str] = "Arivazhagan et al. 2019, arXiv:1912.00818"
 
@@ -124,22 +113,22 @@ class FedPerSpec(MeanSpec):
     ] = 1
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return OwnLastLayers(self.personal_layers)
 
 
 @dataclass(frozen=True)
 class OwnLastLayers(PersonalParameters):
-    """Keeps the last layers at home.
+    """Client algorithm with personal last layers.
 
     Attributes:
-        num_layers: How many.
+        num_layers: Number of personal layers.
     """
 
     num_layers: int
 
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        """Return their parameters and buffers."""
+        """Return the mask of their parameters and buffers."""
         return layout.of_last_layers(self.num_layers)
 
 
@@ -161,29 +150,29 @@ class FedRepSpec(MeanSpec):
     ] = 5
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return HeadThenBody(self.personal_layers, self.head_epochs)
 
 
 @dataclass(frozen=True)
 class HeadThenBody(OwnLastLayers):
-    """The client's half.
+    """Client algorithm of FedRep.
 
     Attributes:
-        head_epochs: Passes that train the head.
+        head_epochs: Epochs of head training.
     """
 
     head_epochs: int
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train the head, then the body."""
-        own = self.at_home(run.layout)
-        with_head = run.descend(self.scored(run), trainable=own, epochs=self.head_epochs)
-        return self.finished(run, run.descend(with_head.vectors, trainable=~own))
+        head = self.at_home(run.layout)
+        with_head = run.descend(self.scored(run), trainable=head, epochs=self.head_epochs)
+        return self.finished(run, run.descend(with_head.vectors, trainable=~head))
 
 
 class FedBABUSpec(MeanSpec):
-    """FedBABU: FedAvg of the body alone, and each client tunes body and head before it uses them."""
+    """FedBABU: FedAvg of the body alone; each client fine-tunes body and head before use."""
 
     paper: ClassVar[str] = "Oh et al. 2022, arXiv:2106.06042"
 
@@ -195,16 +184,16 @@ class FedBABUSpec(MeanSpec):
     ] = 5
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return FrozenHead(self.tuning_epochs)
 
 
 @dataclass(frozen=True)
 class FrozenHead(FineTuned):
-    """Trains everything but the last layer; tunes everything."""
+    """Client algorithm of FedBABU: trains all but the last layer, fine-tunes everything."""
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend with the head as it is."""
+        """Train with the head frozen."""
         trained = run.descend(run.received, trainable=~run.layout.of_last_layers(1))
         return ClientResults(trained, trained.vectors)
 
@@ -213,7 +202,7 @@ HEAD = "personal-head"
 
 
 class FedRoDSpec(MeanSpec):
-    """FedRoD: FedAvg with a loss that is balanced over classes, and a second head of each client's own."""
+    """FedRoD: FedAvg with a class-balanced loss, and a second, personal head per client."""
 
     paper: ClassVar[str] = "Chen and Chao 2022, arXiv:2107.00778"
 
@@ -221,33 +210,33 @@ class FedRoDSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return that there are no classes, where a quantity is predicted."""
+        """Return the fault that regression has no classes."""
         return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return TwoHeads()
 
 
 @dataclass(frozen=True)
 class TwoHeads(ClientAlgorithm):
-    """The client's half."""
+    """Client algorithm of FedRoD."""
 
     personal: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Train the global model on the balanced loss, then the client's own head on the plain one."""
+        """Train the global model on the balanced loss, then the personal head on the plain one."""
         prior = run.label_counts().log().clamp(min=OUT_OF_IT)
         trained = run.descend(run.received, adjusted=Adjusted(shift=prior))  # eq. 6
-        nothing = run.received.new_zeros(run.layout.size)
-        start = trained.vectors + run.kept(HEAD, nothing)
-        own = run.descend(start, trainable=run.layout.of_last_layers(1))
-        beyond = own.vectors - trained.vectors
-        beyond[:, ~run.layout.of_last_layers(1)] = 0  # statistics of batch normalisation
-        return ClientResults(trained, trained.vectors, {HEAD: beyond})
+        zeros = run.received.new_zeros(run.layout.size)
+        start = trained.vectors + run.kept(HEAD, zeros)
+        personalised = run.descend(start, trainable=run.layout.of_last_layers(1))
+        difference = personalised.vectors - trained.vectors
+        difference[:, ~run.layout.of_last_layers(1)] = 0  # statistics of batch normalisation
+        return ClientResults(trained, trained.vectors, {HEAD: difference})
 
     def scored(self, clients: Clients) -> Tensor:
-        """Return the global model, each client's own head on top of its."""
+        """Return the global model with each client's personal head added to the global one."""
         return clients.received + clients.kept(HEAD, clients.received.new_zeros(clients.layout.size))
 
 
@@ -260,14 +249,14 @@ class LocalOnlySpec(MeanSpec):
     kind: Literal["local"] = "local"
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return OwnModel()
 
 
 @dataclass(frozen=True)
 class OwnModel(PersonalParameters):
-    """Keeps everything at home."""
+    """Client algorithm that keeps the whole model on the client."""
 
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        """Return all elements."""
+        """Return the mask of all elements."""
         return layout.elements(lambda _: True)

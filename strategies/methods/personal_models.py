@@ -1,31 +1,24 @@
 """Personal models: Ditto, pFedMe and fine-tuning.
 
-Ditto: beside the global model each client trains one of its own, pulled towards the global one.
+**Ditto.** Each client trains the global model as under FedAvg, then a personal model v_i with the gradient of
+F_i(v) + (λ/2)‖v − x‖², x being the received model (Li, Hu, Beirami, Smith: Ditto: Fair and robust federated
+learning through personalization, ICML 2021, arXiv:2012.04221, Algorithm 1 and eq. 2). v_i starts from the
+first received model; the client is scored with it. The global model is FedAvg's. Deviation: v_i takes as many
+steps as the global model, on later batches; the paper leaves both open.
 
-Client i first trains the global model as under FedAvg, then its own v_i with the gradient of
-F_i(v) + (λ/2)‖v − x‖², x being the received model (Li, Hu, Beirami, Smith: Ditto: Fair and robust federated learning
-through personalization, ICML 2021, arXiv:2012.04221, Algorithm 1 and eq. 2). v_i begins at the first received model and
-is what the client is scored with; the global model is FedAvg's.
-
-Deviation: v_i takes as many steps as the global model, on batches drawn after its; the paper leaves both free.
-
-pFedMe: clients train models of their own near the global one, which follows them.
-
-With w ← x the received model, R times (T. Dinh, Tran, Nguyen: Personalized federated learning with Moreau envelopes,
-NeurIPS 2020, arXiv:2006.08848, Algorithm 1):
+**pFedMe.** With w ← x the received model, R times (T. Dinh, Tran, Nguyen: Personalized federated learning
+with Moreau envelopes, NeurIPS 2020, arXiv:2006.08848, Algorithm 1):
 
     θ ≈ argmin F_i(θ) + (λ/2)‖θ − w‖²                                        eq. 7
     w ← w − η_l λ (w − θ)                                                     eq. 8
 
-The w are averaged as by FedAvg, θ stays and is what the client is scored with; clients that never trained have the
-global model. Deviation: θ takes the study's local steps from w, where the paper takes K steps on one batch. The
-server's β is that of a server rule of its own (`fedavgm+pfedme`).
+The w are averaged as by FedAvg. θ stays on the client, which is scored with it; clients that never trained
+use the global model. Deviation: θ takes the study's local steps from w, where the paper takes K steps on one
+batch. The paper's server parameter β is available as a separate server rule (`fedavgm+pfedme`).
 
-FedAvg with fine-tuning: what a client uses is the global model after some training on its own rows.
-
-Training is FedAvg's. A client that is scored first descends from the global model for `tuning_epochs`, and throws the
-result away afterwards (Cheng, Chadha, Duchi: Fine-tuning is fine in federated learning, 2021, arXiv:2108.07313,
-section 3, FTFA).
+**Fine-tuning.** Training is FedAvg's. For scoring, a client first trains the global model on its own rows for
+`tuning_epochs`, and discards the result afterwards (Cheng, Chadha, Duchi: Fine-tuning is fine in federated
+learning, 2021, arXiv:2108.07313, section 3, FTFA).
 """
 
 from __future__ import annotations
@@ -49,7 +42,7 @@ OWN = "own-model"
 
 
 class DittoSpec(MeanSpec):
-    """Ditto: FedAvg, and a model of each client's own that is pulled towards the global one."""
+    """Ditto: FedAvg, and a personal model per client that is regularised towards the global one."""
 
     paper: ClassVar[str] = "Li et al. 2021, arXiv:2012.04221"
 
@@ -61,24 +54,24 @@ class DittoSpec(MeanSpec):
     ] = 0.1
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return TwoModels(self.personal_pull)
 
 
 @dataclass(frozen=True)
 class OwnModels(ClientAlgorithm):
-    """Scores each client with a whole model that it keeps."""
+    """Base class of client algorithms that score each client with a personal model."""
 
     personal: ClassVar[bool] = True
 
     def scored(self, clients: Clients) -> Tensor:
-        """Return each client's own model, the global one where it has none yet."""
+        """Return each client's personal model, or the global one if it has none yet."""
         return clients.kept(OWN, clients.received)
 
 
 @dataclass(frozen=True)
 class TwoModels(OwnModels):
-    """The client's half.
+    """Client algorithm of Ditto.
 
     Attributes:
         pull: λ.
@@ -87,14 +80,14 @@ class TwoModels(OwnModels):
     pull: float
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Train the global model, then the client's own."""
+        """Train the global model, then the personal one."""
         trained = run.descend(run.received)
-        own = run.descend(run.kept(OWN, run.received), partial(pull_towards, self.pull), [run.received])
-        return ClientResults(trained, trained.vectors, {OWN: own.vectors})
+        personal = run.descend(run.kept(OWN, run.received), partial(pull_towards, self.pull), [run.received])
+        return ClientResults(trained, trained.vectors, {OWN: personal.vectors})
 
 
 class PFedMeSpec(MeanSpec):
-    """pFedMe: each client's own model lies near the global one, which moves towards them."""
+    """pFedMe: personal models near the global one, which moves towards them."""
 
     paper: ClassVar[str] = "T. Dinh et al. 2020, arXiv:2006.08848"
 
@@ -109,13 +102,13 @@ class PFedMeSpec(MeanSpec):
     ] = 2
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return MoreauEnvelope(self.personal_pull, self.local_rounds)
 
 
 @dataclass(frozen=True)
 class MoreauEnvelope(OwnModels):
-    """The client's half.
+    """Client algorithm of pFedMe.
 
     Attributes:
         pull: λ.
@@ -126,16 +119,16 @@ class MoreauEnvelope(OwnModels):
     local_rounds: int
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Let θ and w take turns."""
+        """Alternate between updates of θ and w."""
         shared, step = run.received.repeat(len(run.states), 1), run.training.learning_rate * self.pull
         for _ in range(self.local_rounds):
-            own = run.descend(shared, partial(pull_towards, self.pull), [shared])  # eq. 7
-            shared = shared.lerp(own.vectors, step)  # eq. 8
-        return ClientResults(own, shared, {OWN: own.vectors})
+            personal = run.descend(shared, partial(pull_towards, self.pull), [shared])  # eq. 7
+            shared = shared.lerp(personal.vectors, step)  # eq. 8
+        return ClientResults(personal, shared, {OWN: personal.vectors})
 
 
 class FineTuningSpec(MeanSpec):
-    """FedAvg with fine-tuning: each client trains the global model on its own rows before it uses it."""
+    """FedAvg with fine-tuning: each client trains the global model on its own rows before use."""
 
     paper: ClassVar[str] = "Cheng et al. 2021, arXiv:2108.07313"
 
@@ -147,7 +140,7 @@ class FineTuningSpec(MeanSpec):
     ] = 1
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return FineTuned(self.tuning_epochs)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -159,17 +152,17 @@ class FineTuningSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class FineTuned(ClientAlgorithm):
-    """Trains as FedAvg's client, and tunes ahead of scoring.
+    """FedAvg's client algorithm with fine-tuning before scoring.
 
     Attributes:
-        epochs: Of tuning.
+        epochs: Epochs of fine-tuning.
     """
 
     epochs: int
     tunes: ClassVar[bool] = True
 
     def tuned(self, run: LocalRun) -> Tensor:
-        """Return the global model after some training."""
+        """Return the fine-tuned global model of each client."""
         if self.epochs == 0:
             return run.received.repeat(len(run.states), 1)
         return run.descend(run.received, epochs=self.epochs).vectors

@@ -1,21 +1,26 @@
-"""RHFL: every client keeps a model of its own, and learns from what the others say of rows that the server holds.
+"""RHFL: clients keep their own models and learn from each other's outputs on the server's unlabelled rows.
 
-No model is averaged. In a round, with z_i(r) the probabilities that client i's model gives row r of the server's
-unlabelled rows (Fang, Ye: Robust federated learning with noisy and heterogeneous clients, CVPR 2022, section 3):
+No model is averaged. In a round, with z_i(r) the probabilities of client i's model for row r of the server
+(Fang, Ye: Robust federated learning with noisy and heterogeneous clients, CVPR 2022, section 3):
 
-- locally, client i descends on the symmetric cross-entropy (`losses.py`), which bounds what a wrong label pulls
-- together, θ_i takes steps along the gradient of Σ_{j≠i} w_j mean_r KL(z_j(r) ‖ z_i(r)), the z_j as they were before
-- w = softmax(η q_j / Σ q), q_j = max(0, (L_j' − L_j) / L_j'), L_j' and L_j being the client's mean local losses of the
-  round before and of this one: who learns well has a say. In the first round, or where nobody improves, all are equal.
+- local learning: client i minimises the symmetric cross-entropy (`losses.py`), which bounds the effect of a
+  wrong label
+- collaborative learning: θ_i takes steps along the gradient of Σ_{j≠i} w_j mean_r KL(z_j(r) ‖ z_i(r)), with
+  the z_j from before the steps
+- confidence: w = softmax(η q_j / Σ q), q_j = max(0, (L_j' − L_j) / L_j'), where L_j' and L_j are the client's
+  mean local losses of the round before and of this one, so clients that learn well have more weight. In the
+  first round, or if no loss decreases, the weights are equal.
 
 Deviations:
 
-- All clients have one architecture, as everywhere here; in the paper they may differ.
-- The server takes the common steps in its clients' place, as the rows are its own; so models travel, not outputs. The
-  result is the same.
-- The paper's confidence also has the inverse of the loss as a factor; as in public programs it is the drop alone.
-- A client is scored on its own test rows, as everywhere here; the paper scores all on one test set.
-- Every client trains in every round, unless a selection policy says who does, and common steps are Adam's.
+- All clients have one architecture; in the paper they may differ.
+- The server takes the collaborative steps for its clients, since it holds the rows; so models are sent
+  instead of outputs. The result is the same.
+- The paper's confidence also has the inverse of the loss as a factor; as in public code it is the relative
+  decrease only.
+- A client is scored on its own test rows; the paper scores all clients on one test set.
+- Every client trains in every round, unless a selection policy selects, and the collaborative steps are
+  Adam's.
 """
 
 from __future__ import annotations
@@ -63,41 +68,41 @@ LARGEST_EXPONENT = 600.0
 
 @dataclass(frozen=True)
 class Teachers:
-    """What is done on a host: what each client is taught."""
+    """Server work: the teacher probabilities of each client."""
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
-        """Return the means of the others' probabilities, weighed by w, as `taught`, and Σ_{j≠i} w_j as `share`.
+        """Return the weighted means of the others' probabilities as `taught`, and Σ_{j≠i} w_j as `share`.
 
-        Where nobody else is heard, `taught` are zeros, from which no step leads away.
+        If all other weights are 0, `taught` is 0, which gives no gradient.
 
         Args:
-            context: Not needed.
-            arrays: Logits of each client's model on the server's rows as `outputs`, shape
-                `(clients, rows, num_classes)`, and `weights` w, shape `(clients,)`.
+            context: Unused.
+            arrays: Logits of each client's model on the server's rows as `outputs`, shape `(clients, rows,
+                num_classes)`, and `weights` w, shape `(clients,)`.
         """
         import torch
 
         del context
-        told = torch.from_numpy(np.array(arrays["outputs"])).softmax(dim=2)
+        probabilities = torch.from_numpy(np.array(arrays["outputs"])).softmax(dim=2)
         weights = torch.from_numpy(np.array(arrays["weights"]))
-        taught, share = torch.zeros_like(told), torch.zeros_like(weights)
-        for place in range(len(told)):
+        taught, share = torch.zeros_like(probabilities), torch.zeros_like(weights)
+        for index in range(len(probabilities)):
             others = weights.clone()
-            others[place] = 0
-            share[place] = others.sum()
-            if share[place]:
-                taught[place] = (others[:, None, None] * told).sum(dim=0) / share[place]
+            others[index] = 0
+            share[index] = others.sum()
+            if share[index]:
+                taught[index] = (others[:, None, None] * probabilities).sum(dim=0) / share[index]
         return {"taught": taught.numpy(), "share": share.numpy()}
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """What is done on a host: the common steps of one model.
+    """Server work: the collaborative steps of one model.
 
     Attributes:
         num_epochs: Passes over the server's rows.
-        learning_rate: Of Adam.
-        batch_size: Rows a step.
+        learning_rate: Learning rate of Adam.
+        batch_size: Rows per step.
     """
 
     num_epochs: int
@@ -109,8 +114,8 @@ class Alignment:
 
         Args:
             context: With unlabelled rows.
-            arrays: The `model`, shape `(size,)`; its `place` among all; and of `Teachers` what it is `taught`, shape
-                `(rows, num_classes)`, and its `share`.
+            arrays: The `model`, shape `(size,)`; its index `place`; and from `Teachers` its `taught`, shape
+                `(rows, num_classes)`, and `share`.
         """
         import torch
 
@@ -119,7 +124,7 @@ class Alignment:
         return {"model": model.numpy()}
 
     def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, arrays: Arrays) -> None:
-        """Move a model in place."""
+        """Train a model in place."""
         from fedscout.engine.training.loop import Adam
 
         if divergence(teacher, context.outputs(model)).item() < LEAST_GAIN:
@@ -136,35 +141,35 @@ class Alignment:
 
 
 def confidences(before: Losses, now: Losses, strength: float) -> FloatArray:
-    """Return w of clients, which sum to 1, by how far their local losses fell; shape as `now`.
+    """Return the weights w of the clients, which sum to 1, from the decrease of their local losses; shape as `now`.
 
     Args:
-        before: Mean local loss of the round before, infinite where there was none.
-        now: Of this round.
+        before: Mean local loss of the round before, infinite if there was none.
+        now: Mean local loss of this round.
         strength: η.
     """
-    known = np.isfinite(before) & (before > 0)
+    has_previous = np.isfinite(before) & (before > 0)
     drops = np.zeros_like(now)
-    drops[known] = np.maximum(0, 1 - now[known] / before[known])
+    drops[has_previous] = np.maximum(0, 1 - now[has_previous] / before[has_previous])
     exponents = strength * drops / drops.sum() if drops.any() else drops
-    raised = np.exp(exponents - max(0.0, exponents.max() - LARGEST_EXPONENT))
-    return np.asarray(raised / raised.sum(), np.float32)
+    powers = np.exp(exponents - max(0.0, exponents.max() - LARGEST_EXPONENT))
+    return np.asarray(powers / powers.sum(), np.float32)
 
 
 class Rhfl(Hosted, GroupedRule):
-    """The server's half.
+    """Server rule of RHFL.
 
     Args:
-        alignment: What a host does; None leaves every client to itself.
+        alignment: Work for a host; None for local training only.
         strength: η.
         cohort: All clients.
 
     Attributes:
-        losses: Mean local loss of each client in the last round that it trained in.
+        losses: Mean local loss of each client in the last round in which it trained.
     """
 
     def __init__(self, alignment: Alignment | None, strength: float, cohort: Cohort) -> None:
-        super().__init__(_averaged, cohort)
+        super().__init__(_single_client_strategy, cohort)
         self.alignment = alignment
         self.strength = strength
         self.losses: dict[int, float] = {}
@@ -178,61 +183,61 @@ class Rhfl(Hosted, GroupedRule):
     def parts(
         self, group: Group, sent: FloatArray, replies: Sequence[Message], num_groups: int
     ) -> Sequence[Sequence[int]]:
-        """Note the client's loss; no group falls apart."""
+        """Store the client's loss, and return the group unchanged."""
         for reply in replies:
             if reply.has_content():
                 self._seen[group.clients[0]] = cast(float, metrics_of(reply)["loss"])
         return super().parts(group, sent, replies, num_groups)
 
     def record(self, vectors: Sequence[FloatArray] | FloatArray) -> ArrayRecord:
-        """Return the models after the common steps."""
+        """Return the models after the collaborative steps."""
         clients = [group.clients[0] for group in self.groups]
         before = np.array([self.losses.get(client, np.inf) for client in clients])
         self.losses |= self._seen
         now = np.array([self.losses.get(client, np.inf) for client in clients])
         if self.alignment is None or len(clients) == 1:
             return super().record(vectors)
-        heard = confidences(before, now, self.strength)
-        return super().record(self.aligned(self.alignment, vectors, heard))
+        weights = confidences(before, now, self.strength)
+        return super().record(self.aligned(self.alignment, vectors, weights))
 
     def aligned(
         self, alignment: Alignment, models: Sequence[FloatArray] | FloatArray, weights: FloatArray
     ) -> FloatArray:
-        """Return models after the common steps, shape `(clients, size)`.
+        """Return the models after the collaborative steps, shape `(clients, size)`.
 
         Args:
             alignment: The steps.
-            models: Of the clients, each of shape `(size,)`.
+            models: Models of the clients, each of shape `(size,)`.
             weights: w, shape `(clients,)`.
         """
-        said = np.stack([*self.outputs(models)])
-        lessons = self.serve(Teachers(), {"outputs": said, "weights": weights})
+        outputs = np.stack([*self.outputs(models)])
+        teachers = self.serve(Teachers(), {"outputs": outputs, "weights": weights})
         inputs = [
-            {"model": model, "place": np.array(place), **{name: each[place] for name, each in lessons.items()}}
-            for place, model in enumerate(models)
+            {"model": model, "place": np.array(index), **{name: values[index] for name, values in teachers.items()}}
+            for index, model in enumerate(models)
         ]
         aligned = np.empty((len(models), len(models[0])), np.float32)
-        for place, found in enumerate(self.serve_each(alignment, inputs)):
-            aligned[place] = found["model"]
+        for index, result in enumerate(self.serve_each(alignment, inputs)):
+            aligned[index] = result["model"]
         return aligned
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the checkpoint state."""
         return {**super().__getstate__(), "losses": self.losses}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a checkpoint."""
+        """Restore a checkpoint."""
         super().__setstate__(state)
         self.losses = state["losses"]
 
 
-def _averaged(cohort: Cohort) -> flower.Strategy:
-    """Return the strategy of one client's group, which hands on its model."""
+def _single_client_strategy(cohort: Cohort) -> flower.Strategy:
+    """Return the strategy of a single-client group, which returns the client's model."""
     return quick.FedAvg(**node_counts(cohort))
 
 
 class RhflSpec(StrategySpec):
-    """RHFL: each client keeps a model, trains it on a loss that bounds wrong labels, and learns from all others."""
+    """RHFL: each client keeps its model, trains it on a noise-robust loss, and learns from all others."""
 
     paper: ClassVar[str] = "Fang and Ye 2022, doi:10.1109/CVPR52688.2022.00983"
     grouped: ClassVar[bool] = True
@@ -260,7 +265,7 @@ class RhflSpec(StrategySpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why a server without rows can't have its clients learn from each other."""
+        """Return the fault that the server has no rows, or that not all clients train in every round."""
         if cohort.server_rows == 0:
             return Fault("rhfl", "have rows that the server holds (federation.server_rows, such as 200 or 0.1)", "none")
         if cohort.num_sampled < cohort.num_clients and not cohort.chosen:
@@ -269,11 +274,11 @@ class RhflSpec(StrategySpec):
         return None
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client."""
+        """Return the engine features needed: one reply per client."""
         return EngineNeeds(arrays="flat", replies="individual")
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return local training on the symmetric loss."""
+        """Return local training on the symmetric cross-entropy."""
         return SymmetricDescent(self.cross_entropy_weight, self.reverse_weight)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:

@@ -1,78 +1,65 @@
-"""Robust strategies: median, trimmed mean, Krum, Bulyan, geometric median, centred clipping.
-
-Strategies that withstand clients whose models are wrong: median, trimmed mean, Krum, Multi-Krum, Bulyan.
+"""Byzantine-robust strategies: median, trimmed mean, Krum, Bulyan, geometric median, centered clipping.
 
 With n models y_i in a round, at most f of them malicious:
 
-- FedMedian: the median of every coordinate (Yin et al. 2018, Option I).
-- FedTrimmedAvg: the mean of every coordinate without its ⌊βn⌋ smallest and ⌊βn⌋ largest values (Option II).
-- Krum: the model with the smallest sum of squared distances to its n − f − 2 nearest (Blanchard et al. 2017, sec. 4).
-- MultiKrum: the mean, weighted by examples, of the m models that Krum scores best.
-- Bulyan: of the n − 2f models that Krum scores best, the mean of the n − 4f values of every coordinate that lie nearest
-  to its median (El Mhamdi et al. 2018, section 4).
+- FedMedian: the coordinatewise median (Yin et al. 2018, Option I).
+- FedTrimmedAvg: the coordinatewise mean without the ⌊βn⌋ smallest and ⌊βn⌋ largest values (Option II).
+- Krum: the model with the smallest sum of squared distances to its n − f − 2 nearest (Blanchard et al. 2017,
+  sec. 4).
+- MultiKrum: the mean, weighted by examples, of the m models with the best Krum scores.
+- Bulyan: of the n − 2f models with the best Krum scores, the coordinatewise mean of the n − 4f values nearest
+  to the median (El Mhamdi et al. 2018, section 4).
 
-Krum is proved for 2f + 2 < n. Flower computes it up to f = n − 3 (one neighbour is left), which small federations need:
-four clients with one malicious are beyond the proof. It is allowed, and `notes` says so. Bulyan needs n ≥ 4f + 3, and
-Flower's gives no model at all below that.
+These are Flower's classes with the same aggregates in less time (`strategies/aggregation`).
 
-Built are Flower's classes with the same aggregates in less time (`strategies/aggregation`).
+Krum is proved for 2f + 2 < n. Flower computes it up to f = n − 3 (one neighbour is left), which small
+federations need: four clients of which one is malicious are outside the proof. This is allowed, with a
+warning in `notes`. Bulyan needs n ≥ 4f + 3; below that Flower's returns no model. Flower's Bulyan deviates
+from the paper: it scores once and takes the best n − 2f, the paper scores again after each selection.
 
-Deviation of Flower's Bulyan from the paper: it scores once and takes the best n − 2f, the paper scores anew after each.
-
-Equivalents (the proofs are one line each): MultiKrum with m = 1 is Krum, and with m = n (then f = 0) it is FedAvg. A
-trimmed mean depends on β through ⌊βn⌋ alone; with ⌊βn⌋ = 0 it is the uniform mean, with the largest, ⌊(n − 1)/2⌋, the
-median. The median of one or two is the uniform mean. Bulyan with f = 0 takes all values of all models: the uniform
+Equivalents: MultiKrum with m = 1 is Krum, and with m = n (then f = 0) FedAvg. A trimmed mean depends on β
+only through ⌊βn⌋; with ⌊βn⌋ = 0 it is the uniform mean, with the largest value, ⌊(n − 1)/2⌋, the median. The
+median of one or two models is the uniform mean. Bulyan with f = 0 uses all values of all models: the uniform
 mean.
 
-References:
-    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning: towards optimal statistical rates.
-        ICML 2018. arXiv:1803.01498
-    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries: Byzantine tolerant gradient descent.
-        NeurIPS 2017. arXiv:1703.02757
-    El Mhamdi, Guerraoui, Rouault: The hidden vulnerability of distributed learning in Byzantium. ICML 2018.
-        arXiv:1802.07927
-
-RFA: the geometric median of the clients' models, which a minority can't move far.
-
-With x the global model, y_k client k's model after local training and p_k its weight (Σ p_k = 1), the new model is near
-the v that minimises Σ p_k ‖v − y_k‖, by a few steps of the smoothed Weiszfeld algorithm (Pillutla et al. 2022):
+**RFA.** The new model approximates the weighted geometric median of the clients' models, which a minority can
+move only to a limited extent. With x the global model, y_k client k's model after local training and p_k its
+weight (Σ p_k = 1), the minimiser v of Σ p_k ‖v − y_k‖ is approximated by a few steps of the smoothed
+Weiszfeld algorithm (Pillutla et al. 2022):
 
 - β_k = p_k / max(ν, ‖v − y_k‖)
 - v ← Σ β_k y_k / Σ β_k
 
-p_k is n_k/Σn by default, so a client's word counts by the rows that it claims; `sample_scaling="uniform"` takes
-1/clients instead.
+p_k is n_k/Σn by default, so a client's weight follows the number of rows that it reports;
+`sample_scaling="uniform"` uses 1/clients instead. The steps start from x. The authors' code starts from the
+mean, where three steps leave an unbounded share of a client's error: with one of three clients at distance R,
+v is about R/17 away. From x, a client at distance R has weight 1/R immediately. A client at infinite distance
+has no weight, and NaN makes the model NaN, as with FedMedian. Equivalent: the geometric median of one client
+is its model.
 
-The steps begin at x. The authors' program begins at the mean, from where three steps still leave a share of a client's
-error that has no bound: with one of three clients at distance R, v is about R/17 away. From x, a client at distance R
-weighs as 1/R at once.
-
-A client at infinite distance has no weight, and NaN makes the model NaN, as with FedMedian.
-
-Equivalent: the geometric median of one client is its model.
-
-Reference:
-    Pillutla, Kakade, Harchaoui: Robust aggregation for federated learning. IEEE Transactions on Signal Processing 70,
-        2022. arXiv:1912.13445
-
-Centered clipping: a mean in which no client can move the model further than τ/n.
-
-With x the global model, y_i client i's model after local training, Δ_i = y_i − x, n clients in the round and v the last
-round's change of the model, 0 at first (Karimireddy et al. 2021, one step of clipping a round):
+**Centered clipping.** No client can move the model by more than τ/n from the last round's change. With Δ_i =
+y_i − x, n clients in the round and v the last round's change of the model, 0 at first (Karimireddy et al.
+2021, one clipping step per round):
 
 - v ← v + (1/n) Σ min(1, τ/‖Δ_i − v‖) (Δ_i − v)
 - x ← x + v
 
-What τ suits depends on how far a round takes a client: a τ beyond that clips nobody, a small one lets nobody go on. The
-default is a choice of ours.
+A suitable τ depends on the length of the clients' updates: a larger τ clips no client, a small one stalls
+training. The default is not from the paper. Clients have equal weights, otherwise the bound would not be τ/n.
+Deviation from the paper: clients send the change of a whole round of local training instead of a momentum. A
+client at infinite distance adds nothing, and NaN makes the model NaN, as with FedMedian.
 
-Clients count equally, or their bound would not be τ/n. Deviation from the paper: clients send the change of a whole
-round of local training, not a momentum.
-
-A client at infinite distance adds nothing, and NaN makes the model NaN, as with FedMedian.
-
-Reference:
-    Karimireddy, He, Jaggi: Learning from history for Byzantine robust optimization. ICML 2021. arXiv:2012.10333
+References:
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning: towards optimal statistical
+        rates. ICML 2018. arXiv:1803.01498
+    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries: Byzantine tolerant gradient
+        descent. NeurIPS 2017. arXiv:1703.02757
+    El Mhamdi, Guerraoui, Rouault: The hidden vulnerability of distributed learning in Byzantium. ICML 2018.
+        arXiv:1802.07927
+    Pillutla, Kakade, Harchaoui: Robust aggregation for federated learning. IEEE Transactions on Signal
+        Processing 70, 2022. arXiv:1912.13445
+    Karimireddy, He, Jaggi: Learning from history for Byzantine robust optimization. ICML 2021.
+        arXiv:2012.10333
 """
 
 from __future__ import annotations
@@ -103,40 +90,40 @@ from fedscout.strategies.specification import (
 NUM_MALICIOUS = "num_malicious_nodes"
 
 
-def _krum_malicious(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """0 … n − 3: one of the other n − f − 2 models must be left to measure a distance to."""
+def _krum_malicious_range(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
+    """Return the range 0 … n − 3: at least one of the n − f − 2 nearest models must remain."""
     del chosen
     return IntegerRange(0, cohort.num_sampled - 3)
 
 
-def _krum_selected(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """1 … n − f: no more than are not malicious."""
+def _krum_selected_range(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
+    """Return the range 1 … n − f: at most the number of models that are not malicious."""
     return IntegerRange(1, max(1, cohort.num_sampled - int(chosen.get(NUM_MALICIOUS, 0))))
 
 
-def _bulyan_malicious(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """0 … ⌊(n − 3)/4⌋."""
+def _bulyan_malicious_range(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
+    """Return the range 0 … ⌊(n − 3)/4⌋."""
     del chosen
     return IntegerRange(0, (cohort.num_sampled - 3) // 4)
 
 
 class RobustSpec(StrategySpec):
-    """A strategy that compares the replies with each other, so it gets one per client."""
+    """Base class of strategies that compare the replies, and so need one per client."""
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client."""
+        """Return the engine features needed: one reply per client."""
         return EngineNeeds(arrays="flat", replies="individual")
 
 
 class FedMedianSpec(RobustSpec):
-    """FedMedian: the median of every coordinate; clients count equally."""
+    """FedMedian: the coordinatewise median; clients have equal weights."""
 
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
 
     kind: Literal["fedmedian"] = "fedmedian"
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: the median of one or two is their mean."""
+        """Return a simpler specification: the median of one or two models is their mean."""
         return FedAvgSpec(sample_scaling="uniform") if cohort.num_sampled <= 2 else self
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -144,7 +131,7 @@ class FedMedianSpec(RobustSpec):
 
 
 class FedTrimmedAvgSpec(RobustSpec):
-    """FedTrimmedAvg: the mean of every coordinate without its extremes; clients count equally."""
+    """FedTrimmedAvg: the coordinatewise mean without extreme values; clients have equal weights."""
 
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
 
@@ -156,13 +143,13 @@ class FedTrimmedAvgSpec(RobustSpec):
     ] = 0.2
 
     def num_trimmed(self, cohort: Cohort) -> int:
-        """Return ⌊βn⌋, the values cut off at either end, rounded as Flower rounds it."""
+        """Return ⌊βn⌋, the number of values trimmed at either end, rounded as Flower does."""
         return int(self.beta * cohort.num_sampled)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: the uniform mean, the median, or the β in the middle of those that cut alike.
+        """Return a simpler specification: the uniform mean, the median, or the middle β of those that trim equally.
 
-        The middle, (⌊βn⌋ + ½)/n, is safe from the rounding of β·n: `int(0.29 * 100)` is 28.
+        The middle, (⌊βn⌋ + ½)/n, is safe from rounding of β·n: `int(0.29 * 100)` is 28.
         """
         trimmed, clients = self.num_trimmed(cohort), cohort.num_sampled
         if trimmed == 0:
@@ -176,26 +163,26 @@ class FedTrimmedAvgSpec(RobustSpec):
 
 
 class KrumFamilySpec(RobustSpec):
-    """What Krum and MultiKrum have in common."""
+    """Base class of Krum and MultiKrum."""
 
     paper: ClassVar[str] = "Blanchard et al. 2017, arXiv:1703.02757"
 
     num_malicious_nodes: Annotated[
         int,
         Field(ge=0, description="f, clients assumed malicious: 0 to n − 3 of n a round, proved to ⌊(n − 3)/2⌋"),
-        SearchRange(_krum_malicious),
+        SearchRange(_krum_malicious_range),
     ] = 0
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work: it measures distances to neighbours."""
+        """Return why no parameters work: distances to neighbours need at least three clients."""
         if cohort.num_sampled >= 3:
             return None
         kind = cls.model_fields["kind"].default
         return Fault(kind, "have at least 3 clients a round", cohort.num_sampled)
 
     def notes(self, cohort: Cohort) -> list[str]:
-        """Return what is allowed but worth knowing: equivalents, and where the proof ends."""
+        """Return warnings: equivalents, and parameters outside the proof."""
         notes = super().notes(cohort)
         proved = (cohort.num_sampled - 3) // 2
         if self.num_malicious_nodes > proved:
@@ -207,7 +194,7 @@ class KrumFamilySpec(RobustSpec):
 
 
 class KrumSpec(KrumFamilySpec):
-    """Krum: the one model that is nearest to its neighbours."""
+    """Krum: the model that is nearest to its neighbours."""
 
     kind: Literal["krum"] = "krum"
 
@@ -222,7 +209,7 @@ class MultiKrumSpec(KrumFamilySpec):
     num_nodes_to_select: Annotated[
         int,
         Field(ge=1, description="m, models in the mean: 1 (Krum) to n − f of n a round"),
-        SearchRange(_krum_selected),
+        SearchRange(_krum_selected_range),
     ] = 2
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -242,7 +229,7 @@ class MultiKrumSpec(KrumFamilySpec):
 
 
 class BulyanSpec(RobustSpec):
-    """Bulyan: Krum's choice of models, then a mean of the values nearest to the median of every coordinate."""
+    """Bulyan: models selected by Krum, then the coordinatewise mean of the values nearest to the median."""
 
     paper: ClassVar[str] = "El Mhamdi et al. 2018, arXiv:1802.07927"
 
@@ -250,18 +237,18 @@ class BulyanSpec(RobustSpec):
     num_malicious_nodes: Annotated[
         int,
         Field(ge=0, description="f, clients assumed malicious; n ≥ 4f + 3 clients a round are needed"),
-        SearchRange(_bulyan_malicious),
+        SearchRange(_bulyan_malicious_range),
     ] = 0
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work."""
+        """Return why no parameters work."""
         if cohort.num_sampled >= 3:
             return None
         return Fault("bulyan", "have at least 3 clients a round (4f + 3 with f = 0)", cohort.num_sampled)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: trusting everyone is the uniform mean."""
+        """Return a simpler specification: without malicious clients it is the uniform mean."""
         del cohort
         return FedAvgSpec(sample_scaling="uniform") if self.num_malicious_nodes == 0 else self
 
@@ -272,40 +259,40 @@ class BulyanSpec(RobustSpec):
 def geometric_median(
     models: Sequence[ClientModel], weights: Vector, start: Vector, num_iterations: int, smoothing: float
 ) -> Vector:
-    """Return where the smoothed Weiszfeld algorithm is after some steps, shape `(params,)`.
+    """Return the result of some steps of the smoothed Weiszfeld algorithm, shape `(params,)`.
 
     Args:
         models: y_k, at least one, each of shape `(params,)`.
         weights: p_k, shape `(clients,)`, positive.
-        start: The first v, shape `(params,)`.
-        num_iterations: Steps, >= 1.
+        start: Initial v, shape `(params,)`.
+        num_iterations: Number of steps, >= 1.
         smoothing: ν, > 0.
     """
     median = start.copy()
     offset = np.empty_like(median)
     for _ in range(num_iterations):
-        pull = np.zeros_like(median)
+        step = np.zeros_like(median)
         total = 0.0
         for model, weight in zip(models, weights.tolist(), strict=True):
             np.subtract(model, median, out=offset)
             distance = math.sqrt(np.dot(offset, offset))
             if math.isinf(distance):
                 continue
-            closeness = weight / max(smoothing, distance)  # β_k
-            offset *= closeness
-            pull += offset
-            total += closeness
-        median += pull / total  # v + Σ β_k (y_k − v) / Σ β_k
+            beta = weight / max(smoothing, distance)  # β_k
+            offset *= beta
+            step += offset
+            total += beta
+        median += step / total  # v + Σ β_k (y_k − v) / Σ β_k
     return median
 
 
 class RFA(ServerRule):
-    """The server's half.
+    """Server rule of RFA.
 
     Args:
-        num_iterations: Steps a round.
+        num_iterations: Steps per round.
         smoothing: ν.
-        settings: Of Flower's FedAvg.
+        settings: Arguments of Flower's FedAvg.
     """
 
     def __init__(self, num_iterations: int = 3, smoothing: float = 1e-6, **settings: Any) -> None:
@@ -337,11 +324,11 @@ class RfaSpec(StrategySpec):
     ] = "num-examples"
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client."""
+        """Return the engine features needed: one reply per client."""
         return EngineNeeds(arrays="flat", replies="individual")
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: of one client it is that client."""
+        """Return a simpler specification: with one client it is FedAvg."""
         return FedAvgSpec() if cohort.num_sampled == 1 else self
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -354,7 +341,7 @@ class RfaSpec(StrategySpec):
 
 
 def clipped_mean(models: Sequence[ClientModel], center: Vector, clipping_radius: float) -> Vector:
-    """Return the mean over clients of what lies between a center and their models, clipped; shape `(params,)`.
+    """Return the mean over clients of the clipped differences between their models and a center, shape `(params,)`.
 
     Args:
         models: y_i, at least one, each of shape `(params,)`.
@@ -375,11 +362,11 @@ def clipped_mean(models: Sequence[ClientModel], center: Vector, clipping_radius:
 
 
 class CenteredClipping(ServerRule):
-    """The server's half.
+    """Server rule of centered clipping.
 
     Args:
         clipping_radius: τ.
-        settings: Of Flower's FedAvg.
+        settings: Arguments of Flower's FedAvg.
 
     Attributes:
         change: v, shape `(params,)`; None before the first model.
@@ -391,7 +378,7 @@ class CenteredClipping(ServerRule):
         self.change: Vector | None = None
 
     def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
-        """Return the model after the clipped change, and keep that change."""
+        """Return the model after the clipped change, and store that change."""
         del weights
         change = np.zeros_like(received) if self.change is None else self.change
         self.change = change + clipped_mean(models, received + change, self.clipping_radius)
@@ -399,7 +386,7 @@ class CenteredClipping(ServerRule):
 
 
 class CenteredClippingSpec(StrategySpec):
-    """Centered clipping: the mean of changes, each clipped around the last round's; clients count equally."""
+    """Centered clipping: the mean of changes, each clipped around the last round's; equal client weights."""
 
     paper: ClassVar[str] = "Karimireddy et al. 2021, arXiv:2012.10333"
 
@@ -414,7 +401,7 @@ class CenteredClippingSpec(StrategySpec):
     ] = 1.0
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one reply per client."""
+        """Return the engine features needed: one reply per client."""
         return EngineNeeds(arrays="flat", replies="individual")
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:

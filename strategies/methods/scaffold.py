@@ -1,18 +1,19 @@
-"""SCAFFOLD: control variates take the clients' drift out of their gradients.
+"""SCAFFOLD: control variates correct the drift of the clients' gradients.
 
-With x the global model, c the server's control variate, c_i client i's, K its steps and η_l their size (Karimireddy,
-Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic controlled averaging for federated learning, ICML 2020,
-arXiv:1910.06378, Algorithm 1):
+With x the global model, c the server's control variate, c_i client i's, K its steps and η_l their size
+(Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic controlled averaging for federated
+learning, ICML 2020, arXiv:1910.06378, Algorithm 1):
 
     client:  y ← x;  K times  y ← y − η_l (g_i(y) + c − c_i)                 eq. 3
              c_i⁺ = c_i − c + (x − y) / (K η_l)                               eq. 4, option II
     server:  x ← x + η_g Σ p_i (y_i − x);  c ← c + |S|/N Σ p_i (c_i⁺ − c_i)   eq. 5
 
-c and c_i begin at 0. p_i is 1/|S| as in the paper; `sample_scaling="num-examples"` takes n_i/Σn in both means, for the
-objective that weighs clients by their rows. c travels to the clients beside the model, c_i⁺ − c_i back; c_i stays.
+c and c_i start at 0. p_i is 1/|S| as in the paper; `sample_scaling="num-examples"` uses n_i/Σn in both means,
+for the row-weighted objective. c is sent to the clients as an auxiliary vector, and c_i⁺ − c_i is returned;
+c_i stays.
 
-Eq. 4 is the mean gradient along the path where a step is η_l times a gradient: clients with momentum or Adam are
-refused. Buffers, such as batch norm's statistics, follow no gradient and have no control variates.
+Eq. 4 is the mean gradient along the path if a step is η_l times a gradient, so clients with momentum or Adam
+are refused. Buffers, such as batch-normalisation statistics, have no gradient and no control variates.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CONTROL, CHANGE = "control", "control-change"
 
 
 class ScaffoldSpec(MeanSpec):
-    """SCAFFOLD: control variates take the clients' drift out of their gradients."""
+    """SCAFFOLD: control variates correct the drift of the clients' gradients."""
 
     paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
 
@@ -53,7 +54,7 @@ class ScaffoldSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why clients that do not step along their gradients can't do this."""
+        """Return the fault that the clients' optimizer is not plain SGD."""
         if cohort.client_optimizer == "sgd" and not cohort.client_momentum:
             return None
         optimizer = cohort.client_optimizer
@@ -61,7 +62,7 @@ class ScaffoldSpec(MeanSpec):
         return Fault("scaffold", "have clients with plain SGD (training.optimizer=sgd, training.momentum=0)", given)
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return ControlledDescent(self.weighted_by)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -72,28 +73,28 @@ class ScaffoldSpec(MeanSpec):
 
 @dataclass(frozen=True)
 class ControlledDescent(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm of SCAFFOLD.
 
     Attributes:
-        weighted_by: The metric that weighs the mean of the changes.
+        weighted_by: Name of the metric that weights the mean of the changes.
     """
 
     weighted_by: str = "num-clients"
 
     @property
     def companions(self) -> Mapping[str, str]:
-        """The change of the control variate goes up."""
+        """Auxiliary vectors sent to the server: the change of the control variate."""
         return {CHANGE: self.weighted_by}
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend with controlled gradients."""
-        nothing = run.received.new_zeros(run.layout.size)
-        control, own = run.companions.get(CONTROL, nothing), run.kept(CONTROL, nothing)
-        trained = run.descend(run.received, add_shift, [control - own])  # eq. 3
+        """Train with corrected gradients."""
+        zeros = run.received.new_zeros(run.layout.size)
+        control, client_control = run.companions.get(CONTROL, zeros), run.kept(CONTROL, zeros)
+        trained = run.descend(run.received, add_shift, [control - client_control])  # eq. 3
         drift = (run.received - trained.vectors) / (trained.num_steps[:, None] * run.training.learning_rate)
         drift[:, run.layout.num_trainable :] = 0
         change = drift - control  # eq. 4 without c_i, which is on both sides
-        return ClientResults(trained, trained.vectors, {CONTROL: own + change}, {CHANGE: change})
+        return ClientResults(trained, trained.vectors, {CONTROL: client_control + change}, {CHANGE: change})
 
 
 def add_shift(weights: Tensor, gradient: Tensor, shift: Tensor) -> None:
@@ -103,12 +104,12 @@ def add_shift(weights: Tensor, gradient: Tensor, shift: Tensor) -> None:
 
 
 class Scaffold(MeanRule):
-    """The server's half.
+    """Server rule of SCAFFOLD.
 
     Args:
         server_learning_rate: η_g.
         num_clients: N.
-        arguments: FedAvg's.
+        arguments: Arguments of FedAvg.
     """
 
     def __init__(self, server_learning_rate: float, num_clients: int, **arguments: Any) -> None:
@@ -118,10 +119,10 @@ class Scaffold(MeanRule):
         self.control: FloatArray | None = None
 
     def companions(self) -> Mapping[str, FloatArray]:
-        """Return c; before the first answers it is 0 and stays at home."""
+        """Return c; empty before the first replies, when it is 0."""
         return {} if self.control is None else {CONTROL: self.control}
 
     def step(self, means: RoundMeans) -> DoubleArray:
-        """Move the model and c (eq. 5)."""
+        """Update c, and return the new model (eq. 5)."""
         self.control = with_share(self.control, means, CHANGE, self.num_clients).astype("float32")
         return means.received + self.server_learning_rate * (means.model - means.received)

@@ -1,67 +1,56 @@
-"""Clients that tune their own settings: FedEx and FedPop.
+"""Hyperparameter tuning on the clients: FedEx and FedPop.
 
-Clients that train by configurations which their validation rows judge: what FedEx and FedPop have in common.
+Both tune k configurations c_1 … c_k of local training while one global model is trained. In each round client
+i draws a configuration, trains with it and evaluates the result on its n_i validation rows; L_i is its error
+rate. The server averages the models as FedAvg does, regardless of configuration. The strategies differ in how
+a client draws and how the configurations are updated.
 
-There are k configurations of local training, c_1 … c_k. In each round client i draws one, trains by it and measures
-what it has trained on its n_i validation rows: L_i is the share that it gets wrong. The server averages the models as
-FedAvg does, whatever they were trained by. How a client draws, and what becomes of configurations, is the strategy's
-own.
+c_1 is the study's setting. The others lie evenly around it on a logarithmic scale, by the additive recurrence
+frac(½ + j / φ^d), φ⁴ = φ + 1, in three dimensions d: step size, epochs, batch size.
 
-c_1 is the study's own setting. The others lie evenly around it on a logarithmic scale, by the additive recurrence
-frac(½ + j / φ^d), φ⁴ = φ + 1, in three directions d: step size, epochs, batch size.
+Clients report sums per configuration, so the server does not learn which client drew which configuration,
+unless only one client drew it. A client whose training diverges returns the received model and counts as
+wrong on all its rows, so that the configuration is penalised and the trial continues. A client's draw depends
+only on (seed, round, client) and what is sent with the model: θ for FedEx, the population for FedPop.
 
-What comes back are sums for each configuration: the server learns of none who drew it, unless only one did. A client
-whose training diverges sends the received model back and counts as wrong on all its rows: the configuration loses, and
-the trial goes on.
+**FedEx.** Clients draw from a distribution θ, which the server updates by exponentiated gradient (Khodak et
+al. 2021, Algorithm 2):
 
-FedEx: the clients' settings are tuned while the one model is trained.
+    ∇_j = Σ n_i (L_i − λ) 1[c_i = j] / (θ_j Σ n_i)        θ_j ← θ_j exp(−η ∇_j), normalised
 
-Of the k configurations of `tuned_clients.py` a client draws by a distribution θ, and the server moves θ by a step of
-exponentiated gradient (Khodak et al. 2021, Algorithm 2):
-
-    ∇_j = Σ n_i (L_i − λ) 1[c_i = j] / (θ_j Σ n_i)        θ_j ← θ_j exp(−η ∇_j), divided by their sum
-
-λ, the baseline, is the mean of Σ n_i L_i / Σ n_i over the rounds before, of which each counts `baseline_discount` times
-as much as the one after it: 0 is the last one alone, 1 all alike. With η_0 = √(2 log k) and G = max |∇_j|
+The baseline λ is the weighted mean of Σ n_i L_i / Σ n_i over earlier rounds, with weights that decrease by
+`baseline_discount` per round: 0 uses the last round only, 1 all rounds equally. With η_0 = √(2 log k) and
+G = max |∇_j|
 
     aggressive: η = η_0 / G        adaptive: η = η_0 / √(Σ G² over the rounds so far)        constant: η = η_0
 
-What a client draws follows from (seed, round, client) and θ, which is all that is sent beside the model.
+Deviations: the configurations lie evenly, the paper draws them at random; the outer search over server
+settings with several such trainings is left out, as are personalised models. In the first round the baseline
+is that round's mean; the authors' code takes 0, which penalises whatever is drawn first. The authors' code
+stops at a small entropy of θ; here θ is updated in every round. Diverged training counts as wrong.
 
-Deviations: the configurations lie evenly where the paper draws them at random; the search around it, of settings of the
-server over several such trainings, is left out, and so are personal models: the global one counts. The first round's
-baseline is that round's own mean, as there is none before; the authors' program takes 0, by which whatever was drawn
-first looks bad. It also stops at a small entropy of θ; here θ moves to the end. What diverges counts as wrong.
-
-Reference:
-    Khodak, Tu, Li, Li, Balcan, Smith, Talwalkar: Federated hyperparameter tuning: challenges, baselines, and
-        connections to weight-sharing. NeurIPS 2021. arXiv:2106.04502
-
-FedPop, its local half: a population of clients' settings evolves while the one model is trained.
-
-The k configurations of `tuned_clients.py` are a population, and each client of a round trains by one of them, all
-equally likely. A configuration's score is the share of validation rows that its clients got wrong since the last
-evolution, each round counting `score_discount` times as much as the one after it. Every `evolve_every` rounds those
-with a score are ranked, and of n the worst ⌈quantile n⌉ are replaced (Chen et al. 2025, Algorithm 1, Evo):
+**FedPop.** The configurations are a population from which clients draw uniformly. The score of a
+configuration is its error rate on validation rows since the last evolution, with weights that decrease by
+`score_discount` per round. Every `evolve_every` rounds the n configurations with a score are ranked and the
+worst ⌈quantile n⌉ are replaced (Chen et al. 2025, Algorithm 1, Evo):
 
     c ← perturbed(one of the best ⌈quantile n⌉, drawn)     or, with probability `resample`,     perturbed(c_1)
 
-c_1 is the study's own setting as it was at first. A perturbation multiplies each of step size, epochs and batch size by
-factor^(perturbation · u), u uniform in [−1, 1], and what leaves [1/factor, factor] times the study's is put on its
-edge.
+c_1 is the study's setting. A perturbation multiplies each of step size, epochs and batch size by
+factor^(perturbation · u), u uniform in [−1, 1], clipped to [1/factor, factor] times the study's value.
 
-What a client draws follows from (seed, round, client), and the population is sent beside the model.
+Deviations: this is FedPop-L within one training. FedPop-G, in which parallel trainings copy the models of
+better ones, costs as much as all of them; a search over trials replaces it. The initial population lies
+evenly and has k members; the paper draws one per active client around the base. Scores are error rates, as in
+the authors' code with `apply_acc_for_selection`, summed over all clients that drew a configuration. Momentum,
+weight decay and dropout are not tuned, and nothing is annealed, which is the default of that code, as are the
+quantile of 0.3, five rounds and the discount of 0.9. Diverged training counts as wrong.
 
-Deviations: this is FedPop-L with the weights of one training; FedPop-G, which has several trainings copy the models of
-the better ones, costs as many as it has, and a search over trials stands in its place here. The population lies evenly
-at first and has k members, where the paper draws one around the base for each active client. Scores are shares of rows
-that are wrong, as the authors' program takes with `apply_acc_for_selection`, and sums over all clients that drew a
-configuration. Momentum, weight decay and dropout are left as they are, and nothing is annealed, which is that
-program's default; so are a quantile of 0.3, five rounds and a discount of 0.9. What diverges counts as wrong.
-
-Reference:
-    Chen, Krompass, Gu, Tresp: FedPop: federated population-based hyperparameter tuning. AAAI 2025. arXiv:2308.08634.
-        Their program: https://github.com/HaokunChen245/FedPop
+References:
+    Khodak, Tu, Li, Li, Balcan, Smith, Talwalkar: Federated hyperparameter tuning: challenges, baselines, and
+        connections to weight-sharing. NeurIPS 2021. arXiv:2106.04502
+    Chen, Krompass, Gu, Tresp: FedPop: federated population-based hyperparameter tuning. AAAI 2025.
+        arXiv:2308.08634. Code: https://github.com/HaokunChen245/FedPop
 """
 
 from __future__ import annotations
@@ -96,14 +85,14 @@ SPREAD = 1.2207440846057596
 
 @dataclass(frozen=True)
 class Configuration:
-    """How much more of each a client takes than the study says, each > 0."""
+    """Factors of the study's local training settings, each > 0."""
 
     rate: float = 1.0
     epochs: float = 1.0
     batch: float = 1.0
 
     def of(self, training: LocalTraining) -> LocalTraining:
-        """Return local training by it."""
+        """Return local training scaled by the factors."""
         changes = {
             "learning_rate": training.learning_rate * self.rate,
             "local_epochs": max(1, round(training.local_epochs * self.epochs)),
@@ -113,7 +102,7 @@ class Configuration:
 
 
 class DrawnTrainingSpec(MeanSpec):
-    """What the configurations are, and on which rows they are judged."""
+    """Base class of strategies that tune client configurations on validation rows."""
 
     num_configurations: Annotated[
         int,
@@ -131,12 +120,12 @@ class DrawnTrainingSpec(MeanSpec):
     ] = 0.1
 
     def needs(self) -> EngineNeeds:
-        """Return what the engine must provide: one mean, and rows to validate on."""
+        """Return the engine features needed: one mean, and validation rows."""
         return replace(super().needs(), validation_share=self.validation_share)
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why it can't be: no share of rows is wrong without classes, and a table lets clients tell none."""
+        """Return why it can't be used: regression has no error rate, or a table sets client settings."""
         kind = cls.model_fields["kind"].default
         if cohort.own_settings:
             return f"{kind} must be the only one that chooses clients' rates and epochs, got client_settings.kind=table"
@@ -144,7 +133,7 @@ class DrawnTrainingSpec(MeanSpec):
 
     @property
     def factors(self) -> tuple[float, float, float]:
-        """How far a configuration may be from the study's setting, as rate, epochs and batch."""
+        """Largest factors of the study's rate, epochs and batch size."""
         return self.rate_factor, self.epochs_factor, self.batch_factor
 
     def configurations(self) -> tuple[Configuration, ...]:
@@ -154,13 +143,13 @@ class DrawnTrainingSpec(MeanSpec):
 
 
 def names_of(configuration: int) -> tuple[str, str]:
-    """Return the names of the sums of a configuration's validation rows: those that are wrong, and all."""
+    """Return the names of a configuration's validation sums: misclassified rows, and all rows."""
     return f"wrong-{configuration}", f"validated-{configuration}"
 
 
 @dataclass(frozen=True)
 class DrawnTraining(ClientAlgorithm):
-    """The client's half.
+    """Client algorithm that trains with a drawn configuration.
 
     Attributes:
         num_configurations: k.
@@ -172,18 +161,18 @@ class DrawnTraining(ClientAlgorithm):
 
     @abstractmethod
     def drawn(self, facts: LocalFacts) -> int:
-        """Return which configuration is the client's in this round."""
+        """Return the index of the client's configuration in this round."""
 
     @abstractmethod
     def configuration(self, facts: LocalFacts) -> Configuration:
-        """Return that configuration."""
+        """Return the client's configuration in this round."""
 
     def settings(self, facts: LocalFacts) -> LocalTraining:
-        """Return how a client trains: by what it draws."""
+        """Return the client's local training settings for the drawn configuration."""
         return self.configuration(facts).of(facts.training)
 
     def train(self, run: LocalRun) -> ClientResults:
-        """Descend; what can't enter a mean is not sent."""
+        """Train; return the received model where the result can't enter an exact mean."""
         import torch
 
         trained = run.descend(run.received)
@@ -192,26 +181,26 @@ class DrawnTraining(ClientAlgorithm):
         return ClientResults(trained, vectors, sums={DIVERGED: (~fits).double()})
 
     def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
-        """Return the validation rows of each configuration, none of those that are not the client's."""
-        num_rows, mine = validation.num_examples, self.drawn(facts)
-        right = 0 if validation.sums[DIVERGED] or isnan(validation.num_correct) else validation.num_correct
-        num_wrong = num_rows - right
+        """Return the validation sums by configuration; zeros for all but the client's own."""
+        num_rows, drawn = validation.num_examples, self.drawn(facts)
+        num_right = 0 if validation.sums[DIVERGED] or isnan(validation.num_correct) else validation.num_correct
+        num_wrong = num_rows - num_right
         sums = {}
-        for each in range(self.num_configurations):
-            wrong, rows = names_of(each)
-            sums[wrong], sums[rows] = (float(num_wrong), float(num_rows)) if each == mine else (0.0, 0.0)
+        for index in range(self.num_configurations):
+            wrong, rows = names_of(index)
+            sums[wrong], sums[rows] = (float(num_wrong), float(num_rows)) if index == drawn else (0.0, 0.0)
         return sums
 
 
 class DrawnTrainingRule(MeanRule):
-    """The server's half.
+    """Server rule that updates the configurations from validation sums.
 
     Args:
         num_configurations: k.
-        arguments: FedAvg's.
+        arguments: Arguments of FedAvg.
 
     Attributes:
-        unjudged: What becomes of configurations that nobody could judge, in words.
+        unjudged: Note on configurations that no validation rows could score.
     """
 
     unjudged: ClassVar[str]
@@ -225,7 +214,7 @@ class DrawnTrainingRule(MeanRule):
 
     @abstractmethod
     def move(self, wrong: DoubleArray, rows: DoubleArray) -> None:
-        """Take in what a round measured.
+        """Update from the validation sums of a round.
 
         Args:
             wrong: Σ n_i L_i of each configuration, shape `(k,)`.
@@ -234,18 +223,18 @@ class DrawnTrainingRule(MeanRule):
 
     @abstractmethod
     def best(self) -> tuple[str, Configuration]:
-        """Return which configuration is best so far, in words, and what it is."""
+        """Return a description of the best configuration so far, and the configuration."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return FedAvg's messages, and note how the study trains."""
+        """Return FedAvg's messages, and store the study's local training."""
         self.training = LocalTraining.from_config(config).model_dump()
         return super().configure_train(server_round, arrays, config, grid)
 
     def step(self, means: RoundMeans) -> DoubleArray:
-        """Judge the configurations; the new model is the mean."""
-        names = [names_of(each) for each in range(self.num_configurations)]
+        """Score the configurations and return the mean as the new model."""
+        names = [names_of(index) for index in range(self.num_configurations)]
         wrong, rows = np.array([[means.sums[name] for name in pair] for pair in names], np.float64).T
         self.num_diverged += int(means.sums[DIVERGED])
         if rows.sum():
@@ -254,12 +243,12 @@ class DrawnTrainingRule(MeanRule):
         return means.model
 
     def trial_notes(self) -> list[str]:
-        """Return which configuration is best, and how often clients diverged."""
-        words, configuration = self.best()
-        found = configuration.of(LocalTraining(**self.training))
+        """Return notes on the best configuration and on diverged clients."""
+        description, configuration = self.best()
+        best = configuration.of(LocalTraining(**self.training))
         notes = [
-            f"of {self.num_configurations} configurations {words}: "
-            f"learning rate {found.learning_rate:.3g}, local epochs {found.local_epochs}, batches of {found.batch_size}"
+            f"of {self.num_configurations} configurations {description}: "
+            f"learning rate {best.learning_rate:.3g}, local epochs {best.local_epochs}, batches of {best.batch_size}"
         ]
         if not self.was_measured:
             notes.append(f"no client had validation rows enough, so {self.unjudged}")
@@ -274,7 +263,7 @@ Schedule = Literal["aggressive", "adaptive", "constant"]
 
 
 class FedExSpec(DrawnTrainingSpec):
-    """FedEx: each client trains by a drawn configuration, and those that validate well are drawn more often."""
+    """FedEx: clients train with drawn configurations; those that validate well are drawn more often."""
 
     paper: ClassVar[str] = "Khodak et al. 2021, arXiv:2106.04502"
 
@@ -285,7 +274,7 @@ class FedExSpec(DrawnTrainingSpec):
     ] = 0.5
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         configurations = self.configurations()
         return DrawnByWeight(len(configurations), configurations)
 
@@ -301,7 +290,7 @@ class FedExSpec(DrawnTrainingSpec):
 
 @dataclass(frozen=True)
 class DrawnByWeight(DrawnTraining):
-    """The client's half.
+    """Client algorithm of FedEx.
 
     Attributes:
         configurations: c_1 … c_k.
@@ -310,23 +299,23 @@ class DrawnByWeight(DrawnTraining):
     configurations: tuple[Configuration, ...]
 
     def drawn(self, facts: LocalFacts) -> int:
-        """Return which configuration is the client's in this round, drawn by θ."""
+        """Return the index of the client's configuration in this round, drawn from θ."""
         weights = facts.companions[WEIGHTS].double().numpy()
         return int(facts.generator.choice(len(weights), p=weights / weights.sum()))
 
     def configuration(self, facts: LocalFacts) -> Configuration:
-        """Return that configuration."""
+        """Return the client's configuration in this round."""
         return self.configurations[self.drawn(facts)]
 
 
 class FedEx(DrawnTrainingRule):
-    """The server's half.
+    """Server rule of FedEx.
 
     Args:
         configurations: c_1 … c_k.
-        schedule: Of η.
-        discount: Of the baseline.
-        arguments: FedAvg's.
+        schedule: Schedule of η.
+        discount: Discount of the baseline.
+        arguments: Arguments of FedAvg.
 
     Attributes:
         weights: θ, shape `(k,)`.
@@ -346,7 +335,7 @@ class FedEx(DrawnTrainingRule):
         self.loss_sum = self.loss_weight = 0.0
 
     def companions(self) -> Mapping[str, FloatArray]:
-        """Send θ, as it is drawn by."""
+        """Return θ as float32, from which clients draw."""
         return {WEIGHTS: self.weights.astype(np.float32)}
 
     def move(self, wrong: DoubleArray, rows: DoubleArray) -> None:
@@ -371,7 +360,7 @@ class FedEx(DrawnTrainingRule):
         return first / (norm if self.schedule == "aggressive" else sqrt(self.squared_norms))
 
     def best(self) -> tuple[str, Configuration]:
-        """Return the configuration that is drawn most often."""
+        """Return the configuration with the largest weight."""
         best = int(np.argmax(self.weights))
         return f"{best + 1} has most weight, {self.weights[best]:.2f}", self.configurations[best]
 
@@ -380,7 +369,7 @@ POPULATION = "configurations"
 
 
 class FedPopSpec(DrawnTrainingSpec):
-    """FedPop: each client trains by one of a population of configurations, the worst of which are replaced."""
+    """FedPop: clients train with configurations of a population whose worst members are replaced."""
 
     paper: ClassVar[str] = "Chen et al. 2025, arXiv:2308.08634"
 
@@ -400,7 +389,7 @@ class FedPopSpec(DrawnTrainingSpec):
     ] = 0.9
 
     def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client's half."""
+        """Return the client algorithm."""
         return DrawnEvenly(self.num_configurations)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -409,32 +398,32 @@ class FedPopSpec(DrawnTrainingSpec):
 
 @dataclass(frozen=True)
 class DrawnEvenly(DrawnTraining):
-    """The client's half."""
+    """Client algorithm of FedPop."""
 
     def drawn(self, facts: LocalFacts) -> int:
-        """Return which configuration is the client's in this round."""
+        """Return the index of the client's configuration in this round, drawn uniformly."""
         return int(facts.generator.integers(self.num_configurations))
 
     def configuration(self, facts: LocalFacts) -> Configuration:
-        """Return that configuration."""
+        """Return the client's configuration in this round."""
         population = facts.companions[POPULATION].view(self.num_configurations, -1)
         return Configuration(*population[self.drawn(facts)].tolist())
 
 
 class FedPop(DrawnTrainingRule):
-    """The server's half.
+    """Server rule of FedPop.
 
     Args:
-        spec: How the population evolves.
-        arguments: FedAvg's.
+        spec: Parameters of the evolution.
+        arguments: Arguments of FedAvg.
 
     Attributes:
-        population: Of each configuration rate, epochs and batch as multiples of the study's, shape `(k, 3)`.
-        wrong: Discounted validation rows of each that were wrong since the last evolution, shape `(k,)`.
-        rows: All of these rows, likewise.
-        num_rounds: Since the last evolution.
-        num_evolutions: So far.
-        fittest: The best configuration of the last evolution, which leaves it as it is.
+        population: Rate, epochs and batch of each configuration as multiples of the study's, shape `(k, 3)`.
+        wrong: Discounted misclassified validation rows of each since the last evolution, shape `(k,)`.
+        rows: Discounted validation rows of each, likewise.
+        num_rounds: Rounds since the last evolution.
+        num_evolutions: Evolutions so far.
+        fittest: The best configuration of the last evolution, which does not change it.
     """
 
     unjudged = "no configuration was replaced"
@@ -442,26 +431,26 @@ class FedPop(DrawnTrainingRule):
     def __init__(self, spec: FedPopSpec, **arguments: Any) -> None:
         super().__init__(spec.num_configurations, **arguments)
         self.spec = spec
-        first = [(each.rate, each.epochs, each.batch) for each in spec.configurations()]
-        self.population: FloatArray = np.array(first, np.float32)
-        self.wrong, self.rows = np.zeros(len(first)), np.zeros(len(first))
+        initial = [(config.rate, config.epochs, config.batch) for config in spec.configurations()]
+        self.population: FloatArray = np.array(initial, np.float32)
+        self.wrong, self.rows = np.zeros(len(initial)), np.zeros(len(initial))
         self.num_rounds = self.num_evolutions = 0
         self.fittest = 0
         self._drawn_by: tuple[int, int] = (0, 0)
 
     def companions(self) -> Mapping[str, FloatArray]:
-        """Send the population."""
+        """Return the population."""
         return {POPULATION: self.population.ravel()}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return FedAvg's messages with the population beside the model."""
+        """Return FedAvg's messages with the population as an auxiliary vector."""
         self._drawn_by = int(config[SEED_KEY]), server_round  # type: ignore[arg-type]
         return super().configure_train(server_round, arrays, config, grid)
 
     def move(self, wrong: DoubleArray, rows: DoubleArray) -> None:
-        """Take in what a round measured, and evolve if it is time; see `DrawnTrainingRule`."""
+        """Add the validation sums of a round, and evolve every `evolve_every` rounds."""
         self.wrong = self.spec.score_discount * self.wrong + wrong
         self.rows = self.spec.score_discount * self.rows + rows
         self.num_rounds += 1
@@ -470,35 +459,35 @@ class FedPop(DrawnTrainingRule):
             self.evolve(stream(seed, "population", server_round))
 
     def evolve(self, generator: np.random.Generator) -> None:
-        """Replace the worst of those that were measured.
+        """Replace the worst configurations among those with a score.
 
         Args:
-            generator: Draws who is copied and how far copies are moved.
+            generator: Draws the parents and the perturbations.
         """
         ranked = self._ranked()
         count = ceil(self.spec.quantile * len(ranked))
         best, worst = ranked[:count], ranked[max(count, len(ranked) - count) :]
         self.fittest = ranked[0]
-        spans, grown = np.log(self.spec.factors), self.population.copy()
-        for place in worst:
+        spans, population = np.log(self.spec.factors), self.population.copy()
+        for index in worst:
             from_study = generator.random() < self.spec.resample
-            copied = np.zeros(3) if from_study else np.log(self.population[generator.choice(best)].astype(np.float64))
-            moved = copied + self.spec.perturbation * spans * generator.uniform(-1, 1, 3)
-            grown[place] = np.exp(np.clip(moved, -spans, spans))
-        self.population = grown
+            parent = np.zeros(3) if from_study else np.log(self.population[generator.choice(best)].astype(np.float64))
+            child = parent + self.spec.perturbation * spans * generator.uniform(-1, 1, 3)
+            population[index] = np.exp(np.clip(child, -spans, spans))
+        self.population = population
         self.wrong, self.rows = np.zeros_like(self.wrong), np.zeros_like(self.rows)
         self.num_rounds, self.num_evolutions = 0, self.num_evolutions + 1
 
     def _ranked(self) -> list[int]:
-        """Return the configurations with a score, the best first."""
+        """Return the configurations with a score, best first."""
         measured = np.flatnonzero(self.rows)
         shares = self.wrong[measured] / self.rows[measured]
         ranked: list[int] = measured[np.argsort(shares, kind="stable")].tolist()
         return ranked
 
     def best(self) -> tuple[str, Configuration]:
-        """Return the configuration with the best score since the last evolution; without one, of the last."""
+        """Return the best configuration since the last evolution, or of the last evolution if none has a score."""
         ranked = self._ranked()
         best = ranked[0] if ranked else self.fittest
-        words = f"{best + 1} validates best after {self.num_evolutions} evolutions"
-        return words, Configuration(*self.population[best].tolist())
+        description = f"{best + 1} validates best after {self.num_evolutions} evolutions"
+        return description, Configuration(*self.population[best].tolist())

@@ -1,1 +1,1 @@
-"""Client selection: who trains in a round. One file a policy, and the table of them."""
+"""Client selection: the policies that select the clients of a round, and their registry."""

@@ -1,94 +1,69 @@
-"""Contextual bandits that select clients: FLASH, restless and neural bandits, their contexts and rewards.
+"""Contextual-bandit client selection: FLASH, a restless linear bandit and NeuralUCB.
 
-What a bandit is shown of each client, and the reward that it learns from.
+In each round the bandit scores the context x_t(i) of every reachable client and the M clients with the
+highest scores train; after the round their contexts are credited with the rewards r_t(i). These policies may
+starve clients: a client whose contexts keep scoring low is never selected.
 
-With L_t(i) a loss of the model that round t sent out, V_t(i) its cross-entropy on the client's validation rows and τ a
-duration, the contexts of the choice for round t and the reward of round t are (X. Chang et al.: FLASH: Federated
-Learning Across Simultaneous Heterogeneities, arXiv:2402.08769, 2024)
+**Contexts and rewards.** With L_t(i) a loss of the model sent out in round t, V_t(i) its cross-entropy on the
+client's validation rows and τ a duration (X. Chang et al.: FLASH: Federated Learning Across Simultaneous
+Heterogeneities, arXiv:2402.08769, 2024):
 
     x_t(i) = [L_{t−1}(i)/L_1(i), V_{t−1}(i)/V_1(i), τ(i), r_{t−1}(i)],      r_t(i) = |L_t(i) − L_{t−1}(i)| / τ_{t−1}.
 
-A choice is made before the round measures, so contexts hold what round t − 1 told. The absolute value rewards a loss
-that rises as much as one that falls. Where the source leaves it open:
+Selection precedes the measurements of a round, so the contexts of round t use the report of round t − 1. The
+absolute value rewards an increase of the loss as much as a decrease. Where the paper is not specific:
 
-- L_1 is the first loss that a client told, and until then the ratio is 1; the reward starts at 0. A client that was
-  silent for a while is rewarded with the change since it last told. A loss that is no number, or beyond a million, is
-  none.
-- τ of a context is the client's own expected duration, since the round's is the same for all and tells none apart; τ of
-  the reward is the last round's. Both can be otherwise. Without a clock, and where a duration is 0, τ = 1.
-- Contexts are standardised over the clients of the table, else τ dominates; what is the same for all becomes 0.
+- L_1 is the first loss that a client reports; until then the ratio is 1. The reward starts at 0. After rounds
+  without a report, the reward is the change since the last report. A loss that is NaN or beyond a million
+  counts as missing.
+- τ of the context is the client's expected duration, since the duration of the round is the same for all
+  clients; τ of the reward is the duration of the last round. Both are configurable. Without a simulated
+  clock, and for a duration of 0, τ = 1.
+- Contexts are standardised over the clients of the table, otherwise τ dominates; a constant context becomes
+  0.
 
-Choice by a contextual bandit: what four contexts promise of each client, and the M that promise most.
+**FLASH** (`FlashSpec`) is a linear Thompson-sampling bandit. Its losses default to the robust loss CE +
+α·pseudo + β·RCE on training rows. `bandit` selects another bandit and `contexts` omits contexts, as in the
+paper's ablations. With `start_from_everyone` all reachable clients train in the first round (S₀ in the
+paper), so the first round has more clients than requested. The paper gives neither its (α, β) nor its share
+of validation rows; (α, β) default to the first values that it studied, the share to 0.1. Clients train with
+the robust loss only if their strategy does. Every client receives and evaluates the model in every round.
 
-In round t the bandit scores x_t(i) of every reachable client and the M best train; when the round has told what the
-received model's losses are, those clients are credited with (x_t(i), r_t(i)). FLASH (`bandits.py`) and the two bandits
-that it is compared with are this policy with another bandit or other contexts.
+**Linear Thompson sampling** (`LinearPosterior`). From V₀ = λI and b₀ = 0, each round adds V += Σ x_i x_iᵀ and
+b += Σ r_i x_i over the credited clients; then
 
-No client is promised a turn: one whose contexts score low is passed over for as long as they do.
+    θ̂ = V⁻¹ b,   γ_t = √λ + √(d ln((1 + tK)/δ)),   θ̃ ~ N(θ̂, γ_t² V⁻¹),   score_i = θ̃ᵀ x_i
 
-What the bandits have in common with which FLASH is compared: its contexts and rewards, with plain cross-entropy.
+(FLASH; the posterior is that of Agrawal, Goyal: Thompson sampling for contextual bandits with linear payoffs,
+ICML 2013, arXiv:1209.3352). t counts the observed rounds. Addition to the paper: γ_t can be scaled; with 0
+the draw is θ̂.
 
-Linear regression that forgets, and its upper confidence bound: a bandit whose arms change while nobody plays them.
-
-Every round the past counts η less (Russac, Vernade, Cappé: Weighted linear bandits for non-stationary environments,
-NeurIPS 2019, arXiv:1909.09146, Algorithm 1, D-LinUCB):
+**Restless linear bandit** (`RestlessSpec`, `DiscountedRegression`): a reconstruction of the baseline of that
+name in the FLASH paper, for arms that change while they are not selected. It uses FLASH's contexts and
+rewards with plain cross-entropy, without a first round of all clients. Past rounds are discounted by η per
+round (Russac, Vernade, Cappé: Weighted linear bandits for non-stationary environments, NeurIPS 2019,
+arXiv:1909.09146, Algorithm 1, D-LinUCB):
 
     V ← ηV + Σ x_i x_iᵀ + (1 − η)λI,   Ṽ ← η²Ṽ + Σ x_i x_iᵀ + (1 − η²)λI,   b ← ηb + Σ r_i x_i,
     score_i = θ̂ᵀx_i + β_t √(x_iᵀ V⁻¹ Ṽ V⁻¹ x_i),   θ̂ = V⁻¹ b,
     β_t = √λ + √(2 ln(1/δ) + d ln(1 + (1 − η^{2t}) / (λd(1 − η²)))).
 
-Deviations: a round credits several clients, and forgets once a round; t counts rounds; the bounds on θ, x and the noise
-that β_t asks for are 1; β_t can be scaled. With η = 1 it is LinUCB, which never forgets.
+Deviations: a round credits several clients and discounts once; t counts rounds; the bounds on θ, x and the
+noise in β_t are 1; β_t can be scaled. With η = 1 it is LinUCB without forgetting.
 
-FLASH: a bandit over contexts of noisy, skewed and slow clients chooses those from which most is still learnt.
-
-Reference:
-    X. Chang et al.: FLASH: Federated Learning Across Simultaneous Heterogeneities. arXiv:2402.08769, 2024
-
-Contexts and rewards are those of `bandits.py`, with the source's choices as defaults where it makes one: the
-robust loss CE + α·pseudo + β·RCE on training rows. The source's own bandit is a linear one that draws its coefficients
-(`bandits.py`); `bandit` puts another in its place, and `contexts` leaves some out, as its ablations do.
-`start_from_everyone`: in the first round every reachable client trains, S₀ of the source, so that the first choice has
-more clients than are asked for. The source prints neither its (α, β) nor its share of validation rows, so these are the
-first that it studied, and 0.1. Clients train with the robust loss only if their strategy says so. Every client receives
-the model and measures it, every round. No client is promised a turn.
-
-Linear regression of rewards on contexts, and draws of its coefficients (Thompson sampling).
-
-With V₀ = λI and b₀ = 0, after each round V += Σ x_i x_iᵀ and b += Σ r_i x_i over the credited clients; then
-
-    θ̂ = V⁻¹ b,   γ_t = √λ + √(d ln((1 + tK)/δ)),   θ̃ ~ N(θ̂, γ_t² V⁻¹),   score_i = θ̃ᵀ x_i
-
-(X. Chang et al.: FLASH, arXiv:2402.08769, 2024; the posterior is that of Agrawal, Goyal: Thompson sampling for
-contextual bandits with linear payoffs, ICML 2013, arXiv:1209.3352). t counts the rounds that were taken in. Beyond the
-source, γ_t can be scaled: at 0 the draw is θ̂ itself.
-
-A restless linear bandit: rewards are linear in contexts, by coefficients that change while a client is not chosen.
-
-A reconstruction of the baseline of that name in X. Chang et al.: FLASH, arXiv:2402.08769, 2024: the discounted
-regression of Russac, Vernade, Cappé: Weighted linear bandits for non-stationary environments, NeurIPS 2019,
-arXiv:1909.09146 (`bandits.py`), over the contexts and rewards of FLASH (`bandits.py`) with plain
-cross-entropy. It does not start from everyone. No client is promised a turn.
-
-A neural bandit: a small network tells rewards from contexts.
-
-A reconstruction of the baseline of that name in X. Chang et al.: FLASH, arXiv:2402.08769, 2024: NeuralUCB (Zhou, Li,
-Gu: Neural contextual bandits with UCB-based exploration, ICML 2020, arXiv:1911.04462; `bandits.py`) over the
-contexts and rewards of FLASH (`bandits.py`) with plain cross-entropy. It does not start from everyone. No
-client is promised a turn.
-
-NeuralUCB: a small network tells rewards from contexts, and its gradients how unsure it is.
-
-With m hidden units, f(x; θ) = √m · aᵀ relu(Wx) and g = ∇_θ f (Zhou, Li, Gu: Neural contextual bandits with UCB-based
-exploration, ICML 2020, arXiv:1911.04462, Algorithm 1, two layers):
+**NeuralUCB** (`NeuralSpec`, `NeuralBandit`): a reconstruction of the neural baseline in the FLASH paper, with
+the same contexts and rewards as the restless bandit. A small network predicts rewards from contexts and its
+gradients give the uncertainty. With m hidden units, f(x; θ) = √m · aᵀ relu(Wx) and g = ∇_θ f (Zhou, Li, Gu:
+Neural contextual bandits with UCB-based exploration, ICML 2020, arXiv:1911.04462, Algorithm 1, two layers):
 
     score_i = f(x_i; θ) + γ √(gᵢᵀ Z⁻¹ gᵢ / m),   Z ← Z + Σ gᵢ gᵢᵀ / m from λI,
     θ ← gradient descent on Σ (f(x; θ) − r)² / 2 + mλ‖θ − θ₀‖² / 2.
 
-Deviations: the network has two halves that are each other's negative at θ₀, so that f = 0 there, without the source's
-doubled contexts; γ is constant; a round credits several clients; descent goes on from the last θ. Only the last
-contexts are remembered, and rewards are divided by the largest of them (the source's lie in [0, 1]). The loss is
-divided by their number, and a step is a part of 1 / mean ‖g‖²: so descent can't diverge where f is linear in θ.
+Deviations: the two halves of the network have opposite signs at θ₀, so that f = 0 there without the paper's
+duplicated contexts; γ is constant; a round credits several clients; gradient descent continues from the last
+θ. Only the most recent contexts are stored, and rewards are divided by the largest of them (the paper's lie
+in [0, 1]). The loss is divided by their number, and a step is a fraction of 1 / mean ‖g‖², so descent can't
+diverge where f is linear in θ.
 """
 
 from __future__ import annotations
@@ -147,7 +122,7 @@ class MeasuredLoss:
     beta: float = 0.0
 
     def of(self, report: RoundReport) -> DoubleArray:
-        """Return the loss of each client of a report; NaN of who told none, or one beyond `LARGEST_LOSS`."""
+        """Return the loss of each client of a report; NaN if it is missing or beyond `LARGEST_LOSS`."""
         losses = report.training if self.rows == "training" else report.validation
         if losses is None:
             return np.full(len(report.clients), np.nan)
@@ -163,34 +138,35 @@ class MeasuredLoss:
 
 
 class _FirstAndLast:
-    """What each client told first, and last; NaN before."""
+    """First and last reported value of each client; NaN before the first report."""
 
     def __init__(self, num_clients: int) -> None:
         self.first = np.full(num_clients, np.nan)
         self.last = np.full(num_clients, np.nan)
 
     def take(self, clients: IntArray, values: DoubleArray) -> None:
-        told = ~np.isnan(values)
-        clients, values = clients[told], values[told]
+        reported = ~np.isnan(values)
+        clients, values = clients[reported], values[reported]
         self.first[clients] = np.where(np.isnan(self.first[clients]), values, self.first[clients])
         self.last[clients] = values
 
     def ratio(self, clients: IntArray) -> DoubleArray:
-        known = self.first[clients] > 0
+        positive = self.first[clients] > 0
         ratios = np.ones(len(clients))
-        ratios[known] = self.last[clients][known] / self.first[clients][known]
+        ratios[positive] = self.last[clients][positive] / self.first[clients][positive]
         return ratios
 
 
 class ClientContexts:
-    """The contexts of all clients, kept up to date by the rounds' reports.
+    """Contexts of all clients, updated from the round reports.
 
     Args:
         num_clients: K, clients of the federation, numbered from 0.
-        names: Which contexts there are, each once.
+        names: Names of the contexts, distinct.
         context_loss: L of the first context.
         reward_loss: L of the reward.
-        context_duration: τ of the context: `"own"`, what the client is expected to take, or `"round"`, the last round.
+        context_duration: τ of the context: `"own"`, the client's expected duration, or `"round"`, that of the
+            last round.
         reward_duration: τ of the reward, likewise.
         standardised: Whether each context has mean 0 and variance 1 over the clients of the table.
     """
@@ -219,12 +195,12 @@ class ClientContexts:
 
     @property
     def num_contexts(self) -> int:
-        """d, the length of a context."""
+        """Number of contexts, d."""
         return len(self._names)
 
     @property
     def observes(self) -> ReportRequest:
-        """What reports must hold, of everybody: a client's contexts are those of now, whether or not it trained."""
+        """Requested reports; of all clients, as contexts describe the current model on every client."""
         return ReportRequest(
             training_losses="training" in self._names or self._reward_loss.rows == "training",
             validation_losses="validation" in self._names or self._reward_loss.rows == "validation",
@@ -234,8 +210,8 @@ class ClientContexts:
     def show(self, table: ClientTable) -> DoubleArray:
         """Return the contexts of a table's clients, `(clients, d)`."""
         self._own_seconds[table.clients] = np.where(table.seconds > 0, table.seconds, 1.0)
-        shown = np.stack([self._context(name, table.clients) for name in self._names], axis=1)
-        return standardised(shown) if self._standardised else shown
+        contexts = np.stack([self._context(name, table.clients) for name in self._names], axis=1)
+        return standardised(contexts) if self._standardised else contexts
 
     def _context(self, name: Context, clients: IntArray) -> DoubleArray:
         if name == "training":
@@ -247,16 +223,16 @@ class ClientContexts:
         return self._seconds(self._context_duration)[clients]
 
     def _seconds(self, duration: Duration) -> DoubleArray:
-        """Return τ by client; before a round has lasted, what is expected of each."""
+        """Return τ of each client; before the first round ends, each client's expected duration."""
         if duration == "own" or np.isnan(self._round_seconds):
             return self._own_seconds
         return np.full(self.num_clients, self._round_seconds)
 
     def take(self, report: RoundReport) -> DoubleArray:
-        """Take in a round.
+        """Update contexts and rewards from a round report.
 
         Returns:
-            The reward of each client, `(num_clients,)`; NaN of those whose change is not known.
+            The reward of each client, `(num_clients,)`; NaN where the change of the loss is unknown.
         """
         losses = self._reward_loss.of(report)
         changes = np.abs(losses - self._rewarded.last[report.clients])
@@ -271,7 +247,7 @@ class ClientContexts:
 
 
 def standardised(contexts: DoubleArray) -> DoubleArray:
-    """Return each column with mean 0 and variance 1; a column of one value becomes 0."""
+    """Return each column scaled to mean 0 and variance 1; a constant column becomes 0."""
     centred = contexts - contexts.mean(axis=0)
     spread = contexts.std(axis=0)
     varies = spread > 1e-12 * np.abs(contexts).max(axis=0, initial=0)
@@ -282,29 +258,29 @@ Credited = Literal["current", "previous"]
 
 
 class ContextualBandit(Protocol):
-    """Tells from contexts what reward to hope for, and learns from the rewards that came."""
+    """Predicts a score from contexts and learns from observed rewards."""
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
-        """Return the score of each context, `(clients,)` of `(clients, d)`; asked once a round."""
+        """Return the score of each context, `(clients,)` for `(clients, d)`; called once a round."""
         ...
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Take in a round: contexts `(chosen, d)` and their finite rewards `(chosen,)`; there may be none."""
+        """Update from a round: contexts `(chosen, d)` and finite rewards `(chosen,)`, possibly empty."""
         ...
 
 
 class ContextualSelection(SelectionPolicy):
-    """The M clients whose contexts a bandit scores highest.
+    """Selects the M clients whose contexts a bandit scores highest.
 
-    In the first round all clients look alike, and equals are told apart at random. With `start_from_everyone` every
-    reachable client trains then, so the first choice has more than `num_chosen` clients.
+    In the first round all contexts are equal and ties are broken at random. With `start_from_everyone` all
+    reachable clients train in that round, more than `num_chosen`.
 
     Args:
-        contexts: Of the clients, with what measures them.
-        bandit: Of as many dimensions as there are contexts.
+        contexts: Contexts of the clients.
+        bandit: A bandit with as many dimensions as there are contexts.
         start_from_everyone: Whether all reachable clients train in the first round.
-        credited: Whose contexts a round's rewards go to: of those that trained in it (`"current"`, as printed), or in
-            the round before (`"previous"`), whose training made the difference.
+        credited: Which contexts receive a round's rewards: those of the clients that trained in it (`"current"`,
+            as in the paper), or in the round before (`"previous"`), whose training caused the change.
     """
 
     def __init__(
@@ -326,35 +302,35 @@ class ContextualSelection(SelectionPolicy):
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
-        """Return the clients that score highest; all of the table in round 1 of a policy that starts so."""
-        shown = self.contexts.show(table)
-        scores = self.bandit.scores(shown, generator)
+        """Return the highest-scoring clients; with `start_from_everyone`, all of the table in round 1."""
+        contexts = self.contexts.show(table)
+        scores = self.bandit.scores(contexts, generator)
         self._shown_before = self._shown
         self._shown = np.zeros_like(self._shown)
-        self._shown[table.clients] = shown
+        self._shown[table.clients] = contexts
         if self.start_from_everyone and server_round == 1:
             return table.clients
         return table.clients[highest(scores, num_chosen, generator)]
 
     def observe(self, report: RoundReport) -> None:
-        """Credit the contexts with what came of them."""
+        """Credit contexts with the rewards of the round."""
         rewards = self.contexts.take(report)
         trained = np.zeros_like(self._trained_before)
         trained[report.clients[report.trained]] = True
-        now = self.credited == "current"
-        credited = (trained if now else self._trained_before) & np.isfinite(rewards)
-        self.bandit.update((self._shown if now else self._shown_before)[credited], rewards[credited])
+        use_current = self.credited == "current"
+        credited = (trained if use_current else self._trained_before) & np.isfinite(rewards)
+        self.bandit.update((self._shown if use_current else self._shown_before)[credited], rewards[credited])
         self._trained_before = trained
 
 
 def highest(scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
-    """Return the places of the highest scores, equals in random order; NaN is the lowest."""
+    """Return the indices of the highest scores, ties in random order; NaN is lowest."""
     order = generator.permutation(len(scores))
     return order[np.argsort(-scores[order], kind="stable")[:num_chosen]]
 
 
 class ContextualSpec(SelectionSpec):
-    """A bandit over the contexts of FLASH that does not start from everyone."""
+    """A bandit over FLASH's contexts, without a first round of all clients."""
 
     @property
     def validation_share(self) -> float:
@@ -363,7 +339,7 @@ class ContextualSpec(SelectionSpec):
 
     @abstractmethod
     def _bandit(self, num_contexts: int) -> ContextualBandit:
-        """Construct the bandit, of so many contexts."""
+        """Construct the bandit for `num_contexts` contexts."""
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
         contexts = ClientContexts(cohort.num_clients)
@@ -371,14 +347,14 @@ class ContextualSpec(SelectionSpec):
 
 
 class DiscountedRegression:
-    """The restless linear bandit.
+    """Discounted linear bandit (D-LinUCB).
 
     Args:
         num_contexts: d.
-        discount: η in (0, 1], what a round's evidence is worth a round later.
+        discount: η in (0, 1], factor of a round's weight per later round.
         regularisation: λ > 0.
         delta: δ in (0, 1); the smaller, the wider the bound.
-        exploration: What β_t is multiplied by, >= 0.
+        exploration: Factor of β_t, >= 0.
 
     Attributes:
         precision: V, `(d, d)`.
@@ -405,41 +381,41 @@ class DiscountedRegression:
         self.num_rounds = 0
 
     def width(self) -> float:
-        """Return β_t, scaled."""
-        share = self._discount**2
-        rounds = self.num_rounds if share == 1 else (1 - share**self.num_rounds) / (1 - share)
+        """Return β_t times the exploration factor."""
+        decay = self._discount**2
+        rounds = self.num_rounds if decay == 1 else (1 - decay**self.num_rounds) / (1 - decay)
         size = len(self.target)
         information = 2 * math.log(1 / self._delta) + size * math.log1p(rounds / (self._regularisation * size))
         return self._exploration * (math.sqrt(self._regularisation) + math.sqrt(information))
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
-        """Return the upper confidence bound of each context; nothing is drawn."""
+        """Return the upper confidence bound of each context; the generator is unused."""
         del generator
         inner = np.linalg.solve(self.precision, contexts.T)
         variances = np.einsum("ci,ij,cj->c", inner.T, self.squared, inner.T, optimize=True)
         return np.asarray(self.target @ inner + self.width() * np.sqrt(variances))
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Forget a little, and take in a round."""
-        new = contexts.T @ contexts
-        self.precision = self._faded(self.precision, self._discount) + new
-        self.squared = self._faded(self.squared, self._discount**2) + new
+        """Discount earlier rounds and add a round."""
+        gram = contexts.T @ contexts
+        self.precision = self._discounted(self.precision, self._discount) + gram
+        self.squared = self._discounted(self.squared, self._discount**2) + gram
         self.target = self._discount * self.target + contexts.T @ rewards
         self.num_rounds += 1
 
-    def _faded(self, matrix: DoubleArray, share: float) -> DoubleArray:
+    def _discounted(self, matrix: DoubleArray, share: float) -> DoubleArray:
         return share * matrix + (1 - share) * self._regularisation * np.eye(len(matrix))
 
 
 class LinearPosterior:
-    """The linear bandit.
+    """Linear bandit with Thompson sampling.
 
     Args:
         num_contexts: d.
-        num_clients: K, by which the draws widen.
+        num_clients: K; more clients widen the draws.
         regularisation: λ > 0.
         delta: δ in (0, 1); the smaller, the wider the draws.
-        exploration: What γ_t is multiplied by, >= 0.
+        exploration: Factor of γ_t, >= 0.
 
     Attributes:
         precision: V, `(d, d)`.
@@ -468,44 +444,44 @@ class LinearPosterior:
         return np.asarray(np.linalg.solve(self.precision, self.target), np.float64)
 
     def width(self) -> float:
-        """Return γ_t, scaled."""
+        """Return γ_t times the exploration factor."""
         logarithm = math.log((1 + self.num_rounds * self._num_clients) / self._delta)
         return self._exploration * (math.sqrt(self._regularisation) + math.sqrt(len(self.target) * logarithm))
 
     def draw(self, generator: np.random.Generator) -> DoubleArray:
-        """Return θ̃, `(d,)`."""
+        """Draw θ̃, `(d,)`."""
         upper = np.linalg.cholesky(self.precision).T  # V = UᵀU, so U⁻¹z has covariance V⁻¹
         return self.mean() + self.width() * np.linalg.solve(upper, generator.standard_normal(len(self.target)))
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
-        """Return θ̃ᵀx of each context, one draw for all."""
+        """Return θ̃ᵀx of each context, with one draw for all."""
         return contexts @ self.draw(generator)
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Take in a round."""
+        """Add a round."""
         self.precision = self.precision + contexts.T @ contexts
         self.target = self.target + contexts.T @ rewards
         self.num_rounds += 1
 
 
 class NeuralBandit:
-    """The neural bandit; its network is drawn when it is first asked.
+    """NeuralUCB bandit; its network is initialised at the first call of `scores`.
 
     Args:
         num_contexts: d.
         num_hidden: m, even.
         exploration: γ >= 0.
         regularisation: λ > 0.
-        num_steps: Of gradient descent, a round.
-        step: Its steps, as a part of the longest that is safe, in (0, 1].
-        num_remembered: How many of the last contexts and rewards descent goes over.
+        num_steps: Steps of gradient descent per round.
+        step: Step size as a fraction of the largest safe one, in (0, 1].
+        num_remembered: Number of most recent contexts and rewards that gradient descent uses.
 
     Attributes:
-        parameters: θ, `((d + 1) m,)`: W by hidden unit, then a. Nothing before the first call.
+        parameters: θ, `((d + 1) m,)`: W by hidden unit, then a. Empty before the first call.
         start: θ₀.
         inverse: Z⁻¹, `((d + 1) m, (d + 1) m)`.
-        contexts: Those remembered, `(n, d)`.
-        rewards: Theirs, `(n,)`.
+        contexts: Stored contexts, `(n, d)`.
+        rewards: Their rewards, `(n,)`.
     """
 
     def __init__(
@@ -541,41 +517,41 @@ class NeuralBandit:
         return np.asarray(rewards + self._exploration * np.sqrt(np.maximum(variances, 0)))
 
     def _drawn(self, generator: np.random.Generator) -> DoubleArray:
-        """Return θ₀: He's variances, and both halves alike but for the sign of what they say."""
+        """Return θ₀: He initialisation, two equal halves with output weights of opposite sign."""
         half = self._num_hidden // 2
         inner = generator.normal(0, np.sqrt(4 / self._num_hidden), (half, self.contexts.shape[1]))
         outer = generator.normal(0, np.sqrt(2 / self._num_hidden), half)
         return np.concatenate([inner.ravel(), inner.ravel(), outer, -outer])
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Take in a round, and descend."""
+        """Add a round and run gradient descent."""
         if not len(rewards):
             return
         _, gradients = outputs_and_gradients(self.parameters, contexts, self._num_hidden)
-        for first in range(0, len(gradients), gradients.shape[1]):
-            self.inverse = updated(self.inverse, gradients[first : first + gradients.shape[1]] / self._num_hidden**0.5)
+        for start in range(0, len(gradients), gradients.shape[1]):
+            self.inverse = updated(self.inverse, gradients[start : start + gradients.shape[1]] / self._num_hidden**0.5)
         self.contexts = np.concatenate([self.contexts, contexts])[-self._num_remembered :]
         self.rewards = np.concatenate([self.rewards, rewards])[-self._num_remembered :]
         self._descend()
 
     def _descend(self) -> None:
         targets = self.rewards / (np.abs(self.rewards).max() or 1.0)
-        pull = self._num_hidden * self._regularisation / len(targets)
-        length = self._step / (mean_squared_gradient(self.parameters, self.contexts, self._num_hidden) + pull)
+        decay = self._num_hidden * self._regularisation / len(targets)
+        step_size = self._step / (mean_squared_gradient(self.parameters, self.contexts, self._num_hidden) + decay)
         for _ in range(self._num_steps):
             gradient = loss_gradient(self.parameters, self.contexts, targets, self._num_hidden)
-            gradient += pull * (self.parameters - self.start)
-            self.parameters = self.parameters - length * gradient
+            gradient += decay * (self.parameters - self.start)
+            self.parameters = self.parameters - step_size * gradient
 
 
 def updated(inverse: DoubleArray, rows: DoubleArray) -> DoubleArray:
-    """Return (Z + AᵀA)⁻¹ of Z⁻¹ and A, which should have fewer rows than Z: Z⁻¹ − Z⁻¹Aᵀ (I + A Z⁻¹ Aᵀ)⁻¹ A Z⁻¹."""
-    known = rows @ inverse
-    return np.asarray(inverse - known.T @ np.linalg.solve(np.eye(len(rows)) + known @ rows.T, known))
+    """Return (Z + AᵀA)⁻¹ = Z⁻¹ − Z⁻¹Aᵀ (I + A Z⁻¹ Aᵀ)⁻¹ A Z⁻¹; A should have fewer rows than Z."""
+    projected = rows @ inverse
+    return np.asarray(inverse - projected.T @ np.linalg.solve(np.eye(len(rows)) + projected @ rows.T, projected))
 
 
 def _layers(parameters: DoubleArray, contexts: DoubleArray, num_hidden: int) -> tuple[DoubleArray, DoubleArray]:
-    """Return the hidden units' values `(clients, m)`, and a."""
+    """Return the hidden activations `(clients, m)` and the output weights a."""
     inner = parameters[:-num_hidden].reshape(num_hidden, contexts.shape[1])
     return np.maximum(contexts @ inner.T, 0), parameters[-num_hidden:]
 
@@ -583,12 +559,12 @@ def _layers(parameters: DoubleArray, contexts: DoubleArray, num_hidden: int) -> 
 def outputs_and_gradients(
     parameters: DoubleArray, contexts: DoubleArray, num_hidden: int
 ) -> tuple[DoubleArray, DoubleArray]:
-    """Return f of each context `(clients,)`, and its gradient by θ `(clients, (d + 1) m)`."""
+    """Return f of each context `(clients,)` and its gradient in θ `(clients, (d + 1) m)`."""
     hidden, outer = _layers(parameters, contexts, num_hidden)
     root = num_hidden**0.5
     gradients = np.empty((len(contexts), parameters.size))
-    of_inner = gradients[:, :-num_hidden].reshape(len(contexts), num_hidden, -1)
-    np.multiply(((hidden > 0) * (root * outer))[:, :, None], contexts[:, None, :], out=of_inner)
+    inner_gradients = gradients[:, :-num_hidden].reshape(len(contexts), num_hidden, -1)
+    np.multiply(((hidden > 0) * (root * outer))[:, :, None], contexts[:, None, :], out=inner_gradients)
     np.multiply(root, hidden, out=gradients[:, -num_hidden:])
     return root * (hidden @ outer), gradients
 
@@ -604,7 +580,7 @@ def mean_squared_gradient(parameters: DoubleArray, contexts: DoubleArray, num_hi
 
 
 def loss_gradient(parameters: DoubleArray, contexts: DoubleArray, targets: DoubleArray, num_hidden: int) -> DoubleArray:
-    """Return the gradient by θ of the mean of (f − r)² / 2."""
+    """Return the gradient in θ of the mean of (f − r)² / 2."""
     inner, outer = parameters[:-num_hidden].reshape(num_hidden, -1), parameters[-num_hidden:]
     hidden = inner @ contexts.T  # `(m, clients)`, whose rows are long
     active = hidden > 0
@@ -612,8 +588,8 @@ def loss_gradient(parameters: DoubleArray, contexts: DoubleArray, targets: Doubl
     errors = num_hidden**0.5 * (outer @ hidden)
     errors -= targets
     errors *= num_hidden**0.5 / len(targets)
-    of_inner = outer[:, None] * ((active * errors) @ contexts)
-    return np.concatenate([of_inner.ravel(), hidden @ errors])
+    inner_gradient = outer[:, None] * ((active * errors) @ contexts)
+    return np.concatenate([inner_gradient.ravel(), hidden @ errors])
 
 
 def _distinct(names: tuple[Context, ...]) -> tuple[Context, ...]:
@@ -623,7 +599,7 @@ def _distinct(names: tuple[Context, ...]) -> tuple[Context, ...]:
 
 
 class FlashSpec(SelectionSpec):
-    """FLASH: a contextual bandit; clients whose losses change most in the time that they take."""
+    """FLASH: a contextual bandit that prefers clients with a large change of loss per unit of time."""
 
     paper: ClassVar[str] = "Chang et al. 2024, arXiv:2402.08769"
 
@@ -656,7 +632,7 @@ class FlashSpec(SelectionSpec):
 
     @property
     def validation_share(self) -> float:
-        """Share of the training rows on which validation losses are measured; 0 where no context or reward is."""
+        """Share of the training rows on which validation losses are measured; 0 if none are used."""
         return VALIDATION_SHARE if "validation" in (*self.contexts, self.reward_rows) else 0.0
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
@@ -681,7 +657,7 @@ class FlashSpec(SelectionSpec):
 
 
 class RestlessSpec(ContextualSpec):
-    """A linear bandit that forgets, over the contexts of FLASH."""
+    """Linear bandit with discounting over FLASH's contexts."""
 
     paper: ClassVar[str] = "Russac et al. 2019, arXiv:1909.09146"
 

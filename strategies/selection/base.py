@@ -1,12 +1,14 @@
-"""What a selection policy must declare: its name, its parameters, and how it is made for a cohort.
+"""Base class of selection-policy specifications, and weighted sampling without replacement.
 
-As a strategy's, its specification is a frozen pydantic model from which schema, help and validation are read.
+Like a strategy's, a policy's specification is a frozen pydantic model with its name, its parameters and its
+construction for a cohort; schema, help and validation are derived from it.
 
-Draws without replacement by weight: one after another, each ∝ the weights of those that are left.
+`draw_by_weight` draws one item after another with probability proportional to the weights of the remaining
+items.
 
 Reference:
-    Efraimidis, Spirakis: Weighted random sampling with a reservoir. Information Processing Letters 97(5), 2006: the
-        smallest of exponential variables with the weights as rates.
+    Efraimidis, Spirakis: Weighted random sampling with a reservoir. Information Processing Letters 97(5),
+        2006: the smallest of exponential variables with the weights as rates.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class SelectionSpec(BaseModel, ABC):
     """A selection policy and its parameters: a validated, picklable value that satisfies `SelectionChoice`.
 
     Attributes:
-        kind: The name of the policy; a literal in each subclass, by which a document is told apart.
-        paper: Where the policy was published.
+        kind: Name of the policy; a literal in each subclass that discriminates documents.
+        paper: Reference of the policy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -39,29 +41,29 @@ class SelectionSpec(BaseModel, ABC):
 
     @property
     def label(self) -> str:
-        """The name in the log."""
+        """Name in the log."""
         return self.kind
 
     @property
     def without_labels(self) -> str:
-        """That clients must have labels for what the policy wants measured."""
+        """Error message if the policy measures losses but clients have no class labels."""
         return f"selection.kind={self.label} must have clients with classes as labels, on which losses are measured"
 
     @property
     def validation_share(self) -> float:
-        """Share of the training rows on which validation losses are measured, unless the study says another."""
+        """Share of the training rows on which validation losses are measured, unless the study sets one."""
         return 0.0
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return everything but the kind as JSON-able values; with the kind they make the same specification."""
+        """Return all fields but the kind as JSON-able values; with the kind they reproduce the specification."""
         return self.model_dump(mode="json", exclude={"kind"})
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of a user's own code that it is; nothing for this program's."""
+        """Return the SHA-256 of each user code file of the policy; empty for built-in policies."""
         return {}
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the policy can't choose in a cohort, each fault a sentence; empty if it can."""
+        """Return the faults that prevent selection in a cohort, as sentences; empty if none."""
         if cohort.num_sampled < cohort.num_clients:
             return []
         return [
@@ -76,7 +78,7 @@ class SelectionSpec(BaseModel, ABC):
         """Construct the policy.
 
         Raises:
-            StrategyError: If the parameters do not fit the cohort; carries every fault.
+            StrategyError: If the parameters do not fit the cohort; contains all faults.
         """
         if faults := self.faults(cohort):
             raise StrategyError(faults)
@@ -87,7 +89,7 @@ class SelectionSpec(BaseModel, ABC):
 
     @abstractmethod
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        """Construct the policy; the parameters fit."""
+        """Construct the policy from valid parameters."""
 
     def __str__(self) -> str:
         fields = type(self).model_fields
@@ -104,15 +106,15 @@ _LEAST = 1e-12
 
 
 def draw_by_weight(weights: DoubleArray, num_drawn: int, generator: np.random.Generator) -> IntArray:
-    """Return the places of what is drawn, in the order of the draws.
+    """Return the indices of the drawn items, in the order of the draws.
 
     Args:
-        weights: Shape (things,), any scale. What is negative or no number weighs nothing; if nothing weighs anything,
-            everything weighs the same.
-        num_drawn: At most as many as there are things.
-        generator: Gives one number for each thing, whatever the weights.
+        weights: Shape (items,), any scale. Negative and non-finite weights count as 0; if all are 0, all are
+            equal.
+        num_drawn: At most the number of items.
+        generator: Draws one number per item, whatever the weights.
     """
-    waits = generator.exponential(size=len(weights))
+    arrival_times = generator.exponential(size=len(weights))
     rates = np.where(np.isfinite(weights), weights, 0.0)
     rates = rates / largest if (largest := rates.max(initial=0.0)) > 0 else np.ones(len(weights))
-    return np.argsort(waits / np.maximum(rates, _LEAST), kind="stable")[:num_drawn]
+    return np.argsort(arrival_times / np.maximum(rates, _LEAST), kind="stable")[:num_drawn]

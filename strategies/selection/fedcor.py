@@ -1,36 +1,33 @@
-"""FedCor: who trains is whose loss tells most of all clients' losses, by a Gaussian process over their changes.
+"""FedCor: selects clients whose losses are most informative about all clients' losses, by a Gaussian process.
 
-Reference:
-    Tang, Ning, Wang, Sun, Wang, Li, Chen: FedCor: Correlation-based active client selection strategy for heterogeneous
-        federated learning. CVPR 2022, Algorithm 1. arXiv:2103.13822
+During the warm-up clients are drawn uniformly while all clients report the loss on their training rows. Then
+the covariance Σ = XᵀX + σ²I of the loss changes between rounds is fitted, and again every `refit_every`
+rounds; in between it is fixed, and clients are selected greedily by conditioning (Tang et al. 2022, Algorithm
+1). Each selection of a client decreases its factor α_k, until the next fit resets all to 1; so the policy may
+starve clients.
 
-In the warm-up clients are drawn uniformly while everybody tells its loss on its training rows. Then the covariance of
-the changes from round to round is fitted (`fedcor.py`), and again every few rounds; in between it stays, and
-clients are chosen greedily by conditioning. Each time that a client is chosen its factor α_k shrinks, until the next
-fit makes all 1 again: so no client is promised a turn.
-
-Deviations: every round's changes are fitted, where the source has one round of random clients before a fit; the loss is
-therefore measured in all rounds, and every client pays for that. The changes' mean is taken off, client by client, and
-the change of a client that was silent counts as that mean. Shares p_i are those of the clients in reach. L-BFGS from
-the principal components takes the place of Adam from a random start. While there are no two rounds' changes to fit,
-choice stays uniform.
-
-How the clients' losses change together: Σ = XᵀX + σ²I, its fit to past changes, and choice by conditioning.
-
-Each client has an embedding, a column of X `(dimension, clients)` (Tang, Ning, Wang, Sun, Wang, Li, Chen: FedCor:
-Correlation-based active client selection strategy for heterogeneous federated learning, CVPR 2022, arXiv:2103.13822).
-Σ is never formed: by Woodbury's identity Σ⁻¹ = (I − XᵀCX) / σ² with C = (σ²I + XXᵀ)⁻¹.
-
-X maximises the leave-one-out likelihood of past changes y_t (Rasmussen, Williams: Gaussian processes for machine
-learning, 2006, eqs. 5.10 to 5.12): with P = Σ⁻¹ and α_t = P y_t,
+Each client has an embedding, a column of X `(dimension, clients)`. Σ is never formed: by Woodbury's identity
+Σ⁻¹ = (I − XᵀCX) / σ² with C = (σ²I + XXᵀ)⁻¹. X maximises the leave-one-out likelihood of past changes y_t
+(Rasmussen, Williams: Gaussian processes for machine learning, 2006, eqs. 5.10 to 5.12): with P = Σ⁻¹ and α_t
+= P y_t,
 
     Σ_t w_t Σ_i [ln P_ii − α_ti² / P_ii] / 2.
 
-It has many maxima, of which random starts find lower ones, where clients that always change together have embeddings of
-opposite signs; so a fit starts from the principal components of the changes.
+It has many local maxima. Random starts find lower ones, in which clients that always change together have
+embeddings of opposite signs; so a fit starts from the principal components of the changes.
 
-Conditioning on the change of client k leaves Σ − Σ_k Σ_kᵀ / Σ_kk, which for those not yet conditioned on is
-XᵀAX + σ²I with A ← A − A x_k x_kᵀ A / (σ² + x_kᵀ A x_k) from I, and 0 for k itself.
+Conditioning on the change of client k leaves Σ − Σ_k Σ_kᵀ / Σ_kk, which for clients not yet conditioned on is
+XᵀAX + σ²I with A ← A − A x_k x_kᵀ A / (σ² + x_kᵀ A x_k) starting from I, and 0 for k itself.
+
+Deviations: the changes of all rounds are fitted, where the paper has one round of random clients before a
+fit; the loss is therefore measured in all rounds, at a cost to every client. The mean of the changes is
+subtracted per client, and a missing change counts as that mean. The shares p_i are those of the reachable
+clients. L-BFGS from the principal components replaces Adam from a random start. Until there are changes of
+two rounds, selection is uniform.
+
+Reference:
+    Tang, Ning, Wang, Sun, Wang, Li, Chen: FedCor: Correlation-based active client selection strategy for
+        heterogeneous federated learning. CVPR 2022. arXiv:2103.13822
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ NOISE = 0.01
 
 
 def leave_one_out(embeddings: DoubleArray, changes: DoubleArray, weights: DoubleArray) -> tuple[float, DoubleArray]:
-    """Return the leave-one-out log likelihood, but for a constant, and its gradient.
+    """Return the leave-one-out log likelihood, up to a constant, and its gradient.
 
     Args:
         embeddings: X, `(dimension, clients)`.
@@ -59,7 +56,7 @@ def leave_one_out(embeddings: DoubleArray, changes: DoubleArray, weights: Double
         weights: w, `(rounds,)`.
 
     Returns:
-        The value; the gradient by X, of its shape.
+        The value; the gradient in X, of its shape.
     """
     variance = NOISE**2
     core = np.linalg.inv(variance * np.eye(len(embeddings)) + embeddings @ embeddings.T)
@@ -79,17 +76,17 @@ def leave_one_out(embeddings: DoubleArray, changes: DoubleArray, weights: Double
 
 
 def principal(changes: DoubleArray, weights: DoubleArray, dimension: int) -> DoubleArray:
-    """Return the embeddings `(dimension, clients)` whose XᵀX is nearest to the weighted covariance of changes."""
-    rooted = np.sqrt(weights / weights.sum())[:, None] * changes
-    _, lengths, directions = np.linalg.svd(rooted, full_matrices=False)
-    kept = min(dimension, len(lengths))
+    """Return embeddings `(dimension, clients)` whose XᵀX best approximates the weighted covariance of changes."""
+    scaled_changes = np.sqrt(weights / weights.sum())[:, None] * changes
+    _, singular_values, directions = np.linalg.svd(scaled_changes, full_matrices=False)
+    rank = min(dimension, len(singular_values))
     embeddings = np.zeros((dimension, changes.shape[1]))
-    embeddings[:kept] = lengths[:kept, None] * directions[:kept]
+    embeddings[:rank] = singular_values[:rank, None] * directions[:rank]
     return embeddings
 
 
 def fitted(changes: DoubleArray, weights: DoubleArray, dimension: int, num_steps: int) -> DoubleArray:
-    """Return embeddings of high likelihood, found from the principal ones in at most so many steps of L-BFGS."""
+    """Return embeddings of high likelihood, from the principal ones by at most `num_steps` steps of L-BFGS."""
     from scipy.optimize import minimize
 
     start = principal(changes, weights, dimension)
@@ -99,43 +96,43 @@ def fitted(changes: DoubleArray, weights: DoubleArray, dimension: int, num_steps
         value, gradient = leave_one_out(flat.reshape(start.shape), changes, weights)
         return -scale * value, -scale * gradient.ravel()
 
-    found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": num_steps})
-    return np.asarray(found.x).reshape(start.shape)
+    result = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": num_steps})
+    return np.asarray(result.x).reshape(start.shape)
 
 
 def greedy_choice(embeddings: DoubleArray, shares: DoubleArray, annealing: DoubleArray, num_chosen: int) -> IntArray:
-    """Return the places of clients, each the one that tells most of the sum of all changes, given those before.
+    """Return client indices, each the most informative about the sum of all changes given those before it.
 
     The next is argmax_k α_k Σ_i p_i Σ_ik / √Σ_kk; then Σ is conditioned on k.
 
     Args:
-        embeddings: X of the clients to choose from, `(dimension, clients)`.
+        embeddings: X of the candidate clients, `(dimension, clients)`.
         shares: p_i, `(clients,)`.
         annealing: α_k, `(clients,)`.
-        num_chosen: How many.
+        num_chosen: Number of clients to select.
     """
     variance = NOISE**2
-    rest = np.eye(len(embeddings))  # A
+    conditional = np.eye(len(embeddings))  # A
     uncovered = embeddings @ shares  # Σ p_i x_i over those not chosen
     covariances = uncovered @ embeddings + variance * shares  # Σ_i p_i Σ_ik
     variances = np.square(embeddings).sum(axis=0) + variance
-    closed = np.zeros(len(shares))  # −∞ for those chosen
+    penalties = np.zeros(len(shares))  # −∞ for those chosen
     chosen = np.empty(num_chosen, np.int64)
-    for place in range(num_chosen):
-        pick = int(np.argmax(annealing * covariances / np.sqrt(variances) + closed))
-        chosen[place], closed[pick] = pick, -np.inf
-        deviation = np.sqrt(variances[pick])
-        direction = rest @ embeddings[:, pick] / deviation
-        rest = rest - np.outer(direction, direction)
-        uncovered = uncovered - shares[pick] * embeddings[:, pick]
+    for index in range(num_chosen):
+        best = int(np.argmax(annealing * covariances / np.sqrt(variances) + penalties))
+        chosen[index], penalties[best] = best, -np.inf
+        deviation = np.sqrt(variances[best])
+        direction = conditional @ embeddings[:, best] / deviation
+        conditional = conditional - np.outer(direction, direction)
+        uncovered = uncovered - shares[best] * embeddings[:, best]
         along = direction @ embeddings
-        covariances = covariances - (direction @ uncovered + shares[pick] * deviation) * along
+        covariances = covariances - (direction @ uncovered + shares[best] * deviation) * along
         variances = np.maximum(variances - along**2, variance)
     return chosen
 
 
 class FedCorSpec(SelectionSpec):
-    """FedCor: clients whose loss changes tell most of all others', by a Gaussian process."""
+    """FedCor: clients whose loss changes are most informative about all others', by a Gaussian process."""
 
     paper: ClassVar[str] = "Tang et al. 2022, arXiv:2103.13822"
 
@@ -151,7 +148,7 @@ class FedCorSpec(SelectionSpec):
     num_steps: Annotated[int, Field(ge=1, description="steps of a fit, at most")] = 50
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the policy can't choose in a cohort: too few rounds, or too few clients."""
+        """Return the faults in a cohort: too few rounds, or too few clients."""
         faults = super().faults(cohort)
         if cohort.num_rounds is not None and cohort.num_rounds <= self.warm_up:
             faults.append(
@@ -179,7 +176,7 @@ class FedCorSpec(SelectionSpec):
 
 
 class FedCor(SelectionPolicy):
-    """Random clients at first, then greedy ones.
+    """Selects clients uniformly in the warm-up, then greedily.
 
     Args:
         num_clients: K, clients of the federation, numbered from 0.
@@ -205,7 +202,7 @@ class FedCor(SelectionPolicy):
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
-        """Return clients drawn uniformly in the warm-up, those that tell most afterwards."""
+        """Return clients drawn uniformly in the warm-up, and the most informative ones afterwards."""
         if server_round >= self._next_fit and len(self._changes) >= 2:
             self._fit()
             self._next_fit = server_round + self._refit_every
@@ -218,7 +215,7 @@ class FedCor(SelectionPolicy):
         return chosen
 
     def observe(self, report: RoundReport) -> None:
-        """Note how the losses changed since the round before."""
+        """Store the changes of the losses since the round before."""
         losses = np.full(len(self._losses), np.nan)
         losses[report.clients] = MeasuredLoss().of(report)
         changes = losses - self._losses
@@ -234,8 +231,8 @@ class FedCor(SelectionPolicy):
 
 
 def without_means(changes: DoubleArray, weights: DoubleArray) -> DoubleArray:
-    """Return each client's changes `(rounds, clients)` less their weighted mean; 0 in place of NaN."""
-    known = np.isfinite(changes)
-    total = weights @ known
-    means = np.divide(weights @ np.where(known, changes, 0.0), total, out=np.zeros_like(total), where=total > 0)
-    return np.where(known, changes - means, 0.0)
+    """Return each client's changes `(rounds, clients)` minus their weighted mean; 0 in place of NaN."""
+    is_known = np.isfinite(changes)
+    total = weights @ is_known
+    means = np.divide(weights @ np.where(is_known, changes, 0.0), total, out=np.zeros_like(total), where=total > 0)
+    return np.where(is_known, changes - means, 0.0)

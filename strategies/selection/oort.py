@@ -1,45 +1,43 @@
-"""Oort and PyramidFL.
+"""Client selection by training loss and speed: Oort and PyramidFL.
 
-Oort: clients of much loss that are quick, and some that were never asked.
-
-Reference:
-    Lai, Zhu, Madhyastha, Chowdhury: Oort: Efficient federated learning via guided participant selection. OSDI 2021,
-        §4 and Algorithm 1. arXiv:2010.06081. Its public code decides where the text is silent.
-
-Client i was last trained in round t_i and has n_i rows; L_i is the mean of its squared losses, one a row.
+**Oort** selects clients with a high loss and a short duration, and some that have never trained. Client i
+last trained in round t_i and has n_i rows; L_i is the mean of its squared losses over its rows.
 
 - utility R_i = n_i √L_i (eq. 1)
 - score   S_i = (min(R_i, R̂) − .999 R_min) / (R_max − .999 R_min) + √(0.1 ln r / t_i), R̂ the clip quantile of R
 - slow    S_i ← S_i (T / d_i)^α where the duration d_i exceeds T, a percentile of the durations (eq. 1)
-- pacer   every 20 rounds: T rises if what was exploited gained no more than before, and falls if that jumped
-- choice  (1 − ε) M of those that trained before whose score is .7 of the score at the cut or more, drawn ∝ score; the
-          rest are unexplored: drawn ∝ rows, and less where they are slow; ε = 0.9 · 0.95^r, at least 0.2
+- pacer   every 20 rounds: T rises if the utility of exploited clients did not change, and falls if it changed abruptly
+- choice  (1 − ε) M trained clients with at least .7 of the score at the cut-off, drawn ∝ score; the rest are
+          unexplored clients, drawn ∝ rows with a penalty for slow ones; ε = 0.9 · 0.95^r, at least 0.2
 
-Deviations:
-- L_i is that of the received model on all training rows, where the code takes the rows of local training as they come
-  by. Local training goes over whole epochs, so min(n_i, steps · batch) is n_i, and the batch size is not needed.
-- Durations are those that the table expects, over the clients of the table; the code remembers the last measured one.
-- R is normalised over clients that trained; the code mixes in the rows of those that did not.
+Oort's public code decides where the paper is not specific. Deviations:
+
+- L_i is that of the received model on all training rows; the code uses the rows of local training. Local
+  training runs whole epochs, so min(n_i, steps · batch) is n_i and the batch size is not needed.
+- Durations are the expected ones, over the clients of the table; the code stores the last measured one.
+- R is normalised over clients that trained; the code mixes in the number of rows of those that did not.
 - The pacer compares rounds r − 39 … r − 20 with r − 19 … r after round r; the code does so a round earlier.
-- Unexplored clients that failed come after those that were not asked yet; equal ones are in random order.
-- The optional fairness term and the removal of clients that trained often are left out.
+- Unexplored clients that failed come after those never selected; ties are in random order.
+- The optional fairness term and the removal of frequently trained clients are left out.
 
-PyramidFL: Oort's choice, and every chosen client has its own share to send and its own amount of work.
+**PyramidFL** uses Oort's selection and assigns each selected client a share of tensors to send and an amount
+of work. Of M selected clients, rank k = 0 … M − 1 has the k-th largest update norm. It withholds a share .1 +
+.5 k / M of the model's tensors, so that the most important updates are sent whole, and trains 1 + min(10,
+⌊slack⌋) times as many epochs, where slack is the time by which it is faster than the slowest, in units of its
+own duration. Its public code decides where the paper is not specific. Deviations:
 
-Reference:
-    Li, Zeng, Zhang, Cao: PyramidFL: A fine-grained client selection framework for efficient federated learning.
-        MobiCom 2022. Its public code decides where the text is silent.
+- Clients are ranked by the update norm; the code multiplies it by the number of rows.
+- A client without a known update norm ranks first, as in the code, where the number of rows of clients that
+  never trained is compared with norms. Equal norms share a rank.
+- The code measures slack in units of local computation and counts withheld tensors as saved time. Here the
+  unit is a whole round, since nothing else is known of a client: no client takes longer than the slowest at
+  one unit of work.
 
-Of M chosen clients, rank k = 0 … M − 1 has the k-th largest update norm. It withholds a share .1 + .5 k / M of the
-model's tensors, so that the most important updates come whole, and trains 1 + min(10, ⌊slack⌋) times as many epochs,
-slack being the time by which it is quicker than the slowest, in units of its own duration.
-
-Deviations:
-- The update norm ranks clients; the code multiplies it by the rows.
-- A client without a known update norm ranks first, as in the code, where the rows of those that never trained compete
-  with norms. Equal norms share a rank.
-- The code counts slack in units of local computing, and what a client withholds counts as saved time. Here the units
-  are whole rounds, for nothing else is known of a client: nobody takes longer than the slowest at one share of work.
+References:
+    Lai, Zhu, Madhyastha, Chowdhury: Oort: Efficient federated learning via guided participant selection. OSDI
+        2021, §4 and Algorithm 1. arXiv:2010.06081
+    Li, Zeng, Zhang, Cao: PyramidFL: A fine-grained client selection framework for efficient federated
+        learning. MobiCom 2022.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ _FLAT, _JUMP = 0.1, 5.0
 
 
 class OortParameters(SelectionSpec):
-    """What steers Oort's choice; also that of policies which build on it."""
+    """Parameters of Oort's selection, shared with policies that extend it."""
 
     exploration: float = Field(0.9, ge=0, le=1, description="Share of unexplored clients before the first round")
     exploration_decay: float = Field(0.95, gt=0, le=1, description="Its factor in every round")
@@ -88,21 +86,21 @@ class OortParameters(SelectionSpec):
 
 
 class Oort(SelectionPolicy):
-    """Exploits clients of high utility, explores the unexplored.
+    """Selects clients of high utility (exploitation) and clients that never trained (exploration).
 
-    A client that fails stays as it was. One that tells no finite loss has utility 0. Every client that can be reached
-    is asked once; after that Oort may starve those of low utility: their score grows with √ln r alone.
+    A failed client keeps its state. A client without a finite loss has utility 0. Every reachable client is
+    selected once; after that Oort may starve clients of low utility, whose score grows only with √ln r.
 
     Args:
-        parameters: Of the policy.
+        parameters: Parameters of the policy.
 
     Attributes:
         utility: R_i of every client that trained.
         last_round: t_i of each.
-        num_failures: How often others were asked in vain.
-        percentile: Of the durations, that is T, in (0, 100].
-        exploited: Who was chosen last for their utility.
-        exploited_utilities: Mean utility of those of them that answered, for each of the last rounds.
+        num_failures: Number of failed rounds of each client.
+        percentile: Percentile of the durations that is T, in (0, 100].
+        exploited: Clients last selected for their utility.
+        exploited_utilities: Mean utility of those of them that replied, for each of the last rounds.
     """
 
     observes = ReportRequest(training_losses=True)
@@ -119,7 +117,7 @@ class Oort(SelectionPolicy):
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
-        """Return the exploited, then the explored; if they are too few, then any others."""
+        """Return the exploited, then the explored clients, filled up with others if they are too few."""
         trained = np.array([client in self.utility for client in table.clients.tolist()], np.bool_)
         known, unknown = np.flatnonzero(trained), np.flatnonzero(~trained)
         factors = slow_factors(table.seconds, self.percentile, self._parameters.slow_penalty)
@@ -132,25 +130,25 @@ class Oort(SelectionPolicy):
         explored = unknown[self._explored(table.clients[unknown], weights, num_explored, generator)]
         picked: IntArray = np.concatenate([exploited, explored])
         others = np.setdiff1d(np.arange(len(table.clients)), picked)
-        rest: IntArray = generator.choice(others, num_chosen - len(picked), replace=False)
+        fillers: IntArray = generator.choice(others, num_chosen - len(picked), replace=False)
         self.exploited = table.clients[exploited].tolist()
-        chosen: IntArray = table.clients[np.concatenate([picked, rest])]
+        chosen: IntArray = table.clients[np.concatenate([picked, fillers])]
         return chosen
 
     def explored_share(self, server_round: int) -> float:
         """Return ε, in [0, 1]."""
-        given = self._parameters
-        return max(given.exploration * given.exploration_decay**server_round, given.exploration_floor)
+        parameters = self._parameters
+        return max(parameters.exploration * parameters.exploration_decay**server_round, parameters.exploration_floor)
 
     def scores(self, clients: IntArray, server_round: int) -> DoubleArray:
-        """Return the utility and the uncertainty of clients that trained, shape (clients,), at least 0."""
+        """Return utility plus uncertainty of clients that trained, shape (clients,), at least 0."""
         utility = np.array([self.utility[client] for client in clients.tolist()])
         last_round = np.array([self.last_round[client] for client in clients.tolist()])
         uncertainty: DoubleArray = np.sqrt(self._parameters.uncertainty * np.log(server_round) / last_round)
         return normalised(utility, self._parameters.clip_quantile) + uncertainty
 
     def _exploited(self, scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
-        """Return the places of those drawn among clients that trained."""
+        """Return the indices of the clients drawn among those that trained."""
         pool = np.arange(len(scores))
         if num_chosen < len(scores):
             at_cut = np.sort(scores)[::-1][num_chosen]
@@ -160,7 +158,7 @@ class Oort(SelectionPolicy):
     def _explored(
         self, clients: IntArray, weights: DoubleArray, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
-        """Return the places of those drawn among clients that never trained."""
+        """Return the indices of the clients drawn among those that never trained."""
         failures = np.array([self.num_failures.get(client, 0) for client in clients.tolist()], np.int64)
         order = generator.permutation(len(clients))
         order = order[np.lexsort((-weights[order], failures[order]))]
@@ -168,18 +166,18 @@ class Oort(SelectionPolicy):
         return window[draw_by_weight(weights[window], num_chosen, generator)]
 
     def observe(self, report: RoundReport) -> None:
-        """Take in the utilities, and the pacer's step."""
-        told = _utilities(report)
-        self.utility.update(told)
-        self.last_round.update(dict.fromkeys(told, report.server_round))
+        """Update the utilities and the pacer."""
+        utilities = _utilities(report)
+        self.utility.update(utilities)
+        self.last_round.update(dict.fromkeys(utilities, report.server_round))
         for client in report.failures:
             self.num_failures[client] = self.num_failures.get(client, 0) + 1
-        gains = [told[client] for client in self.exploited if client in told]
-        self.exploited_utilities.append(sum(gains) / len(gains) if gains else 0.0)
+        exploited = [utilities[client] for client in self.exploited if client in utilities]
+        self.exploited_utilities.append(sum(exploited) / len(exploited) if exploited else 0.0)
         self._pace(report.server_round)
 
     def _pace(self, server_round: int) -> None:
-        """Move the percentile, every so many rounds."""
+        """Update the percentile every `pacer_rounds` rounds."""
         rounds, points = self._parameters.pacer_rounds, self._parameters.pacer_percent
         self.exploited_utilities = self.exploited_utilities[-2 * rounds :]
         if server_round < 2 * rounds or server_round % rounds:
@@ -192,39 +190,39 @@ class Oort(SelectionPolicy):
 
 
 def normalised(utility: DoubleArray, clip_quantile: float) -> DoubleArray:
-    """Return utilities, clipped, as parts of their range, in [0, 1]; 0 for those of 0.
+    """Return clipped utilities scaled to their range, in [0, 1]; 0 for utilities of 0.
 
     Args:
         utility: Shape (clients,), at least 0.
-        clip_quantile: Of those above 0; the client at its rank, rounded down, is the most that counts.
+        clip_quantile: Quantile of the positive utilities above which they are clipped; its rank is rounded down.
     """
     positive = np.sort(utility[utility > 0])
     if not len(positive):
         return np.zeros(len(utility))
-    most = positive[min(int(len(positive) * clip_quantile), len(positive) - 1)]
-    least = 0.999 * positive[0]
-    parts: DoubleArray = (np.clip(utility, least, most) - least) / max(positive[-1] - least, _SMALLEST_RANGE)
-    return parts
+    upper = positive[min(int(len(positive) * clip_quantile), len(positive) - 1)]
+    lower = 0.999 * positive[0]
+    scaled: DoubleArray = (np.clip(utility, lower, upper) - lower) / max(positive[-1] - lower, _SMALLEST_RANGE)
+    return scaled
 
 
 def slow_factors(seconds: DoubleArray, percentile: float, penalty: float) -> DoubleArray:
-    """Return (T / duration)^α of those slower than T, 1 of the others.
+    """Return (T / duration)^α for clients slower than T, and 1 for the others.
 
     Args:
-        seconds: Durations, shape (clients,), at least 0; without a clock all are 0.
-        percentile: The client at this rank of the durations, rounded down, has T; 100 means that nobody is slow.
+        seconds: Durations, shape (clients,), at least 0; without a simulated clock all are 0.
+        percentile: Percentile of the durations that is T, with its rank rounded down; with 100 no client is slow.
         penalty: α.
     """
     factors = np.ones(len(seconds))
     if percentile < 100 and len(seconds):
-        preferred = np.sort(seconds)[min(int(len(seconds) * percentile / 100), len(seconds) - 1)]
-        slow = seconds > preferred
-        factors[slow] = (preferred / seconds[slow]) ** penalty
+        threshold = np.sort(seconds)[min(int(len(seconds) * percentile / 100), len(seconds) - 1)]
+        slow = seconds > threshold
+        factors[slow] = (threshold / seconds[slow]) ** penalty
     return factors
 
 
 def _utilities(report: RoundReport) -> Mapping[int, float]:
-    """Return R_i of those that trained; 0 if their loss is no finite number."""
+    """Return R_i of the clients that trained; 0 if their loss is not finite."""
     if not len(report.clients):
         return {}
     assert report.training is not None, "the policy asks for the losses on training rows"
@@ -234,7 +232,7 @@ def _utilities(report: RoundReport) -> Mapping[int, float]:
 
 
 class OortSpec(OortParameters):
-    """Clients of high loss that are quick, and some that never trained."""
+    """Clients with a high loss and a short duration, and some that never trained."""
 
     paper: ClassVar[str] = "Lai et al. 2021, arXiv:2010.06081"
 
@@ -246,7 +244,7 @@ class OortSpec(OortParameters):
 
 
 class PyramidFLSpec(OortParameters):
-    """Oort's choice; large updates are sent whole, quick clients train longer."""
+    """Oort's selection; large updates are sent whole, fast clients train longer."""
 
     paper: ClassVar[str] = "Li et al. 2022, doi:10.1145/3495243.3517017"
 
@@ -256,7 +254,7 @@ class PyramidFLSpec(OortParameters):
     extra_epochs: int = Field(10, ge=0, description="How many times its epochs a quick client trains more, at most")
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the policy can't choose in a cohort; large updates must withhold less than small ones."""
+        """Return the faults in a cohort; large updates must not withhold more than small ones."""
         faults = super().faults(cohort)
         if self.withheld_first > self.withheld_last:
             faults.append(
@@ -274,13 +272,13 @@ class PyramidFLSpec(OortParameters):
 
 
 class PyramidFL(Oort):
-    """Oort with an assignment for each chosen client; may starve clients as Oort may.
+    """Oort with an assignment for each selected client; may starve clients as Oort may.
 
     Args:
-        parameters: Of the policy.
+        parameters: Parameters of the policy.
 
     Attributes:
-        update_norm: The last one that each client told.
+        update_norm: Last reported update norm of each client.
     """
 
     observes = ReportRequest(training_losses=True, update_norms=True)
@@ -292,35 +290,36 @@ class PyramidFL(Oort):
         self.update_norm: dict[int, float] = {}
 
     def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
-        """Return what each chosen client withholds, and how many times the epochs of a round it trains."""
+        """Return the withheld share and the epoch factor of each selected client."""
         clients = np.asarray(chosen, np.int64)
         norms = np.array([self.update_norm.get(client, np.inf) for client in clients.tolist()])
         first, last = self._withheld
         withheld = first + (last - first) * ranks(norms) / max(len(clients), 1)
         seconds = table.seconds[np.searchsorted(table.clients, clients)]
         epochs = 1 + whole_slack(seconds, self._extra_epochs)
-        told = zip(clients.tolist(), epochs.tolist(), withheld.tolist(), strict=True)
-        return {client: Assignment(each, share) for client, each, share in told}
+        assignments = zip(clients.tolist(), epochs.tolist(), withheld.tolist(), strict=True)
+        return {client: Assignment(num_epochs, share) for client, num_epochs, share in assignments}
 
     def observe(self, report: RoundReport) -> None:
-        """Take in the update norms, and what Oort takes in."""
+        """Update the update norms and Oort's state."""
         super().observe(report)
-        told = report.trained & np.isfinite(report.update_norm)
-        norms = zip(report.clients[told].tolist(), report.update_norm[told].tolist(), strict=True)
+        reported = report.trained & np.isfinite(report.update_norm)
+        norms = zip(report.clients[reported].tolist(), report.update_norm[reported].tolist(), strict=True)
         self.update_norm.update(norms)
 
 
 def ranks(norms: DoubleArray) -> IntArray:
-    """Return how many are larger, for each of shape (clients,): 0 for the largest."""
+    """Return the number of larger norms for each, shape (clients,): 0 for the largest."""
     return len(norms) - np.searchsorted(np.sort(norms), norms, side="right")
 
 
 def whole_slack(seconds: DoubleArray, most: int) -> IntArray:
-    """Return how many more rounds each would finish while the slowest does one, in [0, `most`].
+    """Return how many more rounds each client could finish while the slowest finishes one, in [0, `most`].
 
     Args:
-        seconds: Durations, shape (clients,), at least 0; without a clock all are 0, and there is no slack.
-        most: The largest answer.
+        seconds: Durations, shape (clients,), at least 0; without a simulated clock all are 0, and there is no
+            slack.
+        most: Maximum of the result.
     """
     slack = seconds.max(initial=0.0) - seconds
     fits = slack >= most * seconds  # no division where a client takes no time

@@ -1,55 +1,53 @@
-"""Simple selection policies: random, power-of-choice, and FEEL.
+"""Simple selection policies: random, power-of-choice and FEEL.
 
-Uniform choice without replacement: what every strategy of the field does by itself, as a policy to compare with.
+**Random** draws clients uniformly without replacement (McMahan et al. 2017, Algorithm 1), as every strategy
+does by default; it is the baseline.
 
-Reference:
-    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
-        decentralized data. AISTATS 2017, Algorithm 1. arXiv:1602.05629
+**Power of choice** (Cho et al. 2020): d candidates are drawn without replacement ∝ rows, and the M of them
+with the largest loss train. With d = M only the rows decide, with d = all clients only the losses.
 
-Power of choice: of d candidates, those of the highest loss.
+- `losses="latest"` is rpow-d: the loss is the mean over all rows of a client's last training, infinite for
+  clients that never trained. It has no cost for the clients.
+- `losses="probed"` is pow-d except for its timing: the loss is that of the model received in the last round,
+  on all training rows of each client, where the paper's candidates evaluate the model that is about to be
+  sent. Every client receives the model for that.
 
-Reference:
-    Cho, Wang, Joshi: Client selection in federated learning: Convergence analysis and power-of-choice selection
-        strategies. 2020 (AISTATS 2022: Towards understanding biased client selection in federated learning).
-        arXiv:2010.01243
+Deviations: candidates of equal loss train in the order in which they were drawn. A non-finite loss counts as
+0. If fewer than d clients are reachable, all are candidates.
 
-d candidates are drawn without replacement ∝ rows, and of these the M of the largest loss train. d = M is the draw by
-rows alone; d = all clients are the largest losses alone.
-
-- `losses="latest"` is rpow-d: the loss that counts is the mean over all rows seen when a client last trained, and a
-  client that never trained has an infinite one. It costs the clients nothing.
-- `losses="probed"` is pow-d, but for the time: the loss is that of the model received in the last round, on all
-  training rows of each client, where the paper's candidates measure the one that is about to be sent. Every client
-  receives the model for that.
-
-Deviations: candidates of equal loss train in the order in which they were drawn. A client whose loss is no finite
-number counts as one of no loss. If fewer than d clients can be reached, all are candidates.
-
-FEEL: clients of large updates and short rounds are likelier, in the proportion that trades one for the other best.
-
-Reference:
-    Ren, He, Wen, Yu, Huang, Guo: Scheduling for cellular federated edge learning with importance and channel
-        awareness. IEEE Transactions on Wireless Communications 19(11), 2020. arXiv:2004.00490
-
-A reconstruction: no code was published, and the constants of the paper's model of the radio link have no counterpart
-here. With one client a round, the variance of the unbiased aggregate is weighed against the expected time,
+**FEEL** (Ren et al. 2020) draws clients with large updates and short rounds with higher probability. It is a
+reconstruction: no code was published, and the constants of the paper's radio-link model have no counterpart
+here. With one client per round, the variance of the unbiased aggregate is traded off against the expected
+time,
 
     min over p:  ρ Σ a_i² / p_i + (1 − ρ) Σ p_i T_i,   Σ p_i = 1,
 
-a_i = (n_i / n) ‖g_i‖ the importance of client i and T_i the time of its upload. The minimum is where the derivatives
-−ρ a_i² / p_i² + (1 − ρ) T_i are all the same −λ:
+a_i = (n_i / n) ‖g_i‖ being the importance of client i and T_i its upload time. At the minimum the derivatives
+−ρ a_i² / p_i² + (1 − ρ) T_i all equal −λ:
 
     p_i = a_i √(ρ / ((1 − ρ) T_i + λ)), λ such that they sum to 1.
 
-Reconstructed, or other than in the paper:
-- The gradient norm is that of the client's last update ‖y − x‖, of the whole of its local training: in the paper every
-  device computes its gradient before the choice. Who told none has the mean norm of those that did.
-- T_i is the expected duration of the whole round, in which slow computing counts as a bad channel.
-- Importance sums to 1 and durations have mean 1, so that ρ has no unit: with equal durations, p_i is the importance.
-- An importance is at least a tenth of the mean, so that nobody with an old small update is forgotten.
+Reconstructed parts and deviations:
+
+- The gradient norm is that of the client's last update ‖y − x‖ over its whole local training; in the paper
+  every device computes its gradient before the selection. Clients without a report have the mean norm of the
+  others.
+- T_i is the expected duration of the whole round, so slow computation counts as a bad channel.
+- Importances sum to 1 and durations have mean 1, so that ρ has no unit: with equal durations, p_i is the
+  importance.
+- An importance is at least a tenth of the mean, so that clients with an old small update are still selected.
 - M clients are drawn one after another ∝ p without replacement.
-- The paper divides each update by n p_i / n_i when it aggregates, which makes the sum unbiased. A policy changes no
-  weights of the aggregation: here the choice is biased towards large updates and quick clients.
+- The paper divides each update by n p_i / n_i in the aggregation, which makes the sum unbiased. A policy does
+  not change aggregation weights, so the selection is biased towards large updates and fast clients.
+
+References:
+    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
+        decentralized data. AISTATS 2017. arXiv:1602.05629
+    Cho, Wang, Joshi: Client selection in federated learning: Convergence analysis and power-of-choice
+        selection strategies. 2020 (AISTATS 2022: Towards understanding biased client selection in federated
+        learning). arXiv:2010.01243
+    Ren, He, Wen, Yu, Huang, Guo: Scheduling for cellular federated edge learning with importance and channel
+        awareness. IEEE Transactions on Wireless Communications 19(11), 2020. arXiv:2004.00490
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ from fedscout.strategies.selection.base import SelectionSpec, draw_by_weight
 
 
 class RandomSelection(SelectionPolicy):
-    """Every client is as likely as any other."""
+    """Selects clients uniformly at random."""
 
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
@@ -77,7 +75,7 @@ class RandomSelection(SelectionPolicy):
 
 
 class RandomSpec(SelectionSpec):
-    """Uniform choice: every client is as likely as any other."""
+    """Uniform selection: all clients have the same probability."""
 
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
 
@@ -91,14 +89,14 @@ class RandomSpec(SelectionSpec):
 class PowerOfChoice(SelectionPolicy):
     """Ranks candidates by the loss of their last training.
 
-    A client that fails stays as it was. Every client trains once; after that the d − M clients of the lowest known
+    A failed client keeps its state. Every client trains once; after that the d − M clients of the lowest known
     loss never train while those of all others stay above.
 
     Args:
         num_candidates: d.
 
     Attributes:
-        loss: The last one of each client that told any.
+        loss: Last reported loss of each client.
     """
 
     def __init__(self, num_candidates: int) -> None:
@@ -117,12 +115,12 @@ class PowerOfChoice(SelectionPolicy):
         return candidates[np.argsort(-losses, kind="stable")[:num_chosen]]
 
     def observe(self, report: RoundReport) -> None:
-        """Take in the losses of local training."""
+        """Store the losses of local training."""
         self._take(report.clients[report.trained], report.loss[report.trained])
 
     def _take(self, clients: IntArray, losses: DoubleArray) -> None:
-        told = np.where(np.isfinite(losses), losses, 0.0)
-        self.loss.update(zip(clients.tolist(), told.tolist(), strict=True))
+        finite_losses = np.where(np.isfinite(losses), losses, 0.0)
+        self.loss.update(zip(clients.tolist(), finite_losses.tolist(), strict=True))
 
 
 class ProbedPowerOfChoice(PowerOfChoice):
@@ -134,7 +132,7 @@ class ProbedPowerOfChoice(PowerOfChoice):
     observes = ReportRequest(training_losses=True, everybody=True)
 
     def observe(self, report: RoundReport) -> None:
-        """Take in the losses of everybody."""
+        """Store the losses of all clients."""
         if not len(report.clients):
             return
         assert report.training is not None, "the policy asks for the losses on training rows"
@@ -142,7 +140,7 @@ class ProbedPowerOfChoice(PowerOfChoice):
 
 
 class PowerOfChoiceSpec(SelectionSpec):
-    """Of a few candidates drawn by rows, those of the highest loss."""
+    """Clients with the highest loss among a few candidates drawn by rows."""
 
     paper: ClassVar[str] = "Cho et al. 2020, arXiv:2010.01243"
 
@@ -153,7 +151,7 @@ class PowerOfChoiceSpec(SelectionSpec):
     )
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the policy can't choose in a cohort; d must lie between M and all clients."""
+        """Return the faults in a cohort; d must lie between M and the number of clients."""
         faults = super().faults(cohort)
         if self.candidates is not None and not cohort.num_sampled <= self.candidates <= cohort.num_clients:
             faults.append(
@@ -180,13 +178,13 @@ _NUM_HALVINGS = 60
 
 
 class Feel(SelectionPolicy):
-    """Draws clients by importance and duration; every client is chosen again and again.
+    """Draws clients by importance and duration; every client is selected repeatedly.
 
     Args:
         importance_weight: ρ, in (0, 1].
 
     Attributes:
-        update_norm: The last one that each client told.
+        update_norm: Last reported update norm of each client.
     """
 
     observes = ReportRequest(update_norms=True)
@@ -206,16 +204,16 @@ class Feel(SelectionPolicy):
         return table.clients[draw_by_weight(probabilities, num_chosen, generator)]
 
     def observe(self, report: RoundReport) -> None:
-        """Take in the update norms."""
-        told = report.trained & np.isfinite(report.update_norm)
-        norms = zip(report.clients[told].tolist(), report.update_norm[told].tolist(), strict=True)
+        """Store the update norms."""
+        reported = report.trained & np.isfinite(report.update_norm)
+        norms = zip(report.clients[reported].tolist(), report.update_norm[reported].tolist(), strict=True)
         self.update_norm.update(norms)
 
     def _importance(self, table: ClientTable) -> DoubleArray:
         """Return rows times update norm, each above 0."""
-        known = [norm for client in table.clients.tolist() if (norm := self.update_norm.get(client)) is not None]
-        typical = float(np.mean(known)) if known else 1.0
-        norms = np.array([self.update_norm.get(client, typical) for client in table.clients.tolist()])
+        reported = [norm for client in table.clients.tolist() if (norm := self.update_norm.get(client)) is not None]
+        default_norm = float(np.mean(reported)) if reported else 1.0
+        norms = np.array([self.update_norm.get(client, default_norm) for client in table.clients.tolist()])
         importance: DoubleArray = table.num_examples * norms
         mean = float(importance.mean())
         return np.maximum(importance, _LEAST_IMPORTANCE * mean) if mean > 0 else np.ones(len(importance))
@@ -230,8 +228,8 @@ def scheduling_probabilities(importance: DoubleArray, seconds: DoubleArray, impo
         importance_weight: ρ, in (0, 1]; 1 gives the importance itself.
     """
     importance = importance / importance.sum()
-    typical = seconds.mean()
-    delays = (1 - importance_weight) * (seconds - seconds.min()) / (typical if typical > 0 else 1.0)
+    mean_seconds = seconds.mean()
+    delays = (1 - importance_weight) * (seconds - seconds.min()) / (mean_seconds if mean_seconds > 0 else 1.0)
 
     def at(level: float) -> DoubleArray:
         probabilities: DoubleArray = importance * np.sqrt(importance_weight / (delays + level))
@@ -249,7 +247,7 @@ def scheduling_probabilities(importance: DoubleArray, seconds: DoubleArray, impo
 
 
 class FeelSpec(SelectionSpec):
-    """Clients of large updates and short rounds are likelier; a reconstruction."""
+    """Clients with large updates and short rounds are more probable; a reconstruction."""
 
     paper: ClassVar[str] = "Ren et al. 2020, arXiv:2004.00490"
 

@@ -1,6 +1,6 @@
-"""The table of selection policies. A new one is a file with its specification and a line here.
+"""The registry of selection policies, and custom policies named by import path.
 
-A user's own selection policy, named by import path.
+A new policy is a module with its specification and an entry here. A custom policy is configured as
 
 ```yaml
 kind: custom
@@ -8,9 +8,9 @@ path: my_package.my_module:MyPolicy     # a fedscout.engine.messages.calls.Selec
 values: {temperature: 3}                # arguments of its constructor
 ```
 
-A constructor that takes `cohort` gets the facts of the federation (`Cohort`), such as how many clients there are. What
-a policy wants to observe stands in its class (`observes`). The class is imported when it is checked against a cohort
-or built, never when a document is parsed.
+A constructor with a `cohort` argument receives the facts about the federation (`Cohort`), such as the number
+of clients. The class attribute `observes` declares the reports that the policy needs. The class is imported
+when it is checked against a cohort or built, never when a document is parsed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fedscout.strategies.selection.policies import FeelSpec, PowerOfChoiceSpec, 
 
 
 class CustomSelectionSpec(SelectionSpec):
-    """A user's own selection policy, by import path."""
+    """A custom selection policy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
 
@@ -51,7 +51,7 @@ class CustomSelectionSpec(SelectionSpec):
 
     @property
     def label(self) -> str:
-        """The import path, since several policies are of this kind."""
+        """The import path, since several policies share this kind."""
         return self.path
 
     @property
@@ -64,11 +64,11 @@ class CustomSelectionSpec(SelectionSpec):
         return VALIDATION_SHARE if getattr(observes, "validation_losses", False) else 0.0
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the class's module and of the user's own modules that it imports."""
+        """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
         return code_digests(self.path)
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return why the policy can't choose in a cohort: it can't be imported, or does not take the arguments."""
+        """Return the faults: the class can't be imported, does not accept the arguments, or can't choose."""
         faults = super().faults(cohort)
         try:
             policy_class = self._imported()
@@ -83,8 +83,8 @@ class CustomSelectionSpec(SelectionSpec):
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
         policy_class: Any = self._imported()
-        known = {"cohort": cohort} if "cohort" in accepted(policy_class)[0] else {}
-        arguments = {**known, **converted(self.path, policy_class, self.values)}
+        cohort_argument = {"cohort": cohort} if "cohort" in accepted(policy_class)[0] else {}
+        arguments = {**cohort_argument, **converted(self.path, policy_class, self.values)}
         policy: SelectionPolicy = constructed(self.path, policy_class, arguments, self.values)
         if not isinstance(policy.observes, ReportRequest):
             raise StrategyError(Fault(f"observes of {self.path}", "be a ReportRequest", shown(policy.observes)))
@@ -120,17 +120,17 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
 
 
 def selection_class(kind: Any) -> type[SelectionSpec]:
-    """Return the specification of a kind of policy.
+    """Return the specification class of a kind of policy.
 
     Raises:
         StrategyError: If there is none.
     """
     if not isinstance(kind, str) or kind not in SELECTIONS:
-        raise _no_kind(f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}")
+        raise _kind_error(f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}")
     return SELECTIONS[kind]
 
 
-def _no_kind(given: str) -> StrategyError:
+def _kind_error(given: str) -> StrategyError:
     return StrategyError(Fault("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given))
 
 
@@ -138,16 +138,16 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     """Return the policy that a document describes.
 
     Args:
-        value: `{"kind": ..., parameter: ...}`, or a kind alone for its defaults.
-        cohort: If given, the policy must be able to choose there.
+        value: `{"kind": ..., parameter: ...}`, or a kind for its defaults.
+        cohort: If given, the policy must also be valid for it.
 
     Raises:
-        StrategyError: If it is no valid policy; carries every fault with what is allowed.
+        StrategyError: If it is invalid; contains all faults and what is allowed.
     """
     document = {"kind": value} if isinstance(value, str) else dict(value)
     kind = document.get("kind")
     if kind is None:
-        raise _no_kind(shown(document))
+        raise _kind_error(shown(document))
     spec_class = selection_class(kind)
     try:
         spec = spec_class.model_validate(document)
@@ -169,15 +169,15 @@ def named_selection(
 
 
 def named_selection(kind: str | None, own: SelectionSpec | None, cohort: Cohort | None = None) -> SelectionSpec | None:
-    """Return the policy of a kind: the study's with its parameters, or of another kind with their defaults.
+    """Return the policy of a kind: the study's own with its parameters, or another kind with defaults.
 
     Args:
-        kind: Of the policy; None means the study's.
-        own: The study's; None where it has none.
-        cohort: If given, the policy must be able to choose there.
+        kind: Kind of the policy; None for the study's.
+        own: The study's policy; None if it has none.
+        cohort: If given, the policy must also be valid for it.
 
     Raises:
-        StrategyError: If it is no valid policy; carries every fault with what is allowed.
+        StrategyError: If it is invalid; contains all faults and what is allowed.
     """
     if kind is not None and (own is None or own.kind != kind):
         return parse_selection(kind, cohort)
@@ -187,7 +187,7 @@ def named_selection(kind: str | None, own: SelectionSpec | None, cohort: Cohort 
 
 
 def _sentence(detail: Any, spec_class: type[SelectionSpec], kind: str) -> str:
-    """Return a fault as condition, value and what is allowed."""
+    """Return a fault with its condition, value and what is allowed."""
     path = [str(part) for part in detail["loc"]]
     if not path:
         return fault_of(f"selection.kind={kind}", detail)

@@ -1,1 +1,1 @@
-"""One function a data set; `table` lists all of them."""
+"""Loaders, one function per data set; `table` registers all of them."""

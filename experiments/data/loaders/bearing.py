@@ -1,70 +1,57 @@
-"""Bearing data: features of vibration records, runs to failure, and faults by geometry.
+"""Bearing data sets: run-to-failure tests and fault classes, from feature tables or raw vibration records.
 
-Tables of features of bearings that ran until they failed.
+All stem from J. Lee, H. Qiu, G. Yu, J. Lin and Rexnord Technical Services, IMS, University of Cincinnati, "Bearing Data
+Set", NASA Prognostics Data Repository, 2007: four bearings on one shaft ran until one failed, three times.
 
-J. Lee, H. Qiu, G. Yu, J. Lin and Rexnord Technical Services, IMS, University of Cincinnati, "Bearing Data Set", NASA
-Prognostics Data Repository, 2007.
+`bearing`, degradation: 982 snapshots of test 2, in which the outer race of the first bearing failed, 244 features,
+healthy or degraded. The file holds the features of each snapshot, `B1_…` to `B4_…` for the four bearings: 61 statistics
+of the raw signal each (moments, quantiles, log energies of 32 frequency bands, envelope spectrum at the characteristic
+frequencies). The column `file` is the snapshot's time stamp; rows are in its order. The file has no label; as is usual
+for this test, snapshots from row 530 (counted from 0) on are degraded. The last two of the 984 snapshots were taken
+after the rig had been shut down and are dropped. Columns are standardised.
 
-`bearing`, degradation: 982 snapshots of test 2, in which four bearings ran until the outer race of the first failed,
-244 features, healthy or degraded. The file holds features of each snapshot, `B1_…` to `B4_…` for the four bearings: 61
-statistics of the raw signal each (moments, quantiles, log energies of 32 frequency bands, envelope spectrum at the
-characteristic frequencies). Beside them `file` is the snapshot's time stamp; rows are in its order. There is no label
-in it; as is usual for this test, snapshots from row 530 (counted from 0) on are degraded. The last two of the 984
-snapshots were taken after the rig had been shut down and are dropped. Columns are standardised.
+`bearing_faults`: 2,278 snapshots of three tests in four classes, nine time-domain statistics per snapshot, in one file
+per fault. Four of the nine columns are dropped, because they identify the test rig rather than the fault. The
+accelerometers of test 1, the source of all inner-race and roller rows, have an offset of about -0.115, those of tests 2
+and 3 almost none, so `Mean` reveals the test. With `Std` and `Max`, which are kept, so do `RMS` = √(Std² + Mean²),
+`Form Factor` = RMS/Mean and `Crest Factor` = Max/RMS: dropping `Mean` alone would hide nothing. The remaining columns
+(`Max`, `Min`, `Std`, `Skewness`, `Kurtosis`) still differ between rigs, so accuracies on this data set are optimistic
+for every strategy. `bearing_faults_all` keeps all nine columns, for comparison with published results.
 
-`bearing_faults`: 2,278 snapshots of three tests in four classes, nine statistics in the time domain per snapshot, in
-one file per fault.
+`bearing_raw`, `bearing_raw_1` and `bearing_raw_3`: degradation from the raw snapshots of tests 2, 1 and 3, 61 features
+per channel. Test 1 has two accelerometers per bearing (channels B1x, B1y, B2x … B4y), tests 2 and 3 have one (B1 to
+B4). Each snapshot, one second of vibration, is one row: a text file named by its time stamp, such as
+`2004.02.12.10.32.39`, which holds 20,480 lines with one value in g per channel, separated by tabs. Snapshots are read
+one at a time, and nothing is cached on disk. The files have no label: rows from `federation.degraded_from` on (counted
+from 0, in time order) are degraded, class 1 of the label `state`. For test 2 the default is 530, as for `bearing`, and
+the two snapshots after the shutdown are dropped. Tests 1 and 3 have no default.
 
-Four of the nine columns are dropped, because they tell the test rig and not the fault. The accelerometers of test 1,
-from which all inner-race and roller rows come, carry an offset of about -0.115, those of tests 2 and 3 almost none, so
-`Mean` reveals the test. With `Std` and `Max`, which stay, so do `RMS` = √(Std² + Mean²), `Form Factor` = RMS/Mean and
-`Crest Factor` = Max/RMS: dropping `Mean` alone would hide nothing. What stays (`Max`, `Min`, `Std`, `Skewness`,
-`Kurtosis`) still differs between rigs, so accuracies on this data set flatter every strategy alike.
-`bearing_faults_all` keeps all nine columns, to compare with results of others.
-
-61 features of one second of a bearing's vibration.
-
-Time statistics and envelope analysis as in R. B. Randall and J. Antoni, "Rolling element bearing diagnostics: a
-tutorial", Mechanical Systems and Signal Processing 25(2), 2011. With x the signal in g, n its length and
-c = x - mean(x):
+The 61 features are time statistics and envelope analysis as in R. B. Randall and J. Antoni, "Rolling element bearing
+diagnostics: a tutorial", Mechanical Systems and Signal Processing 25(2), 2011; the characteristic frequencies follow
+its equations 1 to 4 (kinematics without slip, inner race turning, outer race at rest). With x the signal in g, n its
+length and c = x - mean(x):
 
 - `mean`, `std` (divided by n), `rms`, `min`, `max`, `p2p` = max - min, `absmean` = mean |x|;
-- `skew` and `kurt`: third and fourth standardised moment, `kurt` less 3, both without correction for bias;
-- `crest` = max |x| / rms, `shape` = rms / absmean, `impulse` = max |x| / absmean, `clearance` = max |x| / mean(√|x|)²;
+- `skew` and `kurt`: third and fourth standardised moment, `kurt` less 3, both without bias correction;
+- `crest` = max |x| / rms, `shape` = rms / absmean, `impulse` = max |x| / absmean, `clearance` = max |x| /
+  mean(√|x|)²;
 - `q01`, `q25`, `q75`, `q99`: quantiles of x, interpolated linearly;
-- `zcr`: share of neighbours between which c changes its sign; `difrms`: root mean square of their difference;
-- with P the power |DFT|² of c under a Hann window, unscaled, at 0 Hz to half the sampling rate: `spcent` and `spstd`,
-  the mean and standard deviation of the frequency in Hz weighted by P, and `spent`, the entropy of P / ΣP in nats;
+- `zcr`: share of neighbouring samples between which c changes its sign; `difrms`: root mean square of the
+  differences of neighbouring samples;
+- with P the power |DFT|² of c under a Hann window, unscaled, at 0 Hz to half the sampling rate: `spcent` and
+  `spstd`, the mean and standard deviation of the frequency in Hz weighted by P, and `spent`, the entropy of P /
+  ΣP in nats;
 - `logband00` to `logband31`: natural logarithm of the sum of P in 32 equally wide bands;
-- with e the envelope, the magnitude of the analytic signal of c, and Q the power of e - mean(e) under a Hann window:
-  `env_bpfo`, `env_bpfi`, `env_bsf`, `env_ftf` and `env_shaft`, the natural logarithm of the share of Q below 1000 Hz
-  that lies within 2 % of the outer race's, the inner race's, the roller's, the cage's and the shaft's frequency or of
-  its second or third multiple; `env_std` and `env_kurt` of e itself.
+- with e the envelope, the magnitude of the analytic signal of c, and Q the power of e - mean(e) under a Hann
+  window: `env_bpfo`, `env_bpfi`, `env_bsf`, `env_ftf` and `env_shaft`, the natural logarithm of the share of Q up
+  to 1000 Hz that lies within 2 % of the outer race's, the inner race's, the roller's, the cage's and the shaft's
+  frequency or of its second or third multiple; `env_std` and `env_kurt` of e itself.
 
-The names and their order are those of the table of features that the data set `bearing` reads. See `docs/bearing.md`
-for which of these definitions that table's values confirm and which are reconstructed.
+Their names and order are those of the feature table that `bearing` reads. `docs/bearing.md` describes which of these
+definitions the values of the table confirm and which are reconstructed.
 
-At which frequencies a damaged rolling bearing knocks.
-
-R. B. Randall and J. Antoni, "Rolling element bearing diagnostics: a tutorial", Mechanical Systems and Signal Processing
-25(2), 2011, equations 1 to 4: kinematics without slip, inner race turning, outer race at rest.
-
-Bearing degradation from raw vibration: a run-to-failure test's snapshots, 61 features of each channel.
-
-J. Lee, H. Qiu, G. Yu, J. Lin and Rexnord Technical Services, IMS, University of Cincinnati, "Bearing Data Set", NASA
-Prognostics Data Repository, 2007. Four bearings on one shaft ran until one failed, three times. Test 1 has two
-accelerometers a bearing (channels B1x, B1y, B2x … B4y), tests 2 and 3 have one (B1 to B4).
-
-One snapshot, one second of vibration, is one row: a text file named by the time at which it was taken, such as
-`2004.02.12.10.32.39`, which holds 20,480 lines, one value in g per channel, separated by tabs. Snapshots are read one
-at a time, and nothing is kept on disk. There is no label in the files:
-rows from `federation.degraded_from` on (counted from 0, in the order of time) are degraded, class 1 of the label
-`state`. For test 2 that is 530 unless given, as for the data set `bearing`, and the two snapshots that were taken after
-the rig had been shut down are dropped. For tests 1 and 3 there is no usual row, so it has to be given.
-
-Write the table of features that the data set `bearing` reads, from the raw snapshots of test 2.
-
-`python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TABLE.csv.gz`
+The command `python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TABLE.csv.gz` writes that table from the raw
+snapshots of test 2.
 """
 
 from __future__ import annotations
@@ -138,12 +125,12 @@ def load_bearing(request: DatasetRequest) -> Dataset:
 
 
 def with_states(rows: pa.Table, first_degraded: int) -> pa.Table:
-    """Return snapshots with the column `state`: `0` up to the first degraded one, `1` from there on."""
+    """Return snapshots with the column `state`: `0` before the first degraded snapshot, `1` from there on."""
     return rows.append_column(LABEL, [np.where(np.arange(len(rows)) < first_degraded, "0", "1")])
 
 
 def _check_order(path: Path, rows: pa.Table) -> None:
-    """Check what the label, a row number, rests on."""
+    """Check the number and order of the snapshots, from which the label is derived."""
     if len(rows) != NUM_SNAPSHOTS:
         raise DataError(
             Fault(
@@ -165,12 +152,12 @@ def _check_order(path: Path, rows: pa.Table) -> None:
 
 
 def load_bearing_faults(request: DatasetRequest) -> Dataset:
-    """Load the data set without the columns that tell the rig; the label is `Fault`."""
+    """Load the data set without the columns that identify the rig; the label is `Fault`."""
     return _load_faults("bearing_faults", KEPT, request)
 
 
 def load_bearing_faults_all(request: DatasetRequest) -> Dataset:
-    """Load the data set with all nine columns, as others have used it; the label is `Fault`."""
+    """Load the data set with all nine columns, as in published results; the label is `Fault`."""
     return _load_faults("bearing_faults_all", (*KEPT, *DROPPED), request)
 
 
@@ -192,14 +179,14 @@ def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -
 
 @dataclass(frozen=True)
 class RollingBearing:
-    """A bearing's geometry and the speed of its shaft.
+    """Bearing geometry and shaft speed.
 
     Attributes:
-        num_rollers: Rolling elements in one row.
-        roller_diameter: In any unit of length.
-        pitch_diameter: Of the circle through the rollers' centres, in the same unit.
-        contact_angle_degrees: Between the load and the radial plane.
-        shaft_hertz: Revolutions of the shaft in a second.
+        num_rollers: Number of rolling elements in one row.
+        roller_diameter: Roller diameter, in any unit of length.
+        pitch_diameter: Diameter of the circle through the rollers' centres, in the same unit.
+        contact_angle_degrees: Angle between the load and the radial plane.
+        shaft_hertz: Shaft revolutions per second.
     """
 
     num_rollers: int
@@ -214,22 +201,22 @@ class RollingBearing:
 
     @property
     def outer_race_hertz(self) -> float:
-        """BPFO: how often a roller passes a point of the outer race."""
+        """BPFO, the ball pass frequency of the outer race."""
         return self.num_rollers / 2 * self.shaft_hertz * (1 - self._ratio)
 
     @property
     def inner_race_hertz(self) -> float:
-        """BPFI: how often a roller passes a point of the inner race."""
+        """BPFI, the ball pass frequency of the inner race."""
         return self.num_rollers / 2 * self.shaft_hertz * (1 + self._ratio)
 
     @property
     def roller_hertz(self) -> float:
-        """BSF: how often a roller turns about itself; a spot on it knocks twice as often, once on either race."""
+        """BSF, the ball spin frequency; a roller defect impacts at twice this frequency, once on either race."""
         return self.pitch_diameter / (2 * self.roller_diameter) * self.shaft_hertz * (1 - self._ratio**2)
 
     @property
     def cage_hertz(self) -> float:
-        """FTF: how often the cage turns."""
+        """FTF, the fundamental train frequency: revolutions of the cage per second."""
         return self.shaft_hertz / 2 * (1 - self._ratio)
 
 
@@ -265,8 +252,8 @@ def vibration_features(signals: RealArray, sampling_hertz: float, bearing: Rolli
 
     Args:
         signals: In g, finite, none of them constant, shape `(channels, samples)`.
-        sampling_hertz: Samples in a second.
-        bearing: Fixes the frequencies of the envelope's features.
+        sampling_hertz: Samples per second.
+        bearing: Defines the characteristic frequencies of the envelope features.
 
     Returns:
         Finite numbers, shape `(channels, len(FEATURES))`.
@@ -348,7 +335,7 @@ def _envelope(centred: RealArray, sampling_hertz: float, bearing: RollingBearing
 
 
 def _power(centred: RealArray, sampling_hertz: float) -> tuple[RealArray, RealArray]:
-    """Return the frequencies in Hz, shape `(bins,)`, and the power at them, shape `(channels, bins)`."""
+    """Return the frequencies in Hz, shape `(bins,)`, and the power at each, shape `(channels, bins)`."""
     num_samples = centred.shape[1]
     spectrum = np.fft.rfft(centred * np.hanning(num_samples), axis=1)
     return np.fft.rfftfreq(num_samples, 1 / sampling_hertz), spectrum.real**2 + spectrum.imag**2
@@ -386,15 +373,15 @@ SNAPSHOT_NAME = re.compile(r"\d{4}(\.\d{2}){5}", re.ASCII)
 
 @dataclass(frozen=True)
 class RunToFailure:
-    """One of the three tests.
+    """One of the three run-to-failure tests.
 
     Attributes:
-        number: As the publisher counts.
-        folders: Where its snapshots may lie in the data folder; the first that exists is read.
+        number: Test number of the publisher.
+        folders: Possible folders of its snapshots within the data folder; the first that exists is read.
         channels: One name per column of a snapshot.
-        num_snapshots: How many the default label rests on, or None.
-        first_degraded: The row from which on snapshots are degraded unless the user says otherwise, or None.
-        after_shutdown: Snapshots of a rig at rest, which are dropped.
+        num_snapshots: Number of snapshots for which the default label is valid, or None.
+        first_degraded: Default for the first degraded row, or None.
+        after_shutdown: Snapshots taken after the shutdown, which are dropped.
     """
 
     number: int
@@ -434,11 +421,11 @@ def load_bearing_raw_3(request: DatasetRequest) -> Dataset:
 
 
 def extract_features(snapshots: list[Path], channels: tuple[str, ...]) -> pd.DataFrame:
-    """Return one row of features a snapshot, read one after the other, and the column `file` with its name.
+    """Return one row of features per snapshot, and the column `file` with its name; snapshots are read one at a time.
 
     Args:
-        snapshots: In the order of time.
-        channels: One name per column of a snapshot, put before the features' names.
+        snapshots: Paths in time order.
+        channels: One name per column of a snapshot, the prefix of the feature names.
 
     Raises:
         DataError: If a snapshot is malformed.
@@ -458,9 +445,9 @@ def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
 
     request.require_fixed_columns(name, LABEL)
     folder = _folder(name, run, request.folder)
-    found = list_snapshots(folder)
-    first_degraded = _first_degraded(run, request, folder, len(found))
-    snapshots = [path for path in found if path.name not in run.after_shutdown]
+    all_snapshots = list_snapshots(folder)
+    first_degraded = _first_degraded(run, request, folder, len(all_snapshots))
+    snapshots = [path for path in all_snapshots if path.name not in run.after_shutdown]
     if not 1 <= first_degraded < len(snapshots):
         raise DataError(
             Fault(
@@ -478,22 +465,25 @@ def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
         with_states(pa.Table.from_pandas(table), first_degraded),
         ColumnRoles(label=LABEL, never_features=(TIME,)),
         source=str(IMS),
-        facts={"num_dropped_rows": len(found) - len(snapshots), "degraded_from": first_degraded},
+        facts={"num_dropped_rows": len(all_snapshots) - len(snapshots), "degraded_from": first_degraded},
     )
     return replace(dataset, class_names=CLASS_NAMES, series=SERIES)
 
 
 def _folder(name: str, run: RunToFailure, given: Path | None) -> Path:
-    wanted = " or ".join(f"${FOLDER_VARIABLE}/{folder}/" for folder in run.folders)
-    root = data_root(name, given, f"the snapshots of test {run.number} ({wanted})", IMS)
-    found = [path for folder in run.folders if (path := root / folder).is_dir()]
-    if not found:
+    expected = " or ".join(f"${FOLDER_VARIABLE}/{folder}/" for folder in run.folders)
+    root = data_root(name, given, f"the snapshots of test {run.number} ({expected})", IMS)
+    existing = [path for folder in run.folders if (path := root / folder).is_dir()]
+    if not existing:
         raise DataError(
             Fault(
-                root, f"hold the snapshots of test {run.number} for data set {name!r}, {wanted}", "neither", IMS.origin
+                root,
+                f"hold the snapshots of test {run.number} for data set {name!r}, {expected}",
+                "neither",
+                IMS.origin,
             )
         )
-    return found[0]
+    return existing[0]
 
 
 def _first_degraded(run: RunToFailure, request: DatasetRequest, folder: Path, num_found: int) -> int:
@@ -522,14 +512,14 @@ def _first_degraded(run: RunToFailure, request: DatasetRequest, folder: Path, nu
 
 
 def list_snapshots(folder: Path) -> list[Path]:
-    """Return a folder's snapshots in the order of time; hidden files are passed over.
+    """Return a folder's snapshots in time order; hidden files are ignored.
 
     Args:
         folder: An existing folder.
 
     Raises:
-        DataError: If the folder can't be read, holds no snapshot, or something else beside them: as labels follow from
-            the row number, a misnamed snapshot must not pass unseen.
+        DataError: If the folder can't be read, holds no snapshot, or any other file: as labels follow from the row
+            number, a misnamed snapshot must not go unnoticed.
     """
     try:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -537,14 +527,14 @@ def list_snapshots(folder: Path) -> list[Path]:
         raise DataError(
             Fault(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}")
         ) from None
-    others = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    unexpected = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
+    if unexpected:
+        remainder = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
         raise DataError(
             Fault(
                 folder,
                 "hold snapshots alone, files named by their time such as 2004.02.12.10.32.39",
-                f"{others[0]!r}{more}",
+                f"{unexpected[0]!r}{remainder}",
             )
         )
     if not entries:
@@ -557,11 +547,11 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
 
     Args:
         path: An existing file.
-        num_channels: Columns that it must have.
+        num_channels: Expected number of columns.
 
     Raises:
-        DataError: If it can't be read, has other columns or another number of lines, something that is no finite
-            number, or a channel that never changes.
+        DataError: If it can't be read, has other columns or another number of lines, a value that is not a finite
+            number, or a constant channel.
     """
     try:
         lines = path.read_text(encoding="ascii").splitlines()
@@ -577,10 +567,13 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
         values = np.empty((0, 0))
     if values.shape != (NUM_SAMPLES, num_channels) or not np.isfinite(values).all():
         raise DataError(_first_fault(path, lines, num_channels))
-    stuck = np.flatnonzero(np.ptp(values, axis=0) == 0)
-    if len(stuck):
+    constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
+    if len(constant):
         raise DataError(
-            Fault(f"every channel of {path}", f"vary, but column {stuck[0] + 1} is {values[0, stuck[0]]:g} throughout")
+            Fault(
+                f"every channel of {path}",
+                f"vary, but column {constant[0] + 1} is {values[0, constant[0]]:g} throughout",
+            )
         )
     return np.ascontiguousarray(values.T)
 
@@ -612,11 +605,11 @@ USAGE = "usage: python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TA
 
 
 def write_bearing_features(folder: Path, target: Path) -> int:
-    """Write one line per snapshot, the column `file` with its name first, and return how many there are.
+    """Write one line per snapshot, with its name in the first column, `file`; return the number of lines.
 
     Args:
-        folder: Holds the snapshots of a test with four channels.
-        target: Does not exist yet; its name ends in `.csv` or `.csv.gz`.
+        folder: Snapshots of a test with four channels.
+        target: A path that does not exist; its name ends in `.csv` or `.csv.gz`.
 
     Raises:
         DataError: If the target can't be written, or a snapshot is malformed.
@@ -636,7 +629,7 @@ def write_bearing_features(folder: Path, target: Path) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; return its exit code, 2 after a user's mistake."""
+    """Run the command; return its exit code, 2 after a user error."""
     if len(arguments) != 2:
         print(USAGE, file=sys.stderr)
         return 2

@@ -1,14 +1,15 @@
-"""CIFAR-10 and CIFAR-100: 50,000 and 10,000 colour images of 32 × 32 pixels, ten classes or a hundred in twenty groups.
+"""CIFAR-10 and CIFAR-100: 50,000 training and 10,000 test colour images of 32 × 32 pixels.
 
 A. Krizhevsky, "Learning multiple layers of features from tiny images", technical report, University of Toronto, 2009.
-The images are at hand in three forms. Pickled and binary batches hold the red pixels of an image row by row, then the
-green and the blue ones, as "Dataset layout" of https://www.cs.toronto.edu/~kriz/cifar.html describes them. An `.npz`
-archive holds `x`, unsigned bytes of shape `(rows, 32, 32, 3)`, and the labels. The hundred classes and the groups are
-numbered in alphabetical order.
+CIFAR-10 has ten classes, CIFAR-100 a hundred in twenty groups; the hundred classes and the groups are numbered in
+alphabetical order. The images are available in three formats. Pickled and binary batches hold the red pixels of an
+image row by row, then the green and the blue ones, as described in "Dataset layout" of
+https://www.cs.toronto.edu/~kriz/cifar.html. An `.npz` archive holds `x`, unsigned bytes of shape `(rows, 32, 32, 3)`,
+and the labels.
 
-A pickle is a program that can call anything. Here it can name four things of numpy, each replaced by a stand-in that
-only keeps what it is given, and a call that makes bytes of text; numpy itself never sees the content. Any other name,
-such as `os.system`, is refused before it is looked up.
+Unpickling can call arbitrary code. Here a pickle can reference only four numpy objects, each replaced by a stand-in
+that stores its arguments, and a call that converts text to bytes; numpy itself never receives the content. Any other
+name, such as `os.system`, is rejected before it is looked up.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ Images = tuple[PixelArray, PixelArray]
 
 @dataclass(frozen=True)
 class CifarLabel:
-    """Where one of the labels stands.
+    """Location of a label in the files.
 
     Attributes:
-        key: In a pickled batch.
-        array: In an archive.
-        byte: In a record of a binary batch, counted from 0.
-        class_names: In the order of the labels.
+        key: Key in a pickled batch.
+        array: Array name in an archive.
+        byte: Byte in a record of a binary batch, counted from 0.
+        class_names: Class names in label order.
     """
 
     key: str
@@ -72,14 +73,14 @@ class CifarLabel:
 
 @dataclass(frozen=True)
 class CifarFiles:
-    """What differs between the two data sets' files.
+    """File layout of one of the two data sets.
 
     Attributes:
-        publication: Who published them.
-        python: The folder of pickled batches, below the data folder.
-        binary: The folder of binary batches.
-        batches: The batches of each part.
-        labels: The labels, the usual one first; a binary batch has a byte for each before an image.
+        publication: Publication of the data set.
+        python: Folder of pickled batches, relative to the data folder.
+        binary: Folder of binary batches.
+        batches: Batches of each part.
+        labels: Labels, the default first; a binary batch has a byte for each before an image.
     """
 
     publication: Publication
@@ -109,12 +110,12 @@ CIFAR100 = CifarFiles(
 
 
 def load_cifar10(request: DatasetRequest) -> Dataset:
-    """Load the images; the label is `class`."""
+    """Load CIFAR-10; the label is `class`."""
     return _load(request, CIFAR10)
 
 
 def load_cifar100(request: DatasetRequest) -> Dataset:
-    """Load the images; the label is `fine_label`, or the group, `coarse_label`."""
+    """Load CIFAR-100; the label is `fine_label`, or the group, `coarse_label`."""
     return _load(request, CIFAR100)
 
 
@@ -128,30 +129,30 @@ def _load(request: DatasetRequest, files: CifarFiles) -> Dataset:
         "binary version": lambda path: _read_binary(path, label, len(files.labels)),
         "npz archives": lambda path: _read_archive(path, label, request.limits),
     }
-    wanted = (
+    file_names = (
         [f"{files.python}/{batch}" for _, batch in batches],
         [f"{files.binary}/{batch}.bin" for _, batch in batches],
         [f"{files.python.partition('/')[0]}/*{part}.npz" for part in parts],
     )
-    layouts = [Layout(form, tuple(paths)) for form, paths in zip(readers, wanted, strict=True)]
+    layouts = [Layout(form, tuple(paths)) for form, paths in zip(readers, file_names, strict=True)]
     layout, paths = locate_layout(request.name, layouts, files.publication, request.folder)
-    found = []
+    contents = []
     for path in paths:
         request.limits.check_file(path)
-        found.append(_checked(path, readers[layout.name](path), len(label.class_names)))
-    pixels, labels = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+        contents.append(_checked(path, readers[layout.name](path), len(label.class_names)))
+    pixels, labels = contents[0] if len(contents) == 1 else map(np.concatenate, zip(*contents, strict=True))
     return image_dataset(request.name, pixels, labels, label.class_names, name, str(files.publication))
 
 
 def _checked(path: Path, batch: Images, num_classes: int) -> Images:
     _, labels = batch
-    wrong = np.flatnonzero(labels >= num_classes)
-    if len(wrong):
+    invalid_rows = np.flatnonzero(labels >= num_classes)
+    if len(invalid_rows):
         raise DataError(
             Fault(
                 f"the labels of {path}",
                 f"be between 0 and {num_classes - 1}",
-                f"{labels[wrong[0]]} in row {wrong[0] + 1}",
+                f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
             )
         )
     if not len(labels):
@@ -162,36 +163,36 @@ def _checked(path: Path, batch: Images, num_classes: int) -> Images:
 # Pickled batches.
 
 
-class _Kept:
-    """Stands in for what a batch names of numpy: keeps what it is called with and what it is built from."""
+class _NumpyStandIn:
+    """Stand-in for the numpy objects in a batch: stores its constructor arguments and its state."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments = arguments
         self.state: object = None
 
     def __setstate__(self, state: object) -> None:
-        """Keep version, shape, type, order and bytes of an array; of a type, byte order and alignment."""
+        """Store the state: of an array version, shape, type, order and bytes; of a type byte order and alignment."""
         self.state = state
 
 
 def _encode(text: object, encoding: object = None) -> bytes:
-    """Stand in for the call that Python 3 writes for bytes into old pickles."""
+    """Stand in for the call by which Python 3 writes bytes into old pickle protocols."""
     if not isinstance(text, str) or encoding != "latin1":
         raise pickle.UnpicklingError("text in a form that the published files do not have")
     return text.encode("latin1")
 
 
 ALLOWED: Mapping[tuple[str, str], Callable[..., object]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Kept,
-    ("numpy._core.multiarray", "_reconstruct"): _Kept,
-    ("numpy", "ndarray"): _Kept,
-    ("numpy", "dtype"): _Kept,
+    ("numpy.core.multiarray", "_reconstruct"): _NumpyStandIn,
+    ("numpy._core.multiarray", "_reconstruct"): _NumpyStandIn,
+    ("numpy", "ndarray"): _NumpyStandIn,
+    ("numpy", "dtype"): _NumpyStandIn,
     ("_codecs", "encode"): _encode,
 }
 
 
 class _ForeignNameError(Exception):
-    """A pickle names something that no published batch needs."""
+    """A pickle references a name that no published batch needs."""
 
 
 class _BatchReader(pickle.Unpickler):
@@ -225,7 +226,7 @@ def _read_pickled(path: Path, label: CifarLabel) -> Images:
     missing = [key for key in ("data", label.key) if key not in batch]
     if missing:
         raise DataError(Fault(path, f"hold {' and '.join(missing)}, but it holds: {', '.join(batch) or 'nothing'}"))
-    pixels = _kept_array(path, batch["data"]) if isinstance(batch["data"], _Kept) else batch["data"]
+    pixels = _array_of_stand_in(path, batch["data"]) if isinstance(batch["data"], _NumpyStandIn) else batch["data"]
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != IMAGE_BYTES:
         raise DataError(Fault(f"the data of {path}", f"be rows of {IMAGE_BYTES} bytes", _described(pixels)))
     labels = batch[label.key]
@@ -236,10 +237,10 @@ def _read_pickled(path: Path, label: CifarLabel) -> Images:
     return pixels.reshape(-1, CHANNELS, SIDE, SIDE), np.array(labels, np.uint8)
 
 
-def _kept_array(path: Path, kept: _Kept) -> PixelArray:
-    """Return the array that a stand-in describes, after checking every part of the description."""
+def _array_of_stand_in(path: Path, kept: _NumpyStandIn) -> PixelArray:
+    """Return the array described by a stand-in, after checking every part of the description."""
     match kept.state:
-        case (_, tuple(shape), _Kept(arguments=(code, *_)), by_columns, bytes(content)) if code in BYTE_TYPES:
+        case (_, tuple(shape), _NumpyStandIn(arguments=(code, *_)), by_columns, bytes(content)) if code in BYTE_TYPES:
             pass
         case _:
             raise DataError(Fault(f"the array 'data' of {path}", "hold unsigned bytes, as published"))
@@ -287,15 +288,15 @@ def _read_archive(path: Path, label: CifarLabel, limits: ReadLimits) -> Images:
 
 
 def _read_arrays(path: Path, names: tuple[str, ...], limits: ReadLimits) -> list[npt.NDArray[Any]]:
-    """Read some arrays of an archive, never unpickled."""
+    """Read arrays of an archive without unpickling."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(Fault(path, "be an .npz archive", "a single array"))
             missing = [name for name in names if name not in archive.files]
             if missing:
-                found = ", ".join(archive.files) or "none"
-                raise DataError(Fault(path, f"hold the arrays {', '.join(missing)}, but its arrays are: {found}"))
+                available = ", ".join(archive.files) or "none"
+                raise DataError(Fault(path, f"hold the arrays {', '.join(missing)}, but its arrays are: {available}"))
             # No more is ever unpacked of a member than its entry says, be that true or not.
             with zipfile.ZipFile(path) as entries:
                 limits.check_bytes(path, sum(entry.file_size for entry in entries.infolist()))

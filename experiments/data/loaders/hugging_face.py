@@ -1,12 +1,12 @@
 """Data sets of the Hugging Face hub: `hf:owner/name`, or `hf:owner/name:subset`.
 
 Q. Lhoest et al., "Datasets: a community library for natural language processing", EMNLP (system demonstrations), 2021.
-It needs a network once; afterwards its local cache serves. Only data are loaded: no code from the hub is run.
+The first load needs a network; later ones use the local cache. Only data are loaded: no code from the hub is run.
 
-What a row is follows from the columns: one of images, else `federation.text_column` or the only column of texts that
-hardly repeat, else the table that it would be in a file where there are categories, else all columns of numbers. Images
-must be of one size, and are decoded as those of a folder (`images.py`). Texts become word numbers (`texts.py`),
-numbers are standardised.
+The columns determine the type of a row, in this order: a column of images; `federation.text_column` or the only column
+of texts that hardly repeat; if there are categories, a table as in a file; all numeric columns. Images must be of one
+size, and are decoded as those of a folder (`images.py`). Texts become word numbers (`texts.py`), numbers are
+standardised.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ USUAL_SPLIT = "train"
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns are for: the one to predict, the natural client, and what rows consist of.
+    """Roles of the columns.
 
     Attributes:
-        label: To predict.
-        client: Natural client, or None.
+        label: Column to predict.
+        client: Column of natural clients, or None.
         images: Column of images, or None.
         texts: Column of texts, or None.
-        numbers: Columns of numbers, where there are neither images nor texts.
-        has_categories: Whether there are columns of categories, too.
+        numbers: Numeric columns, if there are neither images nor texts.
+        has_categories: Whether there are also categorical columns.
     """
 
     label: str
@@ -60,30 +60,30 @@ class Roles:
 
 
 def is_hugging_face(name: str) -> bool:
-    """Whether a user's `federation.dataset` is an address on the hub."""
+    """Return whether `federation.dataset` is an address on the hub."""
     return name.startswith(PREFIX)
 
 
 def load_hugging_face(request: DatasetRequest) -> Dataset:
-    """Load one part, `train` or the one that `federation.split` names, such as `test` or `train+test`.
+    """Load one split, `train` or the one in `federation.split`, such as `test` or `train+test`.
 
     Raises:
-        DataError: If the address is wrong or out of reach, or the columns do not make a data set.
+        DataError: If the address is invalid or unreachable, or the columns do not form a data set.
     """
     source = f"Hugging Face hub, https://huggingface.co/datasets/{_address(request)[0]}"
     return dataset_of_rows(_fetch(request), request, source)
 
 
 def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str) -> Dataset:
-    """Return rows of the library as a data set.
+    """Return rows of the `datasets` library as a data set.
 
     Args:
-        rows: One part.
-        request: Says which columns are what.
+        rows: One split.
+        request: Roles of the columns.
         source: Citation.
 
     Raises:
-        DataError: If the columns do not make a data set.
+        DataError: If the columns do not form a data set.
     """
     roles = _roles(request, rows)
     labelled = _labelled(request, rows, roles) if request.unlabelled_rows == "drop" else LabelledRows(rows.data.table)
@@ -95,7 +95,7 @@ def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str
 
 
 def _labelled(request: DatasetRequest, rows: datasets.Dataset, roles: Roles) -> LabelledRows:
-    """Return which rows have a label and a client; the hub marks a label that is kept secret by -1."""
+    """Return the rows with a label and a client; the hub marks a hidden label by -1."""
     import datasets
     import pyarrow as pa
 
@@ -111,7 +111,7 @@ def _labelled(request: DatasetRequest, rows: datasets.Dataset, roles: Roles) -> 
 
 
 def _dataset(rows: datasets.Dataset, request: DatasetRequest, roles: Roles, source: str) -> Dataset:
-    """Return rows of which it is known what their columns are for."""
+    """Return rows with known column roles as a data set."""
     labels, class_names = _labels(request, rows, roles.label)
     clients = None if roles.client is None else _names(request, rows, roles.client)
     if roles.images is not None:
@@ -135,17 +135,17 @@ def _address(request: DatasetRequest) -> tuple[str, str | None]:
 
 
 def _fetch(request: DatasetRequest) -> datasets.Dataset:
-    """Return the rows as the library has them.
+    """Return the rows from the hub or the cache.
 
     Raises:
-        DataError: If they can't be had.
+        DataError: If they are unavailable.
     """
     import datasets
 
     address, subset = _address(request)
     split = request.part or USUAL_SPLIT
     try:
-        with _without_notices_of_retries():
+        with _quiet_hub_client():
             rows = datasets.load_dataset(address, subset, split=split)
     except Exception as error:  # the library passes on errors of its network, its file formats and its own
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -167,8 +167,8 @@ def _fetch(request: DatasetRequest) -> datasets.Dataset:
 
 
 @contextmanager
-def _without_notices_of_retries() -> Iterator[None]:
-    """Keep the hub's client from writing a line for each attempt: the error says all at the end."""
+def _quiet_hub_client() -> Iterator[None]:
+    """Suppress the hub client's messages for each retry: the final error includes the reason."""
     from huggingface_hub.utils import logging as hub_logging
 
     verbosity = hub_logging.get_verbosity()
@@ -184,19 +184,19 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
 
     columns = rows.features
     available = ", ".join(columns)
-    wanted = {
+    column_by_key = {
         "federation.label": request.label,
         "federation.client_column": request.client_column,
         "federation.text_column": request.text_column,
     }
     faults = [
         Fault(key, f"name a column of data set {request.name!r}", repr(column), f"its columns are: {available}")
-        for key, column in wanted.items()
+        for key, column in column_by_key.items()
         if column is not None and column not in columns
     ]
-    given = [column for column in wanted.values() if column is not None]
-    if len(set(given)) < len(given):
-        faults.append(Fault(", ".join(wanted), "name different columns", ", ".join(given)))
+    configured = [column for column in column_by_key.values() if column is not None]
+    if len(set(configured)) < len(configured):
+        faults.append(Fault(", ".join(column_by_key), "name different columns", ", ".join(configured)))
     if faults:
         raise DataError(faults)
     label = request.label or _usual_label(request, columns)
@@ -231,8 +231,8 @@ def _usual_label(request: DatasetRequest, columns: Any) -> str:
 
     classes = [name for name, kind in columns.items() if isinstance(kind, datasets.ClassLabel)]
     named = [name for name in LABEL_NAMES if name in columns]
-    found = classes if len(classes) == 1 else named
-    if not found:
+    candidates = classes if len(classes) == 1 else named
+    if not candidates:
         raise DataError(
             Fault(
                 "federation.label",
@@ -241,7 +241,7 @@ def _usual_label(request: DatasetRequest, columns: Any) -> str:
                 f"its columns are: {', '.join(columns)}",
             )
         )
-    return found[0]
+    return candidates[0]
 
 
 def _is_value(kind: Any, *starts: str) -> bool:
@@ -256,13 +256,13 @@ def _labels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> tup
     kind = rows.features[column]
     if isinstance(kind, datasets.ClassLabel):
         numbers = np.array([-1 if value is None else value for value in rows[column]], np.int64)
-        without = np.flatnonzero(numbers < 0)  # the hub's mark of rows whose label is kept secret
-        if len(without):
+        unlabelled_rows = np.flatnonzero(numbers < 0)  # the hub's mark of rows whose label is kept secret
+        if len(unlabelled_rows):
             raise DataError(
                 Fault(
                     f"column {column!r} of data set {request.name!r}",
                     "name a class in every row",
-                    f"none in {row_name(without[0])}",
+                    f"none in {row_name(unlabelled_rows[0])}",
                 )
             )
         return present_classes(request.name, numbers, kind.names)
@@ -340,21 +340,21 @@ def _texts(request: DatasetRequest, rows: datasets.Dataset, column: str) -> list
 
 
 def has_pictures(rows: datasets.Dataset) -> bool:
-    """Whether a column holds pictures."""
+    """Return whether a column holds images."""
     import datasets
 
     return any(isinstance(kind, datasets.Image) for kind in rows.features.values())
 
 
 def cells_of_rows(rows: datasets.Dataset, dropped: Collection[str]) -> pa.Table:
-    """Return rows without pictures as a table, classes by their names.
+    """Return rows without images as a table, with class names as values.
 
     Args:
-        rows: One part.
-        dropped: Columns that may hold anything; they come back empty.
+        rows: One split.
+        dropped: Columns that may be of any type; they are returned empty.
 
     Raises:
-        DataError: If a column holds something else than plain cells.
+        DataError: If a column holds other values than plain cells.
     """
     import datasets
     import pyarrow as pa

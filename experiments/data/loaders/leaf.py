@@ -1,34 +1,28 @@
-"""LEAF's FEMNIST and Shakespeare, Shakespeare's plays as one file, and Sentiment140.
+"""LEAF's FEMNIST and Shakespeare, tiny Shakespeare, and Sentiment140.
 
-LEAF's FEMNIST and Shakespeare, as its scripts write them.
-
-S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018. The format is that of its scripts,
-`data/femnist/preprocess/data_to_json.py` and `data/shakespeare/preprocess/` of https://github.com/TalwalkarLab/leaf: a
-file is an object with `users` (names), `num_samples` (one number a user) and `user_data` (by name: an object with the
-lists `x` and `y`). A data set is a folder of such files for training and one for testing, as LEAF's scripts write them,
-or files not divided yet.
+`leaf_femnist` and `leaf_shakespeare`: S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097,
+2018. The format is that of its scripts, `data/femnist/preprocess/data_to_json.py` and `data/shakespeare/preprocess/` of
+https://github.com/TalwalkarLab/leaf: a file is an object with `users` (names), `num_samples` (one number per user) and
+`user_data` (by name: an object with the lists `x` and `y`). A data set is a folder of such files for training and one
+for testing, as written by LEAF's scripts, or files that are not split yet.
 
 `leaf_femnist`: digits and letters by writer, 28 × 28 pixels, 62 classes: digits, capital letters, small letters. Pixels
-are numbers in `[0, 1]` already, paper is 1 and ink 0, and are kept so.
+are numbers in `[0, 1]` already, with paper 1 and ink 0, and are not changed.
 
-`leaf_shakespeare`: windows of 80 characters by speaking role. The files hold the windows; they overlap, and each is
-followed by its next character. Length and stride are therefore not a user's choice here.
+`leaf_shakespeare`: windows of 80 characters by speaking role. The files hold the windows, which overlap, each with its
+next character, so length and stride cannot be set.
 
-Tiny Shakespeare: 1.1 million characters of plays; the natural client is the speaker.
+`shakespeare`: tiny Shakespeare, 1.1 million characters of plays by A. Karpathy, "The unreasonable effectiveness of
+recurrent neural networks", 2015; the natural client is the speaker. A speech is a line `NAME:` and the following lines
+up to an empty one. Each speaker's speeches, in order, are one text, which is cut into windows, as LEAF does for all
+plays. LEAF's windows have a stride of one character; here they do not overlap unless `federation.text.stride` is set,
+as overlapping windows put the same lines into a client's training and test rows. A speaker whose text is not longer
+than a window has no row.
 
-A. Karpathy, "The unreasonable effectiveness of recurrent neural networks", 2015, whose text it is. A speech is a line
-`NAME:` and the lines below it up to an empty one. Each speaker's speeches, in order, are one text, of which windows are
-taken, as S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018, do for all plays. LEAF's
-windows move by one character; here they do not overlap unless `federation.text.stride` says so, as overlapping windows
-put the same lines into a client's training and test rows. A speaker with less text than a window and the character
-behind it has no row.
-
-Sentiment140: 1.6 million tweets, negative or positive; the natural client is the user.
-
-A. Go, R. Bhayani and L. Huang, "Twitter sentiment classification using distant supervision", Stanford, 2009.
-
-The file has six columns: polarity (0 negative, 2 neutral, 4 positive), id, date, query, user, text. As published it has
-no header and is latin-1; copies with a header, or in UTF-8, are read as well. Words are numbered by `texts.py`.
+`sentiment140`: 1.6 million tweets, negative or positive; the natural client is the user. A. Go, R. Bhayani and L.
+Huang, "Twitter sentiment classification using distant supervision", Stanford, 2009. The file has six columns: polarity
+(0 negative, 2 neutral, 4 positive), id, date, query, user, text. As published it has no header and is latin-1; copies
+with a header, or in UTF-8, are read as well. Words are numbered by `texts.py`.
 """
 
 from __future__ import annotations
@@ -87,10 +81,10 @@ class LeafUser:
     """One user's samples.
 
     Attributes:
-        path: The file that they are from.
-        name: Of the user.
-        inputs: One a sample.
-        targets: One a sample.
+        path: Source file.
+        name: Name of the user.
+        inputs: One per sample.
+        targets: One per sample.
     """
 
     path: Path
@@ -99,7 +93,7 @@ class LeafUser:
     targets: list[Any]
 
     def fault(self, text: str) -> DataError:
-        """Return an error that says whose samples are wrong, and where."""
+        """Return an error that names the user and the file."""
         return DataError(Fault(f"{self.path}, user {self.name!r}:", problem=text))
 
 
@@ -143,13 +137,13 @@ def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     clients: dict[str, CodeArray] = {}
     for user in _users(request, LEAF_SHAKESPEARE):
         part = _windows(user)
-        earlier = clients.get(user.name)
+        previous = clients.get(user.name)
         lengths = {other.shape[1] for other in clients.values()} | {part.shape[1]}
         if len(lengths) > 1:
             raise user.fault(
                 f"all windows must be of one length, got {' and '.join(str(n - 1) for n in sorted(lengths))}"
             )
-        clients[user.name] = part if earlier is None else np.concatenate([earlier, part])
+        clients[user.name] = part if previous is None else np.concatenate([previous, part])
     return next_character_dataset(request, clients, str(LEAF_SHAKESPEARE))
 
 
@@ -178,15 +172,15 @@ def _windows(user: LeafUser) -> CodeArray:
     if any(len(target) != 1 for target in user.targets):
         raise user.fault("every y must be one character")
     length = len(user.inputs[0])
-    other = next((len(text) for text in user.inputs if len(text) != length), length)
-    if other != length or not length:
-        raise user.fault(f"all windows must be of one length, at least 1, got {length} and {other}")
+    other_length = next((len(text) for text in user.inputs if len(text) != length), length)
+    if other_length != length or not length:
+        raise user.fault(f"all windows must be of one length, at least 1, got {length} and {other_length}")
     joined = "".join(text + target for text, target in zip(user.inputs, user.targets, strict=True))
     return code_points(joined).reshape(-1, length + 1)
 
 
 def _users(request: DatasetRequest, publication: Publication) -> Iterator[LeafUser]:
-    """Yield all users that have samples, file after file, each file in its own order; a user may come once a file."""
+    """Yield all users with samples, file by file, in file order; a user may occur once per file."""
     parts = choose_parts(request)
     layouts = [Layout("divided files", tuple(f"{request.name}/{part}/*.json" for part in parts))]
     if parts == ("train", "test"):
@@ -199,7 +193,7 @@ def _users(request: DatasetRequest, publication: Publication) -> Iterator[LeafUs
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes(), object_hook=_hear_signals)
+        content = json.loads(path.read_bytes(), object_hook=_allow_signals)
     except json.JSONDecodeError as error:
         raise DataError(Fault(path, f"be JSON: {error.msg} in line {error.lineno}, column {error.colno}")) from None
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -209,11 +203,11 @@ def _read_object(path: Path) -> dict[str, Any]:
         raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
     if not isinstance(content, dict):
         raise DataError(Fault(path, "hold an object with users, num_samples and user_data"))
-    wanted = {"users": list, "num_samples": list, "user_data": dict}
+    expected_types = {"users": list, "num_samples": list, "user_data": dict}
     faults = [
         f"{path} must hold {key} as {'a list' if kind is list else 'an object'}, got "
         + (type(content[key]).__name__ if key in content else f"only {', '.join(content) or 'nothing'}")
-        for key, kind in wanted.items()
+        for key, kind in expected_types.items()
         if not isinstance(content.get(key), kind)
     ]
     if faults:
@@ -221,8 +215,8 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _hear_signals(read: dict[str, Any]) -> dict[str, Any]:
-    """Return an object as it was read. Python hears signals where its own code runs: so after each user of a file."""
+def _allow_signals(read: dict[str, Any]) -> dict[str, Any]:
+    """Return an object unchanged, so that Python code runs, and signals are handled, after each user of a file."""
     return read
 
 
@@ -233,8 +227,10 @@ def _users_of(path: Path, content: dict[str, Any]) -> Iterator[LeafUser]:
     if not all(isinstance(user, str) for user in users) or len(set(users)) < len(users):
         raise DataError(Fault(f"the users of {path}", "be names that differ"))
     if set(users) != set(data):
-        odd = sorted(set(users) ^ set(data))
-        raise DataError(Fault(f"users and user_data of {path}", f"name the same users, but only one names {odd[0]!r}"))
+        unmatched = sorted(set(users) ^ set(data))
+        raise DataError(
+            Fault(f"users and user_data of {path}", f"name the same users, but only one names {unmatched[0]!r}")
+        )
     for name, count in zip(users, counts, strict=True):
         samples = data[name]
         lists = (samples.get("x"), samples.get("y")) if isinstance(samples, dict) else (None, None)
@@ -283,7 +279,7 @@ def load_shakespeare(request: DatasetRequest) -> Dataset:
 
 
 def read_speakers(path: Path) -> dict[str, str]:
-    """Return the text of each speaker, speeches joined by a line end, in the order of first appearance.
+    """Return the text of each speaker, speeches joined by newlines, in order of first appearance.
 
     Args:
         path: An existing file.
@@ -348,7 +344,7 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
 
 
 def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimits) -> Iterator[str]:
-    """Yield the texts of a file, and append polarity and user of each."""
+    """Yield the texts of a file, and append the polarity and user of each to the lists."""
     limits.check_file(path)
     number = 0
     try:
@@ -372,7 +368,7 @@ def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimi
 
 
 def _encoding(path: Path) -> str:
-    """Return how a file is encoded: UTF-8 if all of it can be read so, else latin-1, as published."""
+    """Return the encoding of a file: UTF-8 if all of it can be decoded, else latin-1, as published."""
     import codecs
 
     decoder = codecs.getincrementaldecoder("utf-8")()

@@ -1,64 +1,51 @@
-"""Picture data sets: the MNIST family and retinal photographs.
+"""Image data sets: the MNIST family and retinal photographs.
 
-MNIST, Fashion-MNIST and EMNIST: images of 28 × 28 pixels and their labels, in pairs of IDX files.
+`mnist`: 60,000 training and 10,000 test digits of 28 × 28 pixels. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner,
+"Gradient-based learning applied to document recognition", Proceedings of the IEEE 86(11), 1998.
 
-`mnist`: 60,000 and 10,000 digits. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to
-document recognition", Proceedings of the IEEE 86(11), 1998.
-
-`fashion_mnist`: 60,000 and 10,000 pieces of clothing of ten kinds, in files named as those of MNIST. H. Xiao, K. Rasul
-and R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms", arXiv:1708.07747,
+`fashion_mnist`: 60,000 and 10,000 pieces of clothing of ten kinds, with the file names of MNIST. H. Xiao, K. Rasul and
+R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms", arXiv:1708.07747,
 2017.
 
-`emnist`: handwritten digits and letters, in six ways of putting them together. G. Cohen, S. Afshar, J. Tapson and
-A. van Schaik, "EMNIST: an extension of MNIST to handwritten letters", International Joint Conference on Neural
-Networks, 2017; table II lists the ways. The files store each image by columns; it is transposed here, so that
-characters stand upright. In the way `letters` labels count from 1 and a class holds capital and small letters; in
-`balanced` and `bymerge` fifteen small letters that look like their capitals share their class.
+`emnist`: handwritten digits and letters, in six variants. G. Cohen, S. Afshar, J. Tapson and A. van Schaik, "EMNIST: an
+extension of MNIST to handwritten letters", International Joint Conference on Neural Networks, 2017; table II lists the
+variants. The files store each image by columns; it is transposed here, so that characters are upright. In the variant
+`letters` labels count from 1 and a class holds capital and small letters; in `balanced` and `bymerge` fifteen small
+letters that look like their capitals share their class.
 
-Retinal images by hospital: glaucoma or healthy, each collection a natural client.
+These are stored in IDX files, plain or compressed. Y. LeCun, C. Cortes and C. Burges, "The MNIST database of
+handwritten digits", whose page defines the format: two zero bytes, the type (8: unsigned byte), the number of axes,
+each axis as a big-endian 32-bit number, then the values.
 
-Photographs of the eye's ground from several hospitals, of which each has its own camera, patients and graders. Nobody
-publishes that federation as one file, so the folder is the user's to make: `retinal/<collection>/`, with any
-collections in the layouts in which they are published (the classes below say which, with their
-sources). SMDG-19 alone is nineteen of them.
-
-A natural client is a collection, as that is what tells the hospital; parts of a collection that were published to train
-and to test on are one client. Only RIM-ONE DL's two parts differ by hospital and are two clients. Pictures of eyes that
-are but suspected of glaucoma are left out, and counted in the record.
-
-Retinal images by hospital, another task: grades of diabetic retinopathy, each collection a natural client.
-
-Several hospitals have published photographs of the eye's ground with the grade of diabetic retinopathy, 0 to 4, on the
-international scale (C. P. Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic macular
-edema disease severity scales", Ophthalmology 110(9), 2003), each as files of its own. Put side by side they are a
-federation whose clients differ in camera, patients and grader. Nobody publishes that federation as one file, so the
-folder is the user's to make: `retinal_grades/<hospital>/`, with class folders or a `labels.csv` in each.
-
-Files of the IDX format, plain or packed: arrays of bytes with their shape in front.
-
-Y. LeCun, C. Cortes and C. Burges, "The MNIST database of handwritten digits", whose page defines the format: two zero
-bytes, the type (8: unsigned byte), the number of axes, each axis as a big-endian 32-bit number, then the values.
-
-How published collections of retinas say which eyes have glaucoma, and in which hospital they were photographed.
-
-A collection is a folder, read in the layout in which it is published:
+`retinal`: fundus photographs, glaucoma or healthy, from several hospitals that differ in camera, patients and graders.
+This federation is not published as one file, so the user creates the folder `retinal/<collection>/` from any
+collections, in their published layouts (below). A natural client is a collection, as it identifies the hospital; the
+published training and test parts of a collection are one client. Only RIM-ONE DL's two parts differ by hospital and are
+two clients. Images of eyes with suspected glaucoma are left out, and counted in the record. Supported layouts of a
+collection:
 
 - SMDG-19 (R. Kiefer et al., "Standardized Multi-Channel Dataset for Glaucoma", 2023,
   https://www.kaggle.com/datasets/deathtrooper/multichannel-glaucoma-benchmark-dataset; the table also at
-  https://github.com/TheBeastCoding/standardized-multichannel-dataset-glaucoma): nineteen collections in one. Of
-  `metadata - standardized.csv` column `names` holds a collection's name and a number, `types` 0 for healthy, 1 for
-  glaucoma and -1 for suspected; the picture is `full-fundus/NAME.png`, in the archive in a second such folder.
-- ORIGA-light (Z. Zhang et al., EMBC 2010): `OrigaList.csv` with `Filename` and `Glaucoma`, pictures in `Images`.
-- G1020 (M. N. Bajwa et al., IJCNN 2020): `G1020.csv` with `imageID` and `binaryLabels`, pictures in `Images`. Both as
-  at https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets.
-- REFUGE (J. I. Orlando et al., Medical Image Analysis 59, 2020, https://refuge.grand-challenge.org): the training part,
-  `Training400`, with the folders `Glaucoma` and `Non-Glaucoma`. Labels of the other parts are Excel sheets, and not
-  read.
+  https://github.com/TheBeastCoding/standardized-multichannel-dataset-glaucoma): nineteen collections in one. In
+  `metadata - standardized.csv`, column `names` holds a collection's name and a number, `types` 0 for healthy, 1
+  for glaucoma and -1 for suspected; the image is `full-fundus/NAME.png`, in the archive in a second such folder.
+- ORIGA-light (Z. Zhang et al., EMBC 2010): `OrigaList.csv` with `Filename` and `Glaucoma`, images in `Images`.
+- G1020 (M. N. Bajwa et al., IJCNN 2020): `G1020.csv` with `imageID` and `binaryLabels`, images in `Images`. Both
+  as at https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets.
+- REFUGE (J. I. Orlando et al., Medical Image Analysis 59, 2020, https://refuge.grand-challenge.org): the training
+  part, `Training400`, with the folders `Glaucoma` and `Non-Glaucoma`. Labels of the other parts are Excel sheets,
+  and not read.
 - RIM-ONE DL (F. J. Fumero Batista et al., Image Analysis & Stereology 39(3), 2020,
   https://github.com/miag-ull/rim-one-dl): `partitioned_by_hospital`, whose `training_set` and `test_set` are of
-  different hospitals, with the folders `glaucoma` and `normal`. `partitioned_randomly` holds the same pictures again
-  and is passed over.
-- Any other folder of class folders, or with a `labels.csv` (`images.py`), whose classes are called as here.
+  different hospitals, with the folders `glaucoma` and `normal`. `partitioned_randomly` holds the same images
+  again and is ignored.
+- Any other folder of class folders, or with a `labels.csv` (`images.py`), with these class names.
+
+`retinal_grades`: fundus photographs with the grade of diabetic retinopathy, 0 to 4, on the international scale (C. P.
+Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic macular edema disease severity
+scales", Ophthalmology 110(9), 2003), from several hospitals that differ in camera, patients and grader. This federation
+is not published as one file, so the user creates the folder `retinal_grades/<hospital>/`, with class folders or a
+`labels.csv` in each. The natural clients are the hospitals.
 """
 
 from __future__ import annotations
@@ -86,15 +73,15 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
-    """Read a file of unsigned bytes.
+    """Read an IDX file of unsigned bytes.
 
     Args:
-        path: An existing file, packed by gzip or not; its content decides, not its name.
-        num_axes: Axes that it must have: 1 for labels, 3 for images.
-        limits: The most that it may hold.
+        path: An existing file, gzip-compressed or not, as detected from its content.
+        num_axes: Expected number of axes: 1 for labels, 3 for images.
+        limits: Maximum size.
 
     Raises:
-        DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header says.
+        DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header states.
     """
     try:
         with path.open("rb") as plain:
@@ -132,13 +119,13 @@ def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: Re
     values = _read_at_most(file, min(num_bytes, limits.max_bytes) + 1)
     limits.check_bytes(path, len(values))
     if len(values) != num_bytes:
-        held = f"{len(values)}" if len(values) < num_bytes else "more"
-        raise DataError(Fault(path, f"hold {num_bytes} values after its header, of shape {shape}", held))
+        num_found = f"{len(values)}" if len(values) < num_bytes else "more"
+        raise DataError(Fault(path, f"hold {num_bytes} values after its header, of shape {shape}", num_found))
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def _read_at_most(file: IO[bytes] | gzip.GzipFile, num_bytes: int) -> bytearray:
-    """Read by blocks: a header can claim a size for which there is no memory."""
+    """Read in blocks, as a header can claim a size that exceeds memory."""
     values = bytearray()
     while len(values) < num_bytes and (block := file.read(min(BLOCK_BYTES, num_bytes - len(values)))):
         values += block
@@ -173,22 +160,24 @@ def load_mnist(request: DatasetRequest) -> Dataset:
 
 
 def load_fashion_mnist(request: DatasetRequest) -> Dataset:
-    """Load the clothes; the label is `article`."""
+    """Load the pieces of clothing; the label is `article`."""
     return _mnist_like(request, FASHION_MNIST, "article", CLOTHES)
 
 
 def load_emnist(request: DatasetRequest) -> Dataset:
-    """Load one way of putting characters together; the label is `character`.
+    """Load one variant of EMNIST; the label is `character`.
 
     The name `emnist` means `emnist_balanced`; `emnist_letters` and so on name the others.
     """
     choose_label(request, ("character",), client=None)
-    way = request.name.removeprefix("emnist").removeprefix("_") or USUAL
-    stems = [(f" in {folder}", f"{folder}/emnist-{way}-{{part}}-{{kind}}-idx") for folder in ("emnist", "emnist/gzip")]
+    variant = request.name.removeprefix("emnist").removeprefix("_") or USUAL
+    stems = [
+        (f" in {folder}", f"{folder}/emnist-{variant}-{{part}}-{{kind}}-idx") for folder in ("emnist", "emnist/gzip")
+    ]
     parts = choose_parts(request)
-    images, labels = _read_parts(request, stems, parts, EMNIST, len(CLASSES[way]), FIRST_LABELS.get(way, 0))
+    images, labels = _read_parts(request, stems, parts, EMNIST, len(CLASSES[variant]), FIRST_LABELS.get(variant, 0))
     upright = images.transpose(0, 2, 1)[:, None]
-    return image_dataset(request.name, upright, labels, CLASSES[way], "character", str(EMNIST))
+    return image_dataset(request.name, upright, labels, CLASSES[variant], "character", str(EMNIST))
 
 
 def _mnist_like(request: DatasetRequest, publication: Publication, label: str, class_names: Sequence[str]) -> Dataset:
@@ -213,16 +202,16 @@ def _read_parts(
     """Return images, shape `(num_rows, height, width)`, and labels, shape `(num_rows,)`, counted from 0.
 
     Args:
-        request: The user's choices.
-        stems: What a layout is called and how its files are named up to `idx`, in which `{part}` and `{kind}` stand for
-            the part, and for images or labels.
-        parts: The parts wanted, as they are called in the files' names.
-        publication: Named when files are missing.
+        request: User settings.
+        stems: Name of each layout, and its file names up to `idx`, with placeholders `{part}` for the part and `{kind}`
+            for images or labels.
+        parts: Parts to read, as named in the file names.
+        publication: Cited if files are missing.
         num_classes: Number of classes.
-        first_label: The label in the files of the first class.
+        first_label: Label of the first class in the files.
 
     Raises:
-        DataError: If files are missing, malformed, do not fit each other, or hold a label that is no class.
+        DataError: If files are missing, malformed, inconsistent, or hold a label that is not a class.
     """
     kinds = (("images", 3), ("labels", 1))
     layouts = [
@@ -254,13 +243,13 @@ def _read_pair(
         raise DataError(
             Fault(labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels))
         )
-    wrong = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
-    if len(wrong):
+    invalid_rows = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
+    if len(invalid_rows):
         raise DataError(
             Fault(
                 f"the labels of {labels_path}",
                 f"be between {first_label} and {first_label + num_classes - 1}",
-                f"{labels[wrong[0]]} in row {wrong[0] + 1}",
+                f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
             )
         )
     return images, labels - np.uint8(first_label)
@@ -281,15 +270,15 @@ HOSPITAL_FOLDERS = "partitioned_by_hospital"
 
 @dataclass(frozen=True)
 class PictureTable:
-    """A file that lists a collection's pictures.
+    """A file that lists the images of a collection.
 
     Attributes:
-        file: Its name.
-        picture: The column of their names.
-        label: The column of their labels.
-        folders: Where they may lie.
-        suffix: What their names lack.
-        holds_collections: Whether a name tells of which collection the picture is.
+        file: File name.
+        picture: Column of the image names.
+        label: Column of the labels.
+        folders: Possible folders of the images.
+        suffix: Suffix to append to the image names.
+        holds_collections: Whether an image name contains the name of its collection.
     """
 
     file: str
@@ -315,14 +304,14 @@ TABLES = (
 
 
 def collection_pictures(folder: Path, limits: ReadLimits) -> list[Picture]:
-    """Return the pictures of one collection, each labelled `healthy`, `glaucoma` or `suspect`, with its hospital.
+    """Return the images of one collection, each labelled `healthy`, `glaucoma` or `suspect`, with its hospital.
 
     Args:
-        folder: The collection's, by whose name a hospital is called.
-        limits: How much of a table is read.
+        folder: Folder of the collection, after which a hospital is named.
+        limits: Maximum size of a table.
 
     Raises:
-        DataError: If the folder has none of the layouts, a picture is missing, or a label says something else.
+        DataError: If the folder has no supported layout, an image is missing, or a label is unknown.
     """
     for table in TABLES:
         if (folder / table.file).is_file():
@@ -364,7 +353,7 @@ def _listed(folder: Path, table: PictureTable, limits: ReadLimits) -> Iterator[P
     missing = []
     for name, label in zip(rows[table.picture].to_pylist(), rows[table.label].to_pylist(), strict=True):
         file = f"{name}{table.suffix}"
-        picture = next((found for place in table.folders if (found := folder / place / file).is_file()), None)
+        picture = next((candidate for place in table.folders if (candidate := folder / place / file).is_file()), None)
         if picture is None:
             missing.append(file)
             continue
@@ -379,7 +368,7 @@ def _listed(folder: Path, table: PictureTable, limits: ReadLimits) -> Iterator[P
 
 
 def _collection(path: Path, name: str) -> str:
-    """Return the collection of `OIA-ODIR-TEST-ONLINE-12`, which is `OIA-ODIR`."""
+    """Return the collection in an image name, such as `OIA-ODIR` for `OIA-ODIR-TEST-ONLINE-12`."""
     *words, number = name.split("-")
     while words and words[-1].lower() in PARTS:
         words.pop()
@@ -407,22 +396,22 @@ HOSPITAL = "hospital"
 def load_retinal(request: DatasetRequest) -> Dataset:
     """Load the collections; the label is `diagnosis`, the natural client the `hospital`."""
     choose_label(request, (LABEL,), client=HOSPITAL)
-    wanted = f"${FOLDER_VARIABLE}/{RETINAL_FOLDER}/<collection>/…"
-    folder = data_root(RETINAL_FOLDER, request.folder, wanted, RETINAL) / RETINAL_FOLDER
+    expected_path = f"${FOLDER_VARIABLE}/{RETINAL_FOLDER}/<collection>/…"
+    folder = data_root(RETINAL_FOLDER, request.folder, expected_path, RETINAL) / RETINAL_FOLDER
     collections = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
     if not collections:
         raise DataError(
-            Fault(folder, f"hold {wanted}, which data set 'retinal' is read from", "no folder", RETINAL.origin)
+            Fault(folder, f"hold {expected_path}, which data set 'retinal' is read from", "no folder", RETINAL.origin)
         )
     pictures = [picture for path in collections for picture in collection_pictures(path, request.limits)]
-    known = [picture for picture in pictures if picture.label != SUSPECT]
-    if not known:
+    diagnosed = [picture for picture in pictures if picture.label != SUSPECT]
+    if not diagnosed:
         raise DataError(
             Fault("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
         )
-    asked = request.model_copy(update={"label": LABEL})
-    dataset = pictures_dataset(RETINAL_FOLDER, known, str(RETINAL), asked, classes=(HEALTHY, GLAUCOMA))
-    return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(known)})
+    label_request = request.model_copy(update={"label": LABEL})
+    dataset = pictures_dataset(RETINAL_FOLDER, diagnosed, str(RETINAL), label_request, classes=(HEALTHY, GLAUCOMA))
+    return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(diagnosed)})
 
 
 RETINAL_GRADES = Publication(
@@ -436,17 +425,17 @@ GRADES_FOLDER = "retinal_grades"
 
 
 def load_retinal_grades(request: DatasetRequest) -> Dataset:
-    """Load the hospitals' images; the natural clients are the hospitals."""
+    """Load the images of all hospitals, which are the natural clients."""
     hospital = f"${FOLDER_VARIABLE}/{GRADES_FOLDER}/<hospital>"
-    wanted = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
-    folder = data_root("retinal_grades", request.folder, wanted, RETINAL_GRADES) / GRADES_FOLDER
+    expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
+    folder = data_root("retinal_grades", request.folder, expected_path, RETINAL_GRADES) / GRADES_FOLDER
     if not folder.is_dir():
         raise DataError(
             Fault(
                 folder,
                 "be the folder of data set 'retinal_grades'",
                 "nothing there",
-                f"put {wanted} in place; {RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; "
+                f"put {expected_path} in place; {RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; "
                 f"{RETINAL_GRADES.derivation}",
             )
         )
@@ -456,7 +445,7 @@ def load_retinal_grades(request: DatasetRequest) -> Dataset:
             Fault(
                 "data set 'retinal_grades'",
                 (
-                    f"have one folder per hospital, {wanted}, but {folder} holds class folders or a "
+                    f"have one folder per hospital, {expected_path}, but {folder} holds class folders or a "
                     "labels.csv without federation.client_column"
                 ),
             )

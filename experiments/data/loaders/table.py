@@ -1,10 +1,9 @@
-"""The table of data sets: a new one is one file and one line here.
+"""Registry of data sets: to add one, write its loader and add one line here.
 
-Whether the label of one's own file is a quantity, by its first rows, where `federation.task` does not say.
-
-It is where all of its cells that hold something are numbers, of which more than twenty differ (or more than half, in a
-small table), and some are fractions. Whole numbers are a quantity where a table is small enough to be seen as a whole,
-and holds too many different ones to be classes (`columns.py`).
+`with_task` infers from the first rows whether the label of the user's own file is a regression target, if
+`federation.task` is not set. It is if all filled cells are numbers, with more than twenty distinct values (or more than
+half, in a small table), some of which are fractions. Whole numbers are a regression target if the table is small enough
+to be read as a whole and holds too many distinct values to be classes (`columns.py`).
 """
 
 from __future__ import annotations
@@ -112,24 +111,24 @@ READS_TEXT_COLUMNS = ("commercial_vehicles",)
 
 
 def is_own_data(name: str) -> bool:
-    """Whether a user's `federation.dataset` is a path or an address rather than a name of the table."""
+    """Return whether `federation.dataset` is a path or an address rather than a registered name."""
     return name.startswith("hf:") or any(sign in name for sign in "./\\") or (name not in DATASETS and _is_folder(name))
 
 
 def _is_folder(name: str) -> bool:
-    """Whether a word is a folder where the command was given."""
+    """Return whether a word is a folder in the working directory of the command."""
     with suppress(OSError, ValueError):
         return (Path(os.environ.get(START_VARIABLE, "")) / name).is_dir()
     return False
 
 
 def load_dataset(request: DatasetRequest) -> Dataset:
-    """Load the data set that a request names: a key of `DATASETS`, the path of one's own data, or `hf:owner/name`.
+    """Load the requested data set: a key of `DATASETS`, the path of the user's own data, or `hf:owner/name`.
 
     Raises:
         ConfigurationError: If there is no such data set.
-        DataError: If its files are missing, malformed or too large, also for the memory that there is, or it has no
-            such column.
+        DataError: If its files are missing, malformed or too large, or do not fit into memory, or it has no such
+            column.
     """
     name = request.name
     loader = load_hugging_face if is_hugging_face(name) else DATASETS.get(name)
@@ -199,13 +198,13 @@ FILES_KEPT = 64
 
 
 def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return settings of a study in which `federation.task` is regression if the label of one's own table asks for it.
+    """Return study settings, with `federation.task` set to regression if the label of the user's table requires it.
 
     Args:
-        settings: By section, before they are validated; what is wrong in them, or can't be read, is left to others.
+        settings: Settings by section, before validation; invalid settings and unreadable files are reported elsewhere.
 
     Raises:
-        EndlessQueryError: If the rows of a database do not come in time, or take too much memory.
+        EndlessQueryError: If a database query exceeds its time or memory limit.
     """
     federation = settings.get("federation")
     if not isinstance(federation, Mapping) or "task" in federation or federation.get("text_column") is not None:
@@ -215,9 +214,9 @@ def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
         return settings
     if "://" in name:  # nothing is fetched, and no database asked, before it is known that something is to be done
         return settings
-    known = {key: value for key, value in federation.items() if key in DatasetRequest.model_fields}
+    request_fields = {key: value for key, value in federation.items() if key in DatasetRequest.model_fields}
     try:
-        if _predicts_quantity(DatasetRequest.model_validate(known)):
+        if _predicts_quantity(DatasetRequest.model_validate(request_fields)):
             return {**settings, "federation": {**federation, "task": "regression"}}
     except EndlessQueryError:  # which is not waited for twice
         raise
@@ -227,11 +226,11 @@ def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def is_quantity(cells: pa.ChunkedArray, are_all: bool) -> bool:
-    """Whether the cells of a label are those of a quantity.
+    """Return whether the cells of a label are a regression target.
 
     Args:
-        cells: Plain.
-        are_all: Whether these are all rows, and not the first alone.
+        cells: Plain cells.
+        are_all: Whether these are all rows, not only the first ones.
     """
     from fedscout.experiments.data.columns import are_quantities, as_numbers, present_cells
 
@@ -253,13 +252,13 @@ def _predicts_quantity(request: DatasetRequest) -> bool:
     label = request.label or (LABEL if is_array_file(place) else None)
     if label is None:
         return False
-    state = place.stat()
-    file = _File(place.absolute(), state.st_mtime_ns, state.st_size)
+    status = place.stat()
+    file = _File(place.absolute(), status.st_mtime_ns, status.st_size)
     return _holds_quantity(file, label, request.model_dump_json())
 
 
 class _File(NamedTuple):
-    """A file as it is at a time."""
+    """State of a file at a point in time, as a cache key."""
 
     place: Path
     modified_nanoseconds: int
@@ -268,13 +267,13 @@ class _File(NamedTuple):
 
 @lru_cache(maxsize=FILES_KEPT)
 def _holds_quantity(file: _File, label: str, request: str) -> bool:
-    """Return whether a column is a quantity; kept, as a sweep asks for every one of its studies."""
+    """Return whether a column is a regression target; cached, as a sweep checks it for each of its studies."""
     from fedscout.experiments.data.columns import with_missing
     from fedscout.experiments.data.table_formats import table_head
 
-    known = DatasetRequest.model_validate_json(request)
-    head = table_head(file.place, known, ROWS_LOOKED_AT)
+    parsed_request = DatasetRequest.model_validate_json(request)
+    head = table_head(file.place, parsed_request, ROWS_LOOKED_AT)
     if label not in head.column_names:
         return False
-    asked = with_missing(head.select([label]), known.missing_values)
-    return is_quantity(asked[label], are_all=len(head) < ROWS_LOOKED_AT)
+    cells = with_missing(head.select([label]), parsed_request.missing_values)
+    return is_quantity(cells[label], are_all=len(head) < ROWS_LOOKED_AT)

@@ -1,72 +1,61 @@
-"""Tabular data sets: those of scikit-learn, heart disease, wine quality, network flows, commercial vehicles.
-
-Data sets whose files come with scikit-learn: nothing to fetch.
+"""Tabular data sets: scikit-learn, commercial vehicles, heart disease, network flows, wine quality.
 
 `digits`, the demo: handwritten digits, 1,797 images of 8 × 8 pixels in ten classes. E. Alpaydin and C. Kaynak, "Optical
 Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998, the test part. Pixels (0 to 16) are divided
-by 16, the usual scale of images, and not standardised one by one: pixels at the rim are ink in a handful of rows, so a
-column-wise division by their standard deviation would make values of up to 42 of them and hand the gradient to three
-images. A scenario's noise is given in units of one standard deviation, here that of the whole image: the root of the
-mean variance of a pixel.
+by 16, the usual scale of images, and not standardised individually: pixels at the edge are non-zero in a handful of
+rows, so dividing by their standard deviation would create values of up to 42, and three images would dominate the
+gradient. A scenario's noise is given in units of one standard deviation, here that of the whole image: the root of the
+mean variance of a pixel. The files of this and the next three data sets come with scikit-learn.
 
 `breast_cancer`: 569 rows, 30 measurements of cell nuclei, malignant or benign. W. Wolberg, O. Mangasarian, N. Street
 and W. Street, "Breast Cancer Wisconsin (Diagnostic)", UCI Machine Learning Repository, 1995. Columns are standardised.
 
 `wine`: 178 rows, 13 chemical measurements, three cultivars. S. Aeberhard and M. Forina, UCI Machine Learning
-Repository, 1992. Columns are standardised. Not the Wine Quality data, see `tabular.py`.
+Repository, 1992. Columns are standardised. Not the Wine Quality data (below).
 
-`diabetes`: 442 patients, ten measurements, and the progression of the disease a year later, 25 to 346, which is a
-quantity. B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, "Least Angle Regression", Annals of Statistics 32(2),
-2004. Columns are standardised.
+`diabetes`: 442 patients, ten measurements, and the progression of the disease a year later, 25 to 346, a regression
+target. B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, "Least Angle Regression", Annals of Statistics 32(2), 2004.
+Columns are standardised.
 
-Commercial vehicles: readings of two dumpers' sensors, and in which of five states the vehicle was.
-
-A. Mreish et al., "MFedBN: tackling data heterogeneity with gradient-based aggregation and advanced distribution skew
-modeling", Sensors 25(23), 7314, 2025, describe the "Commercial Vehicles Sensor" data of Smartilizer Scandinavia:
-1,699,983 rows with a timestamp, speed, gyroscope and accelerometer, of which `gFz` has the largest variance; the states
-are idle, driving, loading, dumping and engine off. The data are not published, and of the columns the paper names `gFz`
-alone. So what is read is one CSV file with a header: a column of states (`label` unless another is named), and columns
-of readings under any names, which are read as those of one's own data are.
-
-When a row was taken is never a feature: neither the columns called as `TIMES` are, nor any in which every cell is a
-date or a time of day. Rows taken one after the other would be told apart by it, and a partition by the column of
+`commercial_vehicles`: sensor readings of two dumpers, with five states of the vehicle as classes. A. Mreish et al.,
+"MFedBN: tackling data heterogeneity with gradient-based aggregation and advanced distribution skew modeling", Sensors
+25(23), 7314, 2025, describe the "Commercial Vehicles Sensor" data of Smartilizer Scandinavia: 1,699,983 rows with a
+timestamp, speed, gyroscope and accelerometer, of which `gFz` has the largest variance; the states are idle, driving,
+loading, dumping and engine off. The data are not published, and `gFz` is the only column named in the paper. So any CSV
+file with a header is read: a column of states (`label` by default), and columns of readings under any names, which are
+read like the user's own tables. Time is never a feature: the columns named in `TIMES`, and any in which every cell is a
+date or a time of day, are dropped. Otherwise it would identify consecutive rows, and a partition by the column of
 largest variance (`fds_vop`) would sort by seconds since 1970.
 
-Heart disease: 920 patients of four hospitals, 13 features with gaps; the natural client is the hospital.
+`heart`: 920 patients of four hospitals, 13 features with missing values; the natural client is the hospital. A. Janosi,
+W. Steinbrunn, M. Pfisterer and R. Detrano, "Heart Disease", UCI Machine Learning Repository, 1989; the four `processed`
+files, which have no header. The label is `disease` (`num` above 0) or `num` (0 to 4, the number of narrowed vessels).
+Missing values are written `?`, or NaN in some copies. A cholesterol or blood pressure of 0 is not a measurement and
+counts as missing: one hospital wrote 0 throughout. Chest pain, electrocardiogram, slope and thallium scan are
+categories. Means, deviations and categories are aggregated from the four hospitals, regardless of the partition.
 
-A. Janosi, W. Steinbrunn, M. Pfisterer and R. Detrano, "Heart Disease", UCI Machine Learning Repository, 1989; the four
-`processed` files, which have no header.
+`unsw_nb15`: 82,332 network flows with 42 features, normal or attack, or ten classes of attack kinds. N. Moustafa and J.
+Slay, "UNSW-NB15: a comprehensive data set for network intrusion detection systems", MilCIS 2015. The file is
+`UNSW_NB15_training-set`. `id` only numbers rows. Protocol, service and state are categories; `-` in `service` is a
+category of its own, as published.
 
-The label is `disease` (`num` above 0) or `num` (0 to 4, the vessels that are narrowed). Missing values are written `?`,
-or NaN in some copies. A cholesterol or a blood pressure of 0 is no measurement either and counts as missing: one
-hospital wrote 0 throughout. Chest pain, electrocardiogram, slope and thallium scan are categories. Means, deviations
-and categories come from the four hospitals, each of which gives its own, whether or not patients are dealt by hospital.
-
-UNSW-NB15 and NF-UNSW-NB15: network flows, normal or attack, or the attack's kind in ten classes.
-
-`unsw_nb15`: 82,332 flows with 42 features, N. Moustafa and J. Slay, "UNSW-NB15: a comprehensive data set for network
-intrusion detection systems", MilCIS 2015. What is read is the file `UNSW_NB15_training-set`. `id` only numbers rows.
-Protocol, service and state are categories; `-` in `service` is a category of its own, as published.
-
-`nf_unsw_nb15`: the same flows as NetFlow records, M. Sarhan, S. Layeghy, N. Moustafa and M. Portmann, "NetFlow datasets
+`nf_unsw_nb15`: the same flows as NetFlow records. M. Sarhan, S. Layeghy, N. Moustafa and M. Portmann, "NetFlow datasets
 for machine learning-based network intrusion detection systems", Big Data Technologies and Applications (BDTA 2020),
-Springer, 2021, arXiv:2011.09144: 1,623,118 flows, with the twelve columns that the paper lists beside the two labels.
-Its usual label is `Attack`, of ten classes; `federation.label=Label` has two. Addresses and ports are never features:
-attacks came from a few machines, so they would tell the label. Protocols (layer 4 and layer 7) are categories. Later
-versions of the file have more columns; those are features, too, apart from times and identifiers.
+Springer, 2021, arXiv:2011.09144: 1,623,118 flows, with the twelve columns listed in the paper and the two labels. The
+default label is `Attack`, with ten classes; `federation.label=Label` has two. Addresses and ports are never features:
+attacks came from a few machines, so they would reveal the label. Protocols (layer 4 and layer 7) are categories.
+Additional columns of later versions are features, too, except times and identifiers.
 
-Files are CSV, packed with gzip or in a zip. Of the two labels (0 normal or benign, 1 attack; the attack's kind) the one
-that is not predicted would tell the other, so neither is a feature. Any column may name natural clients.
+Flow files are CSV, plain, gzip-compressed or in a zip archive. Of the two labels (0 normal or benign, 1 attack; the
+attack kind) the one that is not predicted would reveal the other, so neither is a feature. Any column may define
+natural clients.
 
-Wine Quality: 1,599 red and 4,898 white wines, 11 measurements, quality marks 3 to 9.
-
-P. Cortez, A. Cerdeira, F. Almeida, T. Matos and J. Reis, "Modeling wine preferences by data mining from physicochemical
-properties", Decision Support Systems 47(4), 2009; UCI Machine Learning Repository.
-
-The files hold no colour; the loader adds the column `color` (`red` or `white`), which is never a feature. It is the
-natural client (`federation.client_column=color`), or a two-class label (`federation.label=color`; the quality mark is
-then a feature). Rows that repeat another (240 red, 937 white, and two white ones
-that repeat a red one) are kept and counted.
+`wine_quality`: 1,599 red and 4,898 white wines, 11 measurements, quality grades 3 to 9. P. Cortez, A. Cerdeira, F.
+Almeida, T. Matos and J. Reis, "Modeling wine preferences by data mining from physicochemical properties", Decision
+Support Systems 47(4), 2009; UCI Machine Learning Repository. The files hold no colour; the loader adds the column
+`color` (`red` or `white`), which is never a feature. It is the natural client (`federation.client_column=color`), or a
+two-class label (`federation.label=color`; the quality grade is then a feature). Duplicate rows (240 red, 937 white, and
+two white ones that repeat a red one) are kept and counted.
 """
 
 from __future__ import annotations
@@ -121,8 +110,8 @@ FILE = "datasets/data/digits.csv.gz"
 def load_digits(request: DatasetRequest) -> Dataset:
     """Load the digits; the label is `digit`.
 
-    Importing scikit-learn for its own loader would take longer than everything else between the demo's command and
-    Ray's start, so the file is read here.
+    The file is read directly, as importing scikit-learn for its loader would take longer than everything else between
+    the demo's command and Ray's start.
     """
     request.require_fixed_columns("digits", "digit")
     package = find_spec("sklearn")
@@ -159,10 +148,10 @@ def load_wine(request: DatasetRequest) -> Dataset:
 
 
 def load_diabetes(request: DatasetRequest) -> Dataset:
-    """Load the data set; the label is `progression`, a quantity.
+    """Load the data set; the label is `progression`, a regression target.
 
     Raises:
-        DataError: If classes are asked for.
+        DataError: If the task is classification.
     """
     from sklearn import datasets
 
@@ -199,7 +188,7 @@ SERIES = "readings of vehicles"
 
 
 def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
-    """Load the readings; the usual label is `label`, and any column may name natural clients, such as the vehicle."""
+    """Load the readings; the default label is `label`, and any column may define natural clients."""
     _, paths = locate_layout(request.name, LAYOUTS, COMMERCIAL_VEHICLES, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
@@ -215,24 +204,24 @@ def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
 
 
 def _times(rows: pa.Table) -> list[str]:
-    """Return the columns that say when a row was taken."""
+    """Return the columns that hold the time of a row."""
     return [name for name in rows.column_names if _plain(name) in TIMES or date_order(rows[name]) is not None]
 
 
 def _with_states(dataset: Dataset, label: str) -> Dataset:
-    """Return the data set with its classes called as the states are.
+    """Return the data set with state names as classes.
 
     Raises:
-        DataError: If a class is none of them, or a state is written in two ways.
+        DataError: If a class is not a state, or a state is spelled in two ways.
     """
     states = tuple(map(_plain, dataset.class_names))
-    foreign = [name for name, state in zip(dataset.class_names, states, strict=True) if state not in STATES]
-    if foreign or len(set(states)) < len(states):
+    unknown = [name for name, state in zip(dataset.class_names, states, strict=True) if state not in STATES]
+    if unknown or len(set(states)) < len(states):
         raise DataError(
             Fault(
                 f"column {label!r} of data set {dataset.name!r}",
                 f"hold the states {', '.join(STATES)}, each written in one way",
-                ", ".join(map(repr, foreign or dataset.class_names)),
+                ", ".join(map(repr, unknown or dataset.class_names)),
                 ("a table of other classes is one's own data, which federation.dataset names by its path"),
             )
         )
@@ -240,7 +229,7 @@ def _with_states(dataset: Dataset, label: str) -> Dataset:
 
 
 def _plain(name: str) -> str:
-    """Return a name in small letters, with spaces for underscores."""
+    """Return a name in lower case, with spaces for underscores."""
     return name.lower().replace("_", " ")
 
 
@@ -261,7 +250,7 @@ HOSPITAL = "hospital"
 
 
 def load_heart(request: DatasetRequest) -> Dataset:
-    """Load all four hospitals; the usual label is `disease`, `num` is the other."""
+    """Load all four hospitals; the default label is `disease`, the other is `num`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -293,13 +282,13 @@ def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
 
     rows = read_csv(path, delimiter=",", columns=COLUMNS, limits=limits)
     marks = rows["num"].to_pylist()
-    wrong = [row for row, mark in enumerate(marks, start=1) if mark not in MARKS]
-    if wrong:
+    invalid_rows = [row for row, mark in enumerate(marks, start=1) if mark not in MARKS]
+    if invalid_rows:
         raise DataError(
             Fault(
                 f"column 'num', the last of {path},",
                 "hold a mark from 0 to 4",
-                f"{marks[wrong[0] - 1] or 'nothing'!r} in row {wrong[0]}",
+                f"{marks[invalid_rows[0] - 1] or 'nothing'!r} in row {invalid_rows[0]}",
             )
         )
     for column in CATEGORIES:  # 6 at one hospital and 6.0 at another
@@ -311,17 +300,18 @@ def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
 
 @dataclass(frozen=True)
 class FlowFiles:
-    """What differs between the two data sets' files.
+    """File layout of one of the network flow data sets.
 
     Attributes:
-        publication: Who published them.
-        file: The file below the data folder, without its ending.
-        labels: The usual label, then the other.
-        binary: Which of them has two classes.
-        class_names: Of that one.
-        categories: Columns of categories.
-        never_features: Columns that are no features, beside the labels; not every version of a file has them all.
-        required: Columns that the published version has, beside the labels and the categories.
+        publication: Publication of the data set.
+        file: File relative to the data folder, without its suffix.
+        labels: Default label, then the other.
+        binary: The label with two classes.
+        class_names: Class names of the binary label.
+        categories: Categorical columns.
+        never_features: Columns that are not features, in addition to the labels; not every version of a file has all of
+            them.
+        required: Columns of the published version, in addition to the labels and the categories.
     """
 
     publication: Publication
@@ -360,12 +350,12 @@ NF_UNSW_NB15 = FlowFiles(
 
 
 def load_unsw_nb15(request: DatasetRequest) -> Dataset:
-    """Load the flows; the usual label is `label`, and `attack_cat` is the other."""
+    """Load the flows; the default label is `label`, the other is `attack_cat`."""
     return _load_flows(UNSW_NB15, request)
 
 
 def load_nf_unsw_nb15(request: DatasetRequest) -> Dataset:
-    """Load the flows; the usual label is `Attack`, and `Label`, normal or attack, is the other."""
+    """Load the flows; the default label is `Attack`, the other is `Label`, normal or attack."""
     return _load_flows(NF_UNSW_NB15, request)
 
 
@@ -375,11 +365,11 @@ def _load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
     rows = read_csv(path, delimiter=",", limits=request.limits)
     require_columns(path, rows, (*flows.required, *flows.categories, *flows.labels))
     label = request.label or flows.labels[0]
-    known = {*flows.never_features, *(flows.labels if label in flows.labels else ())}
+    excluded = {*flows.never_features, *(flows.labels if label in flows.labels else ())}
     roles = ColumnRoles(
         label=label,
         client=request.client_column,
-        never_features=tuple(column for column in rows.column_names if column in known and column != label),
+        never_features=tuple(column for column in rows.column_names if column in excluded and column != label),
         categories=flows.categories,
         dropped=request.drop_columns,
     )
@@ -400,17 +390,17 @@ MEASUREMENTS = (
 
 
 def load_wine_quality(request: DatasetRequest) -> Dataset:
-    """Load both colours, red wines first; the usual label is `quality`."""
+    """Load both colours, red wines first; the default label is `quality`."""
     return _load_wines("wine_quality", ("red", "white"), request)
 
 
 def load_wine_quality_red(request: DatasetRequest) -> Dataset:
-    """Load the red wines; the usual label is `quality`."""
+    """Load the red wines; the default label is `quality`."""
     return _load_wines("wine_quality_red", ("red",), request)
 
 
 def load_wine_quality_white(request: DatasetRequest) -> Dataset:
-    """Load the white wines; the usual label is `quality`."""
+    """Load the white wines; the default label is `quality`."""
     return _load_wines("wine_quality_white", ("white",), request)
 
 

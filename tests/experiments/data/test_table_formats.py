@@ -270,7 +270,10 @@ def test_arrays_of_pictures(tmp_path: Path, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("arrays", "reason"),
     [
-        ({"x": np.array([[{}]] * 4, dtype=object), "y": [0, 1, 0, 1]}, "can't be read as arrays of NumPy: Object arrays"),
+        (
+            {"x": np.array([[{}]] * 4, dtype=object), "y": [0, 1, 0, 1]},
+            "can't be read as arrays of NumPy: Object arrays",
+        ),
         ({"x": np.ones((4, 2))}, "must hold the arrays 'x' and 'y'"),
         ({"x": np.ones(4), "y": np.ones(4)}, "must have another shape"),
         ({"x": np.ones((4, 2)), "y": np.ones(3)}, "as many rows each"),
