@@ -343,49 +343,46 @@ def decide_shifts(
     effects = by_client(clients, np.sqrt(np.maximum((centred**2).mean(axis=1) - by_chance, 0.0)))
     named = {
         client: tuple(
-            FeatureShift(feature=int(features[i]), shift=float(client_shifts[i]))
-            for i in largest(np.abs(client_shifts), SHIFT_NAMED, FEATURES_NAMED)
+            FeatureShift(feature=int(features[i]), shift=float(row[i]))
+            for i in largest(np.abs(row), SHIFT_NAMED, FEATURES_NAMED)
         )
-        for client, client_shifts in zip(clients, centred, strict=True)
+        for client, row in zip(clients, centred, strict=True)
     }
     corrected = by_client(clients, holm(p_values))
-    describe = partial(describe_shift, compared=compared)
+    text = partial(describe_shift, compared=compared)
     if one_feature_p_values is None:
         return decide(
             NAME,
             [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)],
             rate,
-            describe,
+            text,
             names=names,
         )
-    overall = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
-    single_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
-    single = ClientTest(
-        single_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
+    joint = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
+    one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
+    one = ClientTest(
+        one_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
     )
-    min_single_effect = ONE_EFFECT * min_effect
-    single_only = {
+    min_shift = ONE_EFFECT * min_effect
+    alone = {
         client
         for client in clients
-        if single.evidence(client, 1, rate, min_single_effect).flagged
-        and not overall.evidence(client, 1, rate, min_effect).flagged
+        if one.evidence(client, 1, rate, min_shift).flagged and not joint.evidence(client, 1, rate, min_effect).flagged
     }
-    single = replace(single, effects={client: single.effects[client] for client in single_only})
-    return decide(NAME, [(overall, min_effect), (single, min_single_effect)], rate, describe, names=names)
+    one = replace(one, effects={client: one.effects[client] for client in alone})
+    return decide(NAME, [(joint, min_effect), (one, min_shift)], rate, text, names=names)
 
 
 def describe_shift(client: int, evidence: ClientEvidence, names: Names, compared: str) -> str:
     """Return a sentence on a client's shift from the other clients' rows; `compared` describes these."""
-    scope = "in one feature" if evidence.source == "one feature" else "root mean square over features"
+    unit = "in one feature" if evidence.source == "one feature" else "root mean square over features"
     text = (
-        f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({scope}) "
+        f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({unit}) "
         f"against other clients' rows {compared}"
     )
     if not evidence.features:
         return text
-    positions, shifts = zip(
-        *((feature_shift.feature, f"{feature_shift.shift:+.2g}") for feature_shift in evidence.features), strict=True
-    )
+    positions, shifts = zip(*((shift.feature, f"{shift.shift:+.2g}") for shift in evidence.features), strict=True)
     return f"{text}, most of all {names.some_features(positions, shifts)}"
 
 
@@ -423,11 +420,9 @@ def shared_axes(shifts: Shifts) -> Values:
     shrunk = centred * np.divide(effects, np.sqrt(squares), out=np.zeros_like(effects), where=squares > 0)[:, None]
     _, sizes, axes = np.linalg.svd(shrunk[:SAMPLED_CLIENTS], full_matrices=False)
     leading = axes[:NUM_AXES][sizes[:NUM_AXES] > 1e-9 * max(float(sizes.max(initial=0.0)), 1e-9)]
-    projected = (
-        shrunk @ (leading * np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])[:, None]).T
-    )
-    lengths = np.linalg.norm(projected, axis=1)
-    return np.asarray(projected * np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None])
+    coords = shrunk @ (leading * np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])[:, None]).T
+    lengths = np.linalg.norm(coords, axis=1)
+    return np.asarray(coords * np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None])
 
 
 def _spread(client: int, classes: ClassMoments, weights: Values) -> float | None:
@@ -441,10 +436,8 @@ def _gain(client: int, classes: ClassMoments, weights: Values) -> float | None:
     if classes.own is None or np.count_nonzero(present) < 2:
         return None
     rows = counts[present][:, None]
-    client_means = classes.own[client][present] / rows
-    pooled_means = classes.means[present]
-    client_means, pooled_means = (
-        means - (rows * means).sum(axis=0) / rows.sum() for means in (client_means, pooled_means)
-    )
-    scatter = float((rows * pooled_means**2).sum(axis=0) @ weights)
-    return float((rows * client_means * pooled_means).sum(axis=0) @ weights) / scatter if scatter > 0 else None
+    means_k = classes.own[client][present] / rows
+    pooled = classes.means[present]
+    means_k, pooled = (means - (rows * means).sum(axis=0) / rows.sum() for means in (means_k, pooled))
+    scale = float((rows * pooled**2).sum(axis=0) @ weights)
+    return float((rows * means_k * pooled).sum(axis=0) @ weights) / scale if scale > 0 else None

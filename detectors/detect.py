@@ -285,13 +285,13 @@ def detect(
         labels: LabelMeasurement = results[LABEL_SKEW]
         clients = tuple(labels.counts)
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
-        similar_clients = clients_of_like_labels(labels)
+        similar = clients_of_like_labels(labels)
         sizes = labels.released.num_rows.tolist()
         parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
-            FEATURE_SKEW: measure_private_features(clients, settings, seed, similar_clients, names)
+            FEATURE_SKEW: measure_private_features(clients, settings, seed, similar, names)
             if private
-            else measure_features(clients, paired, settings, similar_clients, grouped, names),
+            else measure_features(clients, paired, settings, similar, grouped, names),
             OUTLIERS: measure_models(
                 clients, paired if classifies else (), initial_vectors, training, settings, seed, parts, names
             ),
@@ -309,9 +309,9 @@ def detect(
             reason = why_models_differ(skews)
             if private and reason is None:
                 reason = "noise may hide skew that would be the reason"
-            distance_test = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
+            tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
             calibrated_outliers = decide_outliers_calibrated(
-                features.agreement, distance_test, reason, settings, features.concepts, names
+                features.agreement, tested, reason, settings, features.concepts, names
             )
             calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
         with timed(timings, "metrics"):

@@ -166,13 +166,11 @@ def measure_features(
     within = within_covariance(pooled, classes)
     by_class = released_share(classes, pooled) >= ENOUGH_RELEASED
     spread = within if by_class else pooled.covariance
-    similar_totals = {
-        client: client_agreements for client, client_agreements in moments.totals.items() if client in alike
-    }
-    compared = classes if by_class else classes_as_one(similar_totals, pooled)
+    like = {client: agreed for client, agreed in moments.totals.items() if client in alike}
+    compared = classes if by_class else classes_as_one(like, pooled)
 
     def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
-        if by_class or len(similar_totals) > 1:
+        if by_class or len(like) > 1:
             return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
         return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
 
@@ -195,23 +193,21 @@ def measure_features(
         arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
         queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
     queries += [] if comparison is None else _agreement_queries(comparison, answered)
-    (answers, histograms, norms, *group_and_agreement_answers), _ = yield queries, []
-    groups = FeatureGroups.read(group_and_agreement_answers[0].arrays) if grouped else None
-    agreements = group_and_agreement_answers[1:] if grouped else group_and_agreement_answers
+    (answers, histograms, norms, *others), _ = yield queries, []
+    groups = FeatureGroups.read(others[0].arrays) if grouped else None
+    agreements = others[1:] if grouped else others
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
-    client_agreements = {
-        client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()
-    }
+    agreed = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
     return FeatureMeasurement(
         decide_feature_skew(
             centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
         ),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
-        () if comparison is None else label_tests(client_agreements, comparison),
+        () if comparison is None else label_tests(agreed, comparison),
         feature_distances(counts, bins),
         feature_divergence(counts, bins),
         (*moments.notes, *refusal_notes("centroid", answers, names)),
@@ -273,16 +269,14 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
             if client in by_class.arrays:
                 counts = by_class.arrays[client]["counts"].astype(np.int64)
                 num_classes = len(counts)
-                sums_and_squares = [
-                    by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")
-                ]
+                numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
                 if classes is None:
                     classes = ClassMoments.of_nobody(num_classes, num_features)
                     if ClassCovariances.fit(num_classes, num_features):
                         covariances = ClassCovariances(num_classes, num_features)
-                classes.add(client, counts, *sums_and_squares)
+                classes.add(client, counts, *numbers)
                 if covariances is not None:
-                    covariances.add(answers.num_examples[client], total, scatter, counts, sums_and_squares[0])
+                    covariances.add(answers.num_examples[client], total, scatter, counts, numbers[0])
         position += len(block)
         if num_features is not None:
             client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes

@@ -633,12 +633,10 @@ class ClassMoments:
             if len(self.own) * sums.nbytes > KEPT_BYTES:
                 self.own = None
         pooled = self.pooled_counts
-        shared = (pooled > 0) & (counts > 0)
-        differences = sums[shared] / counts[shared, None] - self.sums[shared] / pooled[shared, None]
+        both = (pooled > 0) & (counts > 0)
+        shift = sums[both] / counts[both, None] - self.sums[both] / pooled[both, None]
         self.squares += squares
-        self.squares[shared] += (
-            differences**2 * (pooled[shared] * counts[shared] / (pooled[shared] + counts[shared]))[:, None]
-        )
+        self.squares[both] += shift**2 * (pooled[both] * counts[both] / (pooled[both] + counts[both]))[:, None]
         self.sums += sums
         self.pooled_counts += counts
 

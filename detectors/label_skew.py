@@ -167,9 +167,7 @@ class ReleasedCounts:
             start: Expected rows of each class, positive, shape `(classes,)`, used for rows that no client's counts
                 determine.
         """
-        return _most_similar_tables(
-            *self.limits(), self.num_rows, self.told.sum(axis=0) + 1.0 if start is None else start
-        )
+        return _most_similar(*self.limits(), self.num_rows, self.told.sum(axis=0) + 1.0 if start is None else start)
 
     def against_others(self) -> Values:
         """Return each client's rows and those of all others, completed so that these two are most similar.
@@ -178,7 +176,7 @@ class ReleasedCounts:
         """
         low, high = (np.stack([limit, limit.sum(axis=0) - limit], axis=1) for limit in self.limits())
         num_rows = np.stack([self.num_rows, self.num_rows.sum() - self.num_rows], axis=1)
-        return _most_similar_tables(low, high, num_rows, self.told.sum(axis=0) + 1.0)
+        return _most_similar(low, high, num_rows, self.told.sum(axis=0) + 1.0)
 
     @property
     def share_told(self) -> float:
@@ -186,7 +184,7 @@ class ReleasedCounts:
         return float(self.told.sum() / self.num_rows.sum())
 
 
-def _most_similar_tables(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:
+def _most_similar(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:
     """Return the tables within bounds in which clients are most similar, `(..., clients, classes)`; see the module.
 
     Args:

@@ -172,22 +172,20 @@ def _count(rows: Values, blocks: Blocks, num_others: int, among: bool) -> NearCo
     num_others -= among
     if len(rows) == 0 or num_others < FEWEST_ROWS or rows.shape[1] == 0:
         return NearCopies.read(np.zeros(3 + 2 * len(LEAPS)))
-    max_neighbours = min(MOST_COPIES, num_others // 4)
-    near = _nearest(rows, blocks(), among, 2 * max_neighbours)
-    separate = near[:, max_neighbours - 1] > 0
-    ratios = np.log(near[separate, 2 * max_neighbours - 1] / near[separate, max_neighbours - 1])
-    harmonic = float((1 / np.arange(max_neighbours, 2 * max_neighbours)).sum())
-    column_sets = columns_together(rows)
-    halves = 2 * column_sets // (column_sets[-1] + 1)
+    limit = min(MOST_COPIES, num_others // 4)
+    near = _nearest(rows, blocks(), among, 2 * limit)
+    separate = near[:, limit - 1] > 0
+    ratios = np.log(near[separate, 2 * limit - 1] / near[separate, limit - 1])
+    harmonic = float((1 / np.arange(limit, 2 * limit)).sum())
+    columns = columns_together(rows)
+    halves = 2 * columns // (columns[-1] + 1)
     shuffled = np.zeros(len(LEAPS))
-    for sets in (column_sets, halves) if all_categories(rows) else (column_sets,):
-        shuffled_rows = next(_shuffled(blocks() if among else [rows], sets))[: len(rows)]
-        num_with_copies = _num_with_copies(
-            _nearest(shuffled_rows, _shuffled(blocks(), sets), among, max_neighbours + 1), max_neighbours
-        )
-        shuffled = np.maximum(shuffled, num_with_copies)
+    for sets in (columns, halves) if all_categories(rows) else (columns,):
+        mixed = next(_shuffled(blocks() if among else [rows], sets))[: len(rows)]
+        copies = _num_with_copies(_nearest(mixed, _shuffled(blocks(), sets), among, limit + 1), limit)
+        shuffled = np.maximum(shuffled, copies)
     sums = [float(len(rows)), float(ratios.sum()), harmonic * int(separate.sum())]
-    return NearCopies.read(np.concatenate([sums, _num_with_copies(near, max_neighbours), shuffled]))
+    return NearCopies.read(np.concatenate([sums, _num_with_copies(near, limit), shuffled]))
 
 
 def all_categories(rows: Values) -> bool:

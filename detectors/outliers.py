@@ -279,17 +279,13 @@ def train_and_compare(
             for r, vector in models.items()
         ]
         _, answers = yield [], trainings
-        averages = {
-            repetition: _average(train_answers) for repetition, train_answers in zip(models, answers, strict=True)
-        }
+        averages = {repetition: _average(reply) for repetition, reply in zip(models, answers, strict=True)}
         models = {repetition: average for repetition, average in averages.items() if average is not None}
     comparisons: dict[int, Comparison | None] = dict.fromkeys(range(len(seeds)))
     for group in _groups(models, len(clients)):
-        last_round = settings.outlier_rounds
+        last = settings.outlier_rounds
         trainings = [
-            Training(
-                models[r], {**train_config(training, seeds[r], last_round, reply="individual"), **rows[r]}, clients
-            )
+            Training(models[r], {**train_config(training, seeds[r], last, reply="individual"), **rows[r]}, clients)
             for r in group
         ]
         _, answers = yield [], trainings

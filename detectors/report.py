@@ -530,10 +530,8 @@ def _published_line(finding: Finding, names: Names) -> str:
 
 def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFinding) -> str:
     """Return why the published rule detects what the test does not."""
-    skews = [
-        finding for name in ("label_skew", "feature_skew") if (finding := report.calibrated_finding(name)) is not None
-    ]
-    named = " and ".join(finding.name.replace("_", " ") for finding in skews if finding.detected)
+    skews = [skew for name in ("label_skew", "feature_skew") if (skew := report.calibrated_finding(name)) is not None]
+    named = " and ".join(skew.name.replace("_", " ") for skew in skews if skew.detected)
     if calibrated.name == "outliers":
         if named:
             return f"under {named} honest clients train unlike models"

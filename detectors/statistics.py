@@ -356,10 +356,8 @@ def decide(
     """
     evidence: dict[int, ClientEvidence] = {}
     for client in sorted({client for test, _ in tests for client in test.effects}):
-        candidates = [
-            test.evidence(client, len(tests), rate, min_effect) for test, min_effect in tests if client in test.effects
-        ]
-        evidence[client] = min(candidates, key=standing)
+        evidences = [test.evidence(client, len(tests), rate, floor) for test, floor in tests if client in test.effects]
+        evidence[client] = min(evidences, key=standing)
     flagged = tuple(client for client, entry in evidence.items() if entry.flagged)
     leader = min(evidence, key=lambda client: standing(evidence[client]))
     leading = evidence[leader]
@@ -480,11 +478,11 @@ class GroupSums:
             np.stack([np.asarray(answer[name], np.float64) for answer in answers])
             for name in ("squares", "with_sizes", "groups")
         )
-        if_same_label = counts * (groups[:, :1] / np.maximum(counts.sum(axis=1, keepdims=True), 1))
-        withheld = squares == 0
+        same = counts * (groups[:, :1] / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+        hidden = squares == 0
         return cls(
-            np.where(withheld, if_same_label, squares),
-            np.where(withheld, if_same_label, with_sizes),
+            np.where(hidden, same, squares),
+            np.where(hidden, same, with_sizes),
             groups[:, 0],
             groups[:, 1],
         )

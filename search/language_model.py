@@ -209,9 +209,7 @@ class Dialect:
         """
         for name in DISPENSABLE:
             if name not in self.left_out and name in refusal:
-                return replace(
-                    self, left_out=tuple(parameter for parameter in DISPENSABLE if parameter in {*self.left_out, name})
-                )
+                return replace(self, left_out=tuple(key for key in DISPENSABLE if key in {*self.left_out, name}))
         if len(self.limit_names) > 1 and self.limit_names[0] in refusal:
             return replace(self, limit_names=self.limit_names[1:])
         if len(self.response_formats) > 1:
@@ -655,25 +653,23 @@ def _not_recorded(request: ChatRequest, replayed: Transcript) -> str:
 
 
 def _differences(asked: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
-    differences = []
+    diffs = []
     for name, value in asked.items():
         other = recorded[name]
         if value == other:
             continue
         if name == "messages":
-            differences += [
-                f"message {number} ({asked_message['role']})"
-                for number, (asked_message, recorded_message) in enumerate(zip(value, other, strict=False), start=1)
-                if asked_message != recorded_message
+            diffs += [
+                f"message {number} ({ours['role']})"
+                for number, (ours, theirs) in enumerate(zip(value, other, strict=False), start=1)
+                if ours != theirs
             ]
-            differences += [f"the number of messages ({len(other)} there, {len(value)} here)"] * (
-                len(value) != len(other)
-            )
+            diffs += [f"the number of messages ({len(other)} there, {len(value)} here)"] * (len(value) != len(other))
         elif name == "answer_schema":
-            differences.append("the strategies and ranges to choose from")
+            diffs.append("the strategies and ranges to choose from")
         else:
-            differences.append(f"{name} ({other!r} there, {value!r} here)")
-    return differences
+            diffs.append(f"{name} ({other!r} there, {value!r} here)")
+    return diffs
 
 
 MAX_BYTES = 1_000_000

@@ -96,12 +96,8 @@ def _median(values: Iterable[float], num_failed: int) -> float:
 
 
 def _median_objectives(completed: Sequence[Trial], num_failed: int) -> tuple[float, ...] | None:
-    objective_values = [training.objectives for training in completed if training.objectives is not None]
-    return (
-        tuple(_median(values, num_failed) for values in zip(*objective_values, strict=True))
-        if objective_values
-        else None
-    )
+    rows = [training.objectives for training in completed if training.objectives is not None]
+    return tuple(_median(values, num_failed) for values in zip(*rows, strict=True)) if rows else None
 
 
 def _median_curves(completed: Sequence[Trial]) -> dict[str, Any]:

@@ -148,15 +148,13 @@ def _cell_faults(row: Mapping[str, Any]) -> list[str]:
 
 def _grid_faults(places: Sequence[tuple[float, int]]) -> list[str]:
     """Return the faults of the grid: duplicate and missing cells."""
-    num_cells = Counter(places)
+    times = Counter(places)
     faults = [
-        f"must have each cell once, got {_place(place)} {number} times"
-        for place, number in num_cells.items()
-        if number > 1
+        f"must have each cell once, got {_place(place)} {number} times" for place, number in times.items() if number > 1
     ]
     heterogeneities, quantities = sorted({h for h, _ in places}), sorted({q for _, q in places})
     grid = [(heterogeneity, quantity) for heterogeneity in heterogeneities for quantity in quantities]
-    missing = [place for place in grid if place not in num_cells]
+    missing = [place for place in grid if place not in times]
     if missing:
         size = f"{len(heterogeneities)} x {len(quantities)} grid"
         faults.append(f"must be a full {size}, and lacks {len(missing)} cells, the first at {_place(missing[0])}")

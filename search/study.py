@@ -240,11 +240,9 @@ def run_study(
     """
     facts = ledger.facts
     space = study_space(config, facts)
-    provided = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
-    advice, informed, kinds = (
-        (None, (), ()) if report is None else advised(config, space, facts, report, bool(provided))
-    )
-    first = [*provided, *(candidate.spec for candidate in informed)]
+    given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
+    advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report, bool(given))
+    first = [*given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
     with timed("training"):
         outcome = _search(config, ledger, new_searcher(task, report, model))
@@ -310,8 +308,8 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
             break
         generation += 1
         batch = [
-            facts.trial("search", proposal.spec, generation=generation, num_rounds=proposal.num_rounds)
-            for proposal in proposals
+            facts.trial("search", planned.spec, generation=generation, num_rounds=planned.num_rounds)
+            for planned in proposals
         ]
         if outcome is None:
             baseline, *new = ledger.run([facts.trial("baseline", BASELINE), *batch])

@@ -128,18 +128,14 @@ class EarlierStudy:
         """Whether it is the given study, or one of the same federation, whatever was trained there."""
         if self.config_hash == config_hash:
             return True
-        own_federation, other_federation = self.config.get("federation", {}), config.get("federation", {})
+        ours, theirs = self.config.get("federation", {}), config.get("federation", {})
         same_rows = self.data_digest is not None and self.data_digest == data_digest
-        return own_federation == other_federation or (
-            same_rows and own_federation.get("scenario") == other_federation.get("scenario")
-        )
+        return ours == theirs or (same_rows and ours.get("scenario") == theirs.get("scenario"))
 
     def is_of_data(self, config: Mapping[str, Any]) -> bool:
         """Whether its federation uses the same data set as that of a configuration."""
-        own_dataset, other_dataset = (
-            settings.get("federation", {}).get("dataset") for settings in (self.config, config)
-        )
-        return own_dataset is not None and own_dataset == other_dataset
+        ours, theirs = (each.get("federation", {}).get("dataset") for each in (self.config, config))
+        return ours is not None and ours == theirs
 
 
 def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) -> tuple[list[EarlierStudy], list[str]]:
@@ -254,8 +250,8 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
     fitness: dict[str, dict[tuple[str, int], float]] = {}
     specs: dict[str, StrategySpec] = {}
     for row in rows:
-        is_full = row.status == "failed" or row.num_rounds >= num_rounds
-        if row.phase not in PHASES or not is_full:
+        full = row.status == "failed" or row.num_rounds >= num_rounds
+        if row.phase not in PHASES or not full:
             continue
         kind = "custom" if "path" in row.parameters else row.strategy
         try:
@@ -269,9 +265,7 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
     baseline = fitness.pop(FedAvgSpec().model_dump_json(), {})
     gains = []
     for key, scores in fitness.items():
-        differences = [
-            score - baseline[phase_and_seed] for phase_and_seed, score in scores.items() if phase_and_seed in baseline
-        ]
+        differences = [score - baseline[run_key] for run_key, score in scores.items() if run_key in baseline]
         if differences:
             gains.append((specs[key], fmean(differences)))
     return best_first(gains)
@@ -304,10 +298,8 @@ def _label_values(report: Document) -> list[float]:
 
 def _decided(report: Document, name: DetectorName) -> Document:
     """Return the finding that decides on a property (`fedscout.detectors.report`)."""
-    finding: Document = next(
-        (candidate for candidate in report.get("calibrated", ()) if candidate["name"] == name), report[name]
-    )
-    return finding
+    result: Document = next((entry for entry in report.get("calibrated", ()) if entry["name"] == name), report[name])
+    return result
 
 
 def _share_of_outliers(report: Document) -> float | None:

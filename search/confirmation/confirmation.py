@@ -283,25 +283,23 @@ def confirm(
     """
     design = design or SequentialDesign(max_seeds=len(seeds))
     pick = contestants[0]
-    baselines = [candidate for candidate in contestants[1:] if candidate.role != "contender"]
-    fedavg = next(candidate for candidate in baselines if candidate.role == "fedavg")
+    baselines = [entry for entry in contestants[1:] if entry.role != "contender"]
+    fedavg = next(entry for entry in baselines if entry.role == "fedavg")
     versus = {
         baseline.role: {
             side: design.against_baseline(pick.scores(side), baseline.scores(side)) for side in ("own", "clean")
         }
         for baseline in baselines
     }
-    reference = baselines[strongest([candidate.scores(view) for candidate in baselines])]
+    reference = baselines[strongest([entry.scores(view) for entry in baselines])]
     rivals = [
-        _rival(candidate, (pick, fedavg, reference), view, design)
-        for candidate in contestants
-        if candidate.role == "contender"
+        _rival(entry, (pick, fedavg, reference), view, design) for entry in contestants if entry.role == "contender"
     ]
     difference = versus[reference.role][view]
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
-    sentences = (
+    parts = (
         _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
         rivals_told(rivals),
         _design_told(design, len(seeds), verdict),
@@ -314,7 +312,7 @@ def confirm(
         versus=versus,
         reference=reference.role,
         verdict=verdict,
-        sentence="".join(sentences),
+        sentence="".join(parts),
         rivals=tuple(rivals),
         design=design,
         measure=measure,

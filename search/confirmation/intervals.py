@@ -165,27 +165,23 @@ def _with_ends(
 ) -> PairedDifference:
     """Return the mean of values with its intervals; `uncertainty` is that of one value on its scale."""
     count, mean = len(values), float(np.mean(values))
-    without_interval = PairedDifference(mean=mean, low=None, high=None, differences=tuple(values))
+    result = PairedDifference(mean=mean, low=None, high=None, differences=tuple(values))
     deviation = max(float(np.std(values, ddof=1)), uncertainty) if count > 1 else 0.0
     if deviation <= _rounding(values):
-        return without_interval
-    lower_width = (
-        deviation * critical_value(count, error, test_to_train, num_tried) * math.sqrt(1 / count + test_to_train)
-    )
-    upper_width = deviation * critical_value(count, error) * math.sqrt(1 / count + test_to_train)
-    here_width = deviation * critical_value(count, error) * math.sqrt(1 / count)
-    lower_bound, upper_bound = bounds
-    if not math.isfinite(upper_width) and not (math.isfinite(lower_bound) and math.isfinite(upper_bound)):
-        return without_interval
+        return result
+    below = deviation * critical_value(count, error, test_to_train, num_tried) * math.sqrt(1 / count + test_to_train)
+    above = deviation * critical_value(count, error) * math.sqrt(1 / count + test_to_train)
+    here = deviation * critical_value(count, error) * math.sqrt(1 / count)
+    least, most = bounds
+    if not math.isfinite(above) and not (math.isfinite(least) and math.isfinite(most)):
+        return result
     ends = {
-        "low": mean - lower_width,
-        "high": mean + upper_width,
-        "here_low": mean - here_width,
-        "here_high": mean + here_width,
+        "low": mean - below,
+        "high": mean + above,
+        "here_low": mean - here,
+        "here_high": mean + here,
     }
-    return without_interval.model_copy(
-        update={name: min(max(end, lower_bound), upper_bound) for name, end in ends.items()}
-    )
+    return result.model_copy(update={name: min(max(end, least), most) for name, end in ends.items()})
 
 
 def _rounding(values: Sequence[float]) -> float:

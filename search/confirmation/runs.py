@@ -110,10 +110,8 @@ def _on_further_seeds(config: SearchConfig, ledger: Ledger, finalists: Sequence[
     facts = ledger.facts
     seeds = fresh_seeds("tuning-seed", facts.session.seed, config.tuning_seeds - 1)
     rates = [rate.learning_rate for rate in finalists]
-    trial_settings = [
-        facts.trial("tuned-baseline", BASELINE, seed, learning_rate=rate) for rate in rates for seed in seeds
-    ]
-    further = iter(ledger.run(trial_settings))
+    plans = [facts.trial("tuned-baseline", BASELINE, seed, learning_rate=rate) for rate in rates for seed in seeds]
+    further = iter(ledger.run(plans))
     return [_rate(ledger, [*rate.trials, *(next(further) for _ in seeds)]) for rate in finalists]
 
 
@@ -181,16 +179,16 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
         guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
     """
     pick = confirmation.contestants[0]
-    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
+    reference = next(entry for entry in confirmation.contestants if entry.role == confirmation.reference)
     names: dict[str, str] = {"challenger": pick.name, reference.role: reference_name(reference)}
-    means = [fmean(candidate.scores(confirmation.view)) for candidate in (pick, reference)]
+    means = [fmean(entry.scores(confirmation.view)) for entry in (pick, reference)]
     measure = confirmation.measure
     best, row = measure.best, confirmation.design.resolution
     sentences = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
-    guessing_known = guessing > 0 or measure.guessing_is_zero
-    if best is not None and guessing_known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
-        constant_answer = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
-        sentences.append(f"Neither is far above guessing: {constant_answer} gives {measure.value(guessing)}.")
+    known = guessing > 0 or measure.guessing_is_zero
+    if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
+        constant = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
+        sentences.append(f"Neither is far above guessing: {constant} gives {measure.value(guessing)}.")
     at_ceiling = best is not None and best - means[1] <= max(
         CEILING * best, row / len(reference.scores(confirmation.view))
     )

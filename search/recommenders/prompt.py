@@ -165,14 +165,14 @@ def to_spec(document: Mapping[str, Any], space: SearchSpace) -> StrategySpec:
         allowed = ", ".join(space.kinds)
         absence = f" ({space.absent[kind]})" if isinstance(kind, str) and kind in space.absent else ""
         raise AnswerError(f"kind must be one of {allowed}, got {_shown(kind)}{absence}")
-    parameters = {name: value for name, value in document.items() if name != KIND}
+    values = {name: value for name, value in document.items() if name != KIND}
     faults: list[str] = []
 
     def choose(name: str, allowed: Range) -> Value:
-        if name not in parameters:
+        if name not in values:
             faults.append(Fault(f"{name} of {kind}", f"be given, in {allowed.text()}"))
             return _any_value(allowed)
-        value = _number(parameters[name], allowed)
+        value = _number(values[name], allowed)
         if not allowed.contains(value):
             faults.append(Fault(f"{name} of {kind}", f"be in {allowed.text()}", _shown(value)))
             return _any_value(allowed)
@@ -183,11 +183,9 @@ def to_spec(document: Mapping[str, Any], space: SearchSpace) -> StrategySpec:
     except (ValidationError, StrategyError) as error:
         raise AnswerError(*faults, one_line(str(error))) from error
     ranges = space.parameters_of(kind)
-    unknown_names = sorted(name for name in parameters if name not in ranges)
+    unknown = sorted(name for name in values if name not in ranges)
     allowed_names = ", ".join(ranges) or "none"
-    faults += [
-        f"{_shown(name)} is no parameter of {kind}; its parameters are {allowed_names}" for name in unknown_names[:5]
-    ]
+    faults += [f"{_shown(name)} is no parameter of {kind}; its parameters are {allowed_names}" for name in unknown[:5]]
     if faults:
         raise AnswerError(*faults)
     assert space.contains(spec)
@@ -608,12 +606,10 @@ def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> l
 
 def _example(situation: RecommendationContext, prompt_format: PromptFormat) -> Example:
     assert situation.diagnosis is not None
-    recommendation = recommend_by_rules(situation)
-    reason = recommendation.grounds[0]
-    answer = answer_document(
-        recommendation.spec, f"It rests on {reason.source}." if prompt_format == "A" else reason.because
-    )
-    assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == recommendation.spec
+    advice = recommend_by_rules(situation)
+    why = advice.grounds[0]
+    answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.because)
+    assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
     return Example(render(situation.diagnosis, prompt_format), answer)
 
 

@@ -6,15 +6,13 @@ The first rule that applies, and whose strategy is in the federation's search sp
 | --- | --- | --- | --- |
 | no classes | reinforcement learning or regression | FedAvg | McMahan et al. 2017 |
 | features of their own | strong feature skew, own data judge, if named | FedBN | Li et al. 2021 |
-| poisoned updates | distant models, similar labels; or very distant under label skew; if named | RFA | Pillutla et al.
-|
+| poisoned updates | distant models with similar labels, or very distant with label skew, if named | RFA | Pillutla |
 | concepts of their own | outliers by labels with similar inputs, own data judge, if named | FedRep | Collins et al. |
 | wrong labels at a fifth | outliers with similar inputs, a fifth of the clients or more | FedMedian | Yin et al. 2018 |
 | wrong labels, few classes | the same, fewer clients, up to four classes | FedTrimmedAvg, beta (f + ½)/n | Yin et al. |
 | corrupted, clean view | outliers with other inputs, judged on uncorrupted data | FedMedian | Yin et al. 2018 |
 | labels of their own | strong label skew, three classes or more, own data judge, if named | FedRep | Collins et al. |
-| few steps | up to 200 steps per client in all, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al.
-|
+| few steps | up to 200 steps per client, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al. |
 | many classes | five classes or more | FedYogi, eta 0.1 | Reddi et al. 2021 |
 | skewed labels | label skew, three classes or more | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
 | other inputs | outliers with other inputs | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
@@ -654,27 +652,21 @@ def _proposals(
     suspects = suspected_in_a_round(situation)
     reason = recommendation.grounds[0]
     yield Alternative(recommendation.spec, reason.because, reason.source)
-    yield from (
-        adjusted
-        for alternative in priors
-        if (adjusted := _matching_suspects(alternative, suspects, situation)) is not None
-    )
+    yield from (fitted for option in priors if (fitted := _matching_suspects(option, suspects, situation)) is not None)
     proposals = [
         (rule.proposal(situation, diagnosis), because, rule.source) for rule, because in applying(situation, diagnosis)
     ]
     if suspects:
         because = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
-        num_selected = situation.cohort.num_sampled - suspects
-        robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=num_selected), FedMedianSpec())
+        kept = situation.cohort.num_sampled - suspects
+        robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=kept), FedMedianSpec())
         trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
         proposals += [(spec, because, spec.paper) for spec in (trimmed, *robust)]
-    default_reason = "It often gains where steps are small or clients differ."
-    defaults = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
+    general = "It often gains where steps are small or clients differ."
+    usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
     if situation.measure.task == "classification":
-        proposals += [(spec, default_reason, spec.paper) for spec in defaults]
-    proposals += [
-        (alternative.spec, alternative.because, alternative.source) for alternative in recommendation.alternatives
-    ]
+        proposals += [(spec, general, spec.paper) for spec in usual]
+    proposals += [(option.spec, option.because, option.source) for option in recommendation.alternatives]
     for spec, because, source in proposals:
         if (nearest := space.nearest(spec)) is not None:
             yield Alternative(nearest, because, source)

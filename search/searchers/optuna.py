@@ -395,10 +395,8 @@ def _space_fault(space: SearchSpace) -> str | None:
 
 def _exclusion_hint(space: SearchSpace) -> str:
     """Return the advice to exclude client settings that CMA-ES can't search; empty if there are none."""
-    not_real = [
-        name for name, parameter_range in space.client_ranges.items() if not isinstance(parameter_range, RealRange)
-    ]
-    return f"and search for no {' or '.join(not_real)}, " if not_real else ""
+    other = [name for name, limits in space.client_ranges.items() if not isinstance(limits, RealRange)]
+    return f"and search for no {' or '.join(other)}, " if other else ""
 
 
 class CmaEsSearcher(GenerationalSearcher):

@@ -187,10 +187,7 @@ class RacingSearcher(Searcher):
 
         The brackets advance from rung to rung together.
         """
-        states = [
-            self._pending(*bracket_and_entrants)
-            for bracket_and_entrants in zip(self.brackets, self._entrants, strict=True)
-        ]
+        states = [self._pending(*pair) for pair in zip(self.brackets, self._entrants, strict=True)]
         present = min((rung for rung, pending in states if pending), default=None)
         return [proposal for rung, pending in states if rung == present for proposal in pending][:num_proposals]
 
