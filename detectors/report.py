@@ -37,44 +37,70 @@ class DetectionConfig(BaseModel):
     feature_scale: Literal["standardised", "raw"] = Field(
         default="standardised", description="whether features are divided by their global standard deviation"
     )
-    max_features: int = Field(default=4096, ge=1, description="beyond, feature skew is not measured: use embeddings")
-    outlier_repetitions: int = Field(default=5, ge=1, le=1000, description="fresh initial models")
+    max_features: int = Field(
+        default=4096,
+        ge=1,
+        description="largest number of features for which feature skew is measured; use embeddings for more",
+    )
+    outlier_repetitions: int = Field(
+        default=5, ge=1, le=1000, description="number of repetitions, each with a new initial model"
+    )
     outlier_rounds: int = Field(default=2, ge=1, le=1000, description="rounds of FedAvg before models are compared")
     outlier_percentile: float = Field(
-        default=90.0, gt=0, lt=100, description="of the mean distances; flags those above"
+        default=90.0, gt=0, lt=100, description="percentile of the mean distances above which a client is flagged"
     )
-    outlier_min_flags: int = Field(default=4, ge=1, description="repetitions that make a client an outlier")
-    max_pairwise_clients: int = Field(default=500, ge=2, description="beyond, pairs are sampled and models projected")
+    outlier_min_flags: int = Field(
+        default=4, ge=1, description="smallest number of repetitions with a flag that makes a client an outlier"
+    )
+    max_pairwise_clients: int = Field(
+        default=500, ge=2, description="number of clients above which pairs are sampled and models projected"
+    )
     projection_size: int = Field(default=512, ge=1, description="dimensions of projected models")
-    histogram_bins: int = Field(default=32, ge=2, le=1024, description="equal bins of a feature's histogram")
-    histogram_reach: float = Field(default=4.0, gt=0, description="standard deviations covered on either side")
+    histogram_bins: int = Field(
+        default=32, ge=2, le=1024, description="number of equal-width bins of a feature's histogram"
+    )
+    histogram_reach: float = Field(default=4.0, gt=0, description="half-width of the histogram in standard deviations")
 
     false_alarm_rate: float = Field(
         default=0.05,
         ge=1e-3,
         le=0.5,
-        description="of the calibrated rules: probability that a federation of like clients is called anything",
+        description="calibrated rules: probability of any finding for identically distributed clients",
     )
     label_effect: float = Field(
-        default=0.1, ge=0, le=1, description="calibrated: part of a flagged client's rows of another class, at least"
+        default=0.1,
+        ge=0,
+        le=1,
+        description=("calibrated rules: smallest share of a flagged client's rows that would have to change class"),
     )
     feature_effect: float = Field(
-        default=0.25, ge=0, description="calibrated: shift of a flagged client's features in standard deviations"
+        default=0.25,
+        ge=0,
+        description="calibrated rules: smallest shift of a flagged client's features in standard deviations",
     )
     disagreement_effect: float = Field(
-        default=0.2, gt=0, le=1, description="calibrated: part of a flagged client's labels that others contradict"
+        default=0.2,
+        gt=0,
+        le=1,
+        description=(
+            "calibrated rules: smallest share of a flagged client's labels that disagree with the other clients"
+        ),
     )
     distance_effect: float = Field(
-        default=0.5, gt=0, description="calibrated: how much farther a flagged client's model is than the median one"
+        default=0.5,
+        gt=0,
+        description=("calibrated rules: smallest relative excess of a flagged client's model distance over the median"),
     )
 
     epsilon: float | None = Field(
-        default=None, gt=0, le=1000, description="of differentially private counts and sums; nothing adds no noise"
+        default=None, gt=0, le=1000, description="ε of differentially private counts and sums; no noise if left out"
     )
-    delta: float = Field(default=1e-6, gt=0, lt=1, description="of the private sums")
-    clip: float = Field(default=3.0, gt=0, description="features are clipped to plus or minus this for private sums")
+    delta: float = Field(default=1e-6, gt=0, lt=1, description="δ of the private sums")
+    clip: float = Field(
+        default=3.0, gt=0, description="bound to which features are clipped (plus or minus) for private sums"
+    )
     noise: Literal["seeded", "secure"] = Field(
-        default="seeded", description="seeded noise can be repeated, and protects nobody; secure noise is OpenDP's"
+        default="seeded", description="seeded noise is reproducible and gives no privacy; secure noise is OpenDP's"
     )
 
     @property

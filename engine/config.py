@@ -119,21 +119,33 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     grid: Literal["auto", "ray", "local"] = Field(
-        default="auto", description="Ray actors, this process alone, or whichever is sooner by an estimate"
+        default="auto",
+        description="where clients run: ray, local (in this process), or auto, the faster by an estimate",
     )
-    num_hosts: int | None = Field(default=None, ge=1, le=10_000, description="host actors; nothing means one a CPU")
+    num_hosts: int | None = Field(
+        default=None, ge=1, le=10_000, description="number of host actors; one per CPU by default"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="where hosts train: on cores, on GPUs, or on GPUs where there are any"
+        default="auto", description="device on which hosts train; auto uses GPUs if there are any"
     )
     hosts_per_gpu: int | None = Field(
-        default=None, ge=1, le=64, description="that share one; nothing finds out by one round of training"
+        default=None, ge=1, le=64, description="number of hosts per GPU; by default measured in one round of training"
     )
     clients_together: int | None = Field(
-        default=None, ge=1, le=4096, description="side by side on a GPU; nothing leaves that to the model's size"
+        default=None,
+        ge=1,
+        le=4096,
+        description="number of clients trained in parallel on a GPU; by default derived from the model's size",
     )
-    address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
-    checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
-    object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
+    address: str | None = Field(
+        default=None, description="address of a running Ray cluster, or auto; a local Ray is started by default"
+    )
+    checkpoint_every_rounds: int = Field(
+        default=10, ge=1, description="number of rounds between checkpoints of a trial"
+    )
+    object_store_bytes: int | None = Field(
+        default=None, ge=80 * 2**20, description="object store memory in bytes of a Ray started locally"
+    )
 
     @field_validator("address")
     @classmethod

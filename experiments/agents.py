@@ -229,7 +229,7 @@ def _log_path(folder: Path) -> Path:
 TRIAL_FACTS = ("trial", "phase", "generation", "strategy", "parameters", "seed", "status", "fitness", "error")
 USUAL_SECONDS = 600.0
 Seconds = Annotated[
-    float, Field(gt=0, le=86_400, allow_inf_nan=False, description="The command is ended when it takes longer.")
+    float, Field(gt=0, le=86_400, allow_inf_nan=False, description="Time limit of the command in seconds.")
 ]
 INSTRUCTIONS = (
     "fedscout chooses the federated-learning strategy for clients whose data differ. Settings are key=value, as in "

@@ -48,43 +48,51 @@ class TrainingConfig(LocalTraining):
         default=30,
         ge=1,
         le=1_000_000,
-        description="rounds a trial; auto: until FedAvg levels off, at most 200",
+        description="number of rounds of a trial; auto: until FedAvg converges, at most 200",
         json_schema_extra={"or": "auto"},
     )
     repetitions: int = Field(
-        default=1, ge=1, le=99, description="trainings of a trial, an odd number, whose median it counts as"
+        default=1, ge=1, le=99, description="number of trainings per trial (odd), whose median is the result"
     )
     level_off: bool = Field(
-        default=False, description="of run, search and sweep: fewer rounds than num_rounds if FedAvg levels off before"
+        default=False,
+        description="run, search and sweep: stop at fewer rounds than num_rounds if FedAvg converges earlier",
     )
-    fraction_train: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
+    fraction_train: float = Field(default=1.0, gt=0, le=1, description="fraction of the clients that train in a round")
     scored_clients: int | None = Field(
         default=None,
         ge=1,
-        description="so many clients, drawn from the seed, score each model; nothing means all of them",
+        description="number of clients, drawn by the seed, that evaluate each model; all by default",
     )
-    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of each client's rows kept for testing")
-    trial_timeout_seconds: Seconds | None = Field(default=None, description="after which a trial fails; nothing waits")
+    test_fraction: float = Field(
+        default=0.2, gt=0, lt=1, description="fraction of each client's rows held out for testing"
+    )
+    trial_timeout_seconds: Seconds | None = Field(
+        default=None, description="time limit of a trial, after which it fails; none by default"
+    )
     round_timeout_seconds: Seconds | None = Field(
         default=None,
-        description="after which a host that is still at its part of a round is replaced, on Ray; nothing waits",
+        description=(
+            "on Ray, time limit of a host's part of a round, after which the host is replaced; none by default"
+        ),
     )
     hanging_clients: Literal["drop", "fail"] = Field(
         default="drop",
-        description="a client that alone takes that long: drop leaves it out of the round, fail fails the trial",
+        description=(
+            "what happens to a client that alone exceeds round_timeout_seconds: drop it from the "
+            "round, or fail the trial"
+        ),
     )
     simulated_deadline_seconds: Seconds | None = Field(
         default=None,
-        description="of a round, for clients whose rounds take simulated time: who would take longer is left out; "
-        "nothing waits for all",
+        description="deadline of a round in simulated time; slower clients are left out; none by default",
     )
     backend: Literal["auto", "loop"] = Field(
-        default="auto", description="loop trains clients one by one where auto would train many at once"
+        default="auto", description="loop trains clients one by one; auto trains several at once where possible"
     )
     metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc", "r2", "mae"] | None = Field(
         default=None,
-        description="what makes a model good on the test rows of all clients together; nothing means accuracy, or r2 "
-        "where a quantity is predicted",
+        description="score on the test rows of all clients; accuracy by default, r2 for regression",
     )
 
     @model_validator(mode="before")
@@ -158,16 +166,18 @@ class StudyConfig(BaseModel):
     model: ModelConfig = Field(default_factory=ModelConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     detection: DetectionConfig = Field(default_factory=DetectionConfig)
-    strategy: dict[str, Any] | None = Field(default=None, description="of `fedscout train`: kind and parameters")
+    strategy: dict[str, Any] | None = Field(
+        default=None, description="strategy of `fedscout train`: kind and parameters"
+    )
     selection: dict[str, Any] | None = Field(
         default=None,
-        description="who trains in a round: kind of a policy and its parameters; nothing leaves it to the strategy",
+        description="client selection policy: kind and parameters; the strategy samples clients by default",
     )
     client_settings: ClientSettingsConfig = Field(default_factory=ClientSettingsConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
     recommender: RecommenderConfig = Field(default_factory=RecommenderConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="of split, initial model, batches and search")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="seed of split, initial model, batches and search")
 
     @model_validator(mode="before")
     @classmethod

@@ -88,7 +88,7 @@ class PartitionConfig(PartitionSettings):
 
     kind: PartitionName | None = Field(
         default=None,
-        description="nothing means dirichlet, natural if there is a client column, or what the scenario fixes",
+        description="by default dirichlet, natural if there is a client column, or what the scenario fixes",
     )
 
 
@@ -96,7 +96,7 @@ class ModelConfig(ModelSettings):
     """The model that every client trains."""
 
     kind: ModelName = Field(
-        default="auto", description="auto picks by the data, or package.module:factory of one's own"
+        default="auto", description="auto chooses by the data; or package.module:factory of your own"
     )
 
 
@@ -123,41 +123,50 @@ class FederationConfig(DatasetRequest):
     configuration gives the same configuration.
     """
 
-    dataset: DatasetName = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
-    scenario: ScenarioChoice = Field(
-        default=None, description="a published one, which fixes the partition, or a list of effects on top of it"
+    dataset: DatasetName = Field(
+        default="digits", description="name of a data set, path or address of your own data, or hf:owner/name"
     )
-    partition: PartitionConfig = Field(default=PartitionConfig(), description="how rows are dealt to clients")
+    scenario: ScenarioChoice = Field(
+        default=None,
+        description=("a published scenario, which fixes the partition, or a list of effects on top of the partition"),
+    )
+    partition: PartitionConfig = Field(default=PartitionConfig(), description="how rows are assigned to clients")
     physics: tuple[PhysicsConfig, ...] = Field(
-        default=(), description="of an environment: how its clients differ, such as [{clients: [2], gravity: 20}]"
+        default=(), description="reinforcement learning: physics of some clients, such as [{clients: [2], gravity: 20}]"
     )
     embedding: str = Field(
         default="auto",
-        description="what detectors compare: auto is the model's last hidden layer for images and tokens, else the "
-        "features; features; or package.module:factory of a network of one's own",
+        description=(
+            "representation that detectors compare: auto (last hidden layer for images and "
+            "tokens, else the features), features, or package.module:factory of your own network"
+        ),
     )
     num_clients: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="nothing means 10, or as many as there are natural clients"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="number of clients; 10 by default, or the number of natural clients",
     )
     unseen_clients: int = Field(
         default=0,
         ge=0,
-        description="so many of them, drawn by federation.seed, join after the training: they never train or answer, "
-        "and are scored as new clients",
+        description=(
+            "number of clients, drawn by federation.seed, that never train or answer queries and "
+            "are evaluated as new clients"
+        ),
     )
     server_rows: ServerRows = Field(
-        default=None, description="rows that the server holds and no client ever does: how many, or a share of all"
+        default=None, description="rows held by the server and by no client: a number, or a fraction of all"
     )
     server_dataset: str | None = Field(
         default=None,
-        description="another data set whose rows these are, all of them unless server_rows says how many; nothing "
-        "means the clients' own",
+        description="data set of the server's rows (all of them, or server_rows); the clients' own by default",
     )
     server_labels: bool = Field(default=False, description="whether the server has the labels of its rows")
-    seed: int = Field(default=0, ge=0, description="of partition and corruption")
+    seed: int = Field(default=0, ge=0, description="seed of partition and corruption")
     small_clients: SmallClients = Field(
         default="train",
-        description="what clients do that would train, or be scored, on fewer rows: train all the same, or abstain",
+        description=("whether clients with fewer training or test rows than min_release train all the same or abstain"),
     )
 
     @property

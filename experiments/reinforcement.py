@@ -47,10 +47,14 @@ class PhysicsConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    clients: tuple[int, ...] | None = Field(default=None, description="whose physics; nothing means everybody's")
-    gravity: float | None = Field(default=None, gt=0, le=1000, description="in m/s²; 9.8 as published")
-    pole_length: float | None = Field(default=None, gt=0, le=100, description="full length of the pole in m; 1.0")
-    force: float | None = Field(default=None, gt=0, le=1000, description="with which the cart is pushed, in N; 10")
+    clients: tuple[int, ...] | None = Field(default=None, description="clients with these physics; all by default")
+    gravity: float | None = Field(default=None, gt=0, le=1000, description="gravity in m/s²; 9.8 as published")
+    pole_length: float | None = Field(
+        default=None, gt=0, le=100, description="full length of the pole in m; 1.0 as published"
+    )
+    force: float | None = Field(
+        default=None, gt=0, le=1000, description="force that pushes the cart in N; 10 as published"
+    )
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,23 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
     """The settings table sent to clients, and the metric that they compute on their labels."""
 
     kind: Literal["table"] | None = Field(
-        default=None, description="table: each client takes rate, batches and epochs from a table; nothing trains alike"
+        default=None,
+        description=(
+            "table: each client takes learning rate, batch size and epochs from a table; by default all train alike"
+        ),
     )
-    path: str | None = Field(default=None, description="the table, a file of fedscout tune-table")
+    path: str | None = Field(default=None, description="path of the table, a file of fedscout tune-table")
     metric: Annotated[str, AfterValidator(_metric)] = Field(
         default=HETEROGENEITY,
-        description="what clients measure of their labels: heterogeneity, entropy or package.module:function",
+        description="measure of a client's labels: heterogeneity, entropy or package.module:function",
     )
     threshold: float | None = Field(
-        default=None, ge=0, description="a client farther than this from every cell says so; nothing means the table's"
+        default=None,
+        ge=0,
+        description="distance to the nearest cell above which a client reports it; the table's by default",
     )
     epsilon: float | None = Field(
-        default=None, gt=0, description="privacy of that answer, by randomised response; nothing says the truth"
+        default=None, gt=0, description="ε of that answer by randomised response; no noise by default"
     )
 
     @model_validator(mode="after")

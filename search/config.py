@@ -41,7 +41,7 @@ class RealInterval(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     low: float = Field(description="smallest value")
     high: float = Field(description="largest value, included")
-    log: bool = Field(default=False, description="draw in log space")
+    log: bool = Field(default=False, description="sample in log space")
 
 
 class IntegerInterval(BaseModel, frozen=True, extra="forbid"):
@@ -49,20 +49,20 @@ class IntegerInterval(BaseModel, frozen=True, extra="forbid"):
 
     low: int = Field(description="smallest value")
     high: int = Field(description="largest value, included")
-    log: bool = Field(default=False, description="draw in log space")
+    log: bool = Field(default=False, description="sample in log space")
 
 
 class ClientRanges(BaseModel, frozen=True, extra="forbid"):
     """Ranges of the clients' parameters in a search, named as in the study's local training."""
 
     learning_rate: RealInterval | None = Field(
-        default=None, description="range of the clients' step size in a search, {low, high, log}; nothing keeps it"
+        default=None, description="search range of the client learning rate, {low, high, log}; fixed by default"
     )
     local_epochs: IntegerInterval | None = Field(
-        default=None, description="range of a client's passes over its data; nothing keeps them"
+        default=None, description="search range of the local epochs; fixed by default"
     )
     batch_size: IntegerInterval | None = Field(
-        default=None, description="range of a client's rows a step; nothing keeps them"
+        default=None, description="search range of the batch size; fixed by default"
     )
 
     @model_validator(mode="after")
@@ -130,16 +130,19 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     """Budget and reduction of a race (successive halving)."""
 
     trainings: float = Field(
-        default=2.5, ge=1, le=10_000, description="of racing: budget in full trainings, in place of search.budget"
+        default=2.5, ge=1, le=10_000, description="racing: budget in full trainings, instead of search.budget"
     )
     reduction_factor: int = Field(
-        default=4, ge=2, le=100, description="of racing: one of so many goes on, for so many times the rounds"
+        default=4,
+        ge=2,
+        le=100,
+        description="racing: one of this many candidates goes on, for this many times the rounds",
     )
     min_rounds: int = Field(
-        default=2, ge=1, le=1_000_000, description="of racing: fewest rounds before anybody drops out"
+        default=2, ge=1, le=1_000_000, description="racing: smallest number of rounds before a candidate is dropped"
     )
     brackets: int = Field(
-        default=1, ge=1, le=20, description="of racing: races that share the budget, each with one rung less"
+        default=1, ge=1, le=20, description="racing: number of brackets that share the budget, each with one rung less"
     )
 
 
@@ -169,71 +172,88 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
 
     kind: Literal[
         "genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic", "one_shot"
-    ] = Field(default="genetic", description="the searcher; one_shot searches nothing, and trains what is recommended")
-    budget: int = Field(default=8, ge=1, le=10_000, description="trials, FedAvg as trial 0 not counted")
-    generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
-    mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
+    ] = Field(default="genetic", description="searcher; one_shot trains only what is recommended")
+    budget: int = Field(default=8, ge=1, le=10_000, description="number of trials, without FedAvg as trial 0")
+    generation_size: int = Field(default=4, ge=1, le=1000, description="number of trials evaluated in parallel")
+    mutation_rate: float = Field(default=1.0, ge=0, le=1, description="fraction of the children that are mutated")
     mutation_step: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="largest step of a mutant's real parameter, a share of its range; nothing is 0.1, or 0.3 where "
-        "clients' settings are searched",
+        description=(
+            "largest mutation of a real parameter as a fraction of its range; 0.1 by default, 0.3 "
+            "if client settings are searched"
+        ),
     )
     grid_points: int = Field(
         default=3,
         ge=1,
         le=1000,
-        description="of kind grid: values of a real parameter, at most as many of a whole number",
+        description="kind grid: number of values per real parameter, and at most per integer parameter",
     )
     ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
     strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
-        description="kinds to choose from, also pairs of them; all means every one, nothing the usual ones, that fit",
+        description=("strategies to choose from, also pairs; all means every one that fits; the usual ones by default"),
     )
     customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
     client_ranges: ClientRanges = Field(default_factory=ClientRanges)
     selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one), AfterValidator(_distinct)] = Field(
         default=None,
-        description="selection policies to choose from, such as [random, oort, flash]; nothing keeps the study's",
+        description="selection policies to choose from, such as [random, oort, flash]; the study's by default",
     )
     informed: bool = Field(
-        default=True, description="the first generation comes from the diagnosis; of genetic, tpe, gp and racing"
+        default=True, description="genetic, tpe, gp and racing: whether the first generation follows from the diagnosis"
     )
     racing: RacingConfig = Field(default_factory=RacingConfig)
     warm_start: tuple[str, ...] = Field(
-        default=(), description="folders of earlier studies, whose best configurations are tried first"
+        default=(), description="folders of earlier studies whose best configurations are tried first"
     )
     objective: Annotated[
         ObjectiveName | tuple[ObjectiveName, ObjectiveName], BeforeValidator(_one_or_two_objectives)
     ] = Field(
         default="accuracy",
-        description="what is made as large as possible: accuracy, or training.metric in its place; that of the worst "
-        "tenth of the clients; or the rounds, the bytes, or the simulated time, that are left when search.target is "
-        "reached; or two of them, such as [accuracy, bytes_to_target], of which the front is found",
+        description=(
+            "objective to maximise: accuracy (or training.metric), that of the worst tenth of the "
+            "clients, or rounds, bytes or simulated time left when search.target is reached; or "
+            "two of them, such as [accuracy, bytes_to_target], for a Pareto front"
+        ),
     )
     target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="mean score of five rounds that is to be reached, where that is the objective"
+        default=None, description="target score (mean of five rounds) of the objectives that need one"
     )
-    view: View = Field(default="own", description="test data as clients have them, or uncorrupted, for the fitness")
+    view: View = Field(
+        default="own", description="test data of the fitness: as clients have them (own), or uncorrupted (clean)"
+    )
     validation_fraction: float = Field(
-        default=0.0, ge=0, lt=0.9, description="share of training rows that scores the search instead of test rows"
+        default=0.0,
+        ge=0,
+        lt=0.9,
+        description="fraction of the training rows that scores the search instead of the test rows",
     )
     confirmation_seeds: int = Field(
-        default=5, ge=0, le=1000, description="fresh seeds for winner and baselines, at most if they come in batches"
+        default=5,
+        ge=0,
+        le=1000,
+        description=("number of fresh seeds for winner and baselines; the largest number if they come in batches"),
     )
-    confirmation_top: int = Field(default=1, ge=1, le=100, description="best configurations that are confirmed")
+    confirmation_top: int = Field(
+        default=1, ge=1, le=100, description="number of best configurations that are confirmed"
+    )
     confirmation_batch: int | None = Field(
-        default=None, ge=1, le=1000, description="fresh seeds until the next look; nothing means all at once"
+        default=None, ge=1, le=1000, description="fresh seeds between interim analyses; all at once by default"
     )
-    tuned_baseline: bool = Field(default=True, description="also FedAvg at its best client learning rate")
+    tuned_baseline: bool = Field(default=True, description="also compare with FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
         default=(0.25, 0.5, 2.0, 4.0),
         min_length=1,
         description="multiples of the learning rate tried for the tuned baseline",
     )
     tuning_seeds: int = Field(
-        default=2, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"
+        default=2,
+        ge=1,
+        le=100,
+        description="number of seeds over which the best two rates are compared, including the search's",
     )
 
     @model_validator(mode="after")
@@ -388,42 +408,42 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     """Configuration of the recommendation source and of the language model."""
 
     source: SourceChoice = Field(
-        default="auto", description="who recommends: auto is a language model if there is a key for one, else the rules"
+        default="auto", description="recommender: auto is a language model if an API key is set, else the rules"
     )
     text: str | None = Field(
         default=None,
         max_length=LONGEST_DESCRIPTION,
-        description="how the clients' data differ, in a person's words, which a language model reads",
+        description="description of how the clients' data differ, for a language model",
     )
 
-    model: str = Field(default="gpt-4.1", min_length=1, max_length=200, description="the language model")
-    base_url: str | None = Field(
-        default=None, description="of a server that speaks OpenAI's protocol; nothing means OpenAI's own"
-    )
+    model: str = Field(default="gpt-4.1", min_length=1, max_length=200, description="name of the language model")
+    base_url: str | None = Field(default=None, description="URL of an OpenAI-compatible server; OpenAI's by default")
     api_key_variable: str | None = Field(
-        default="OPENAI_API_KEY", description="environment variable that holds the key; nothing means none is needed"
+        default="OPENAI_API_KEY", description="environment variable of the API key; null if none is needed"
     )
-    temperature: float = Field(default=0.0, ge=0, le=2, description="of the model's answers")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="sampling temperature of the model")
     format: PromptFormat = Field(
-        default="B", description="of the diagnosis: A raw statistics alone, B yes or no, C with severity"
+        default="B", description="format of the diagnosis: A raw statistics only, B yes or no, C with severity"
     )
     show_schema: bool = Field(
-        default=True, description="the model is told the schema of its answer: strategies, parameters, ranges"
+        default=True, description="whether the prompt contains the answer's schema: strategies, parameters, ranges"
     )
-    few_shot: bool = Field(default=True, description="the model is shown examples of a diagnosis and its answer")
-    max_answer_tokens: int = Field(default=1000, ge=50, le=100_000, description="longest answer of the model")
+    few_shot: bool = Field(
+        default=True, description="whether the prompt contains examples of a diagnosis and its answer"
+    )
+    max_answer_tokens: int = Field(default=1000, ge=50, le=100_000, description="largest number of tokens of an answer")
     max_corrections: int = Field(
-        default=3, ge=0, le=3, description="times that an invalid answer goes back with its faults"
+        default=3, ge=0, le=3, description="number of times that an invalid answer is returned with its errors"
     )
-    timeout_seconds: float = Field(default=60.0, gt=0, le=3600, description="of one request to the model")
+    timeout_seconds: float = Field(default=60.0, gt=0, le=3600, description="time limit of a request to the model")
     connection_retries: int = Field(
-        default=2, ge=0, le=10, description="repetitions where the model's server is busy or out of reach"
+        default=2, ge=0, le=10, description="number of retries if the server is busy or unreachable"
     )
     prices: Mapping[str, Price] = Field(
-        default={}, description="US dollars for a million tokens, such as {my-model: {input: 2, output: 8}}"
+        default={}, description="price in US dollars per million tokens, such as {my-model: {input: 2, output: 8}}"
     )
     replay: Path | None = Field(
-        default=None, description="recorded exchanges (llm.jsonl) that answer in the model's place, without a network"
+        default=None, description="recorded exchanges (llm.jsonl) to replay instead of asking the model"
     )
 
     @property

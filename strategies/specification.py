@@ -343,16 +343,16 @@ class StrategySpec(BaseModel, ABC):
     grouped: ClassVar[bool] = False
 
     client_learning_rate: Annotated[
-        float | None, Field(gt=0, le=100, description="η_l, the clients' step size; nothing means the study's")
+        float | None, Field(gt=0, le=100, description="η_l, learning rate of the clients; the study's by default")
     ] = None
     client_local_epochs: Annotated[
-        int | None, Field(ge=1, le=1000, description="passes over a client's data; nothing means the study's")
+        int | None, Field(ge=1, le=1000, description="local epochs; the study's by default")
     ] = None
     client_batch_size: Annotated[
-        int | None, Field(ge=1, le=1_000_000, description="rows of a client's step; nothing means the study's")
+        int | None, Field(ge=1, le=1_000_000, description="batch size of the clients; the study's by default")
     ] = None
     selection: Annotated[
-        str | None, Field(description="who trains, a kind of selection policy; nothing means the study's")
+        str | None, Field(description="kind of the client selection policy; the study's by default")
     ] = None
     kind: str
 

@@ -26,14 +26,20 @@ class LocalTraining(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    local_epochs: int = Field(default=1, ge=1, le=1000, description="passes over the client's training data")
-    batch_size: int = Field(default=32, ge=1, le=1_000_000, description="rows a step; larger than the data means all")
-    learning_rate: float = Field(default=0.2, gt=0, le=100, description="the client's step size")
-    optimizer: Literal["sgd", "adam", "rmsprop", "adadelta"] = Field(
-        default="sgd", description="fresh in every round, as clients are stateless"
+    local_epochs: int = Field(
+        default=1, ge=1, le=1000, description="number of passes over the client's training data per round"
     )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by the others")
-    weight_decay: float = Field(default=0.0, ge=0, le=10, description="added to the gradient as weight_decay * weights")
+    batch_size: int = Field(
+        default=32, ge=1, le=1_000_000, description="rows per step; all rows if larger than the data"
+    )
+    learning_rate: float = Field(default=0.2, gt=0, le=100, description="learning rate of the clients")
+    optimizer: Literal["sgd", "adam", "rmsprop", "adadelta"] = Field(
+        default="sgd", description="optimizer of the clients; its state is reset every round"
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of SGD; other optimizers ignore it")
+    weight_decay: float = Field(
+        default=0.0, ge=0, le=10, description="L2 penalty: weight_decay * weights is added to the gradient"
+    )
     pseudo_label_weight: float = Field(
         default=0.0, ge=0, le=1000, description="α: added to the loss, times the cross-entropy of the received model"
     )
@@ -43,7 +49,7 @@ class LocalTraining(BaseModel):
 
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="of a step's layers; bfloat16, with weights, loss and sums in float32, where processors have it",
+        description="precision of the layers; with bfloat16 weights, loss and sums stay float32",
     )
 
     def without_added_terms(self) -> Self:

@@ -53,23 +53,25 @@ class OwnerPolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    trains: bool = Field(default=True, description="whether models are trained on its rows")
-    scores: bool = Field(default=True, description="whether models are scored on its rows")
+    trains: bool = Field(default=True, description="whether models are trained on this client's rows")
+    scores: bool = Field(default=True, description="whether models are evaluated on this client's rows")
     queries: tuple[str, ...] | None = Field(
-        default=None, strict=False, description="the aggregates that it gives; nothing means all"
+        default=None, strict=False, description="queries that the client answers; all by default"
     )
-    min_release: int = Field(default=5, ge=1, description="fewest rows behind a number that leaves it")
+    min_release: int = Field(
+        default=5, ge=1, description="smallest number of rows behind any number that leaves the client"
+    )
     small_clients: SmallClients = Field(
-        default="abstain", description="what it does with fewer rows than that to train or be scored on"
+        default="abstain", description="what the client does with fewer training or test rows than min_release"
     )
     epsilon: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="of all its answers to queries, ever; nothing adds no noise",
+        description="total ε of all answers to queries; no noise if left out",
     )
-    delta: float = Field(default=1e-6, ge=0, lt=1, description="of each set of answers")
-    folder: Path | None = Field(default=None, strict=False, description="where it keeps what it must not forget")
+    delta: float = Field(default=1e-6, ge=0, lt=1, description="δ of each set of answers")
+    folder: Path | None = Field(default=None, strict=False, description="folder for persistent state")
 
     @model_validator(mode="after")
     def _check_folder(self) -> OwnerPolicy:

@@ -18,9 +18,9 @@ Work = Annotated[
         help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, TextCNN, or dense 8-8-2 for very many clients."
     ),
 ]
-Hosts = Annotated[int, typer.Option(min=1, help="Ray hosts.")]
-Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="What hosts and peers train on.")]
-Local = Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")]
+Hosts = Annotated[int, typer.Option(min=1, help="Number of Ray hosts.")]
+Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device on which hosts and peers train.")]
+Local = Annotated[bool, typer.Option("--local", help="Run in this process instead of on Ray.")]
 
 bench = typer.Typer(name="bench", help="Measure the program.", no_args_is_help=True)
 
@@ -31,28 +31,30 @@ SUITES = Path(__file__).parents[1] / "suites"
 @bench.command()
 def engine(
     work: Work = "dense",
-    clients: Annotated[int, typer.Option(min=1, help="Clients.")] = 100,
-    samples: Annotated[int, typer.Option(min=1, help="Rows a client.")] = 250,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="Rows per client.")] = 250,
     sampled: Annotated[
-        int | None, typer.Option(min=1, help="Clients that train in a round, and score; all if left out.")
+        int | None, typer.Option(min=1, help="Number of clients that train and evaluate per round; all by default.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured, after warm-up.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measured rounds, after warm-up.")] = 20,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="Kind or JSON; may be repeated. FedAvg if left out.")
+        list[str] | None, typer.Option(help="Strategy as kind or JSON; may be repeated. FedAvg by default.")
     ] = None,
     hosts: Hosts = 2,
     local: Local = False,
     device: Device = "cpu",
-    peers: Annotated[bool, typer.Option("--peers", help="Run other simulators on the same work.")] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
-    peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 600.0,
+    peers: Annotated[bool, typer.Option("--peers", help="Also run other simulators on the same task.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions; fedscout and peers alternate.")] = 1,
+    peer_seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of a peer.")] = 600.0,
     precision: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of our clients' layers; peers have float32.")
+        Literal["float32", "bfloat16"], typer.Option(help="Precision of fedscout's layers; peers use float32.")
     ] = "float32",
-    memory: Annotated[bool, typer.Option("--memory", help="Sample our memory, which takes a little time.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Sample fedscout's memory, which slows it slightly.")
+    ] = False,
     strategies: Annotated[
         str | None,
-        typer.Option(help="In one process, each beside FedAvg, so many turns: kinds such as fedbn,ditto, or all."),
+        typer.Option(help="Compare strategies with FedAvg in one process: kinds such as fedbn,ditto, or all."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,20 +107,23 @@ def engine(
 def study(
     settings: Settings = None,
     work: Annotated[
-        Literal["digits", "lenet"], typer.Option(help="The demo, or the same digits as 32 x 32 pictures for LeNet-5.")
+        Literal["digits", "lenet"], typer.Option(help="The demo, or the same digits as 32 x 32 images for LeNet-5.")
     ] = "digits",
-    repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions; fedscout and peers alternate.")] = 1,
     grid: Annotated[
-        list[str] | None, typer.Option(help="auto, ray or local; may be repeated, the first is compared with.")
+        list[str] | None, typer.Option(help="auto, ray or local; may be repeated, the first is the reference.")
     ] = None,
-    peers: Annotated[bool, typer.Option(help="Run the same trainings in Flower's simulation.")] = True,
+    peers: Annotated[bool, typer.Option(help="Also run the same trainings in Flower's simulation.")] = True,
     peer_trainings: Annotated[
-        int | None, typer.Option(min=3, help="Made there at most, the rest estimated; all if left out.")
+        int | None,
+        typer.Option(
+            min=3, help="Largest number of trainings run in Flower; the rest is extrapolated. All by default."
+        ),
     ] = None,
-    peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 3600.0,
+    peer_seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of a peer.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time the whole job, from command to confirmed choice, beside Flower's simulation with Optuna."""
+    """Time a whole study, from command to confirmed choice, and compare with Flower's simulation and Optuna."""
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
@@ -132,9 +137,10 @@ def study(
 
 @bench.command()
 def kernels(
-    turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10, as_json: AsJson = False
+    turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest counts.")] = 10,
+    as_json: AsJson = False,
 ) -> None:
-    """Set one core's training and scoring of larger models, and of a block of small ones, beside its products."""
+    """Compare one core's training and scoring of larger models, and of a block of small ones, with matrix products."""
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
@@ -154,16 +160,18 @@ def kernels(
 def detection_cost(
     work: Work = "dense",
     clients: Annotated[
-        list[int] | None, typer.Option(min=3, help="Clients; may be repeated. 4, 10, 30 and 100 if left out.")
+        list[int] | None, typer.Option(min=3, help="Number of clients; may be repeated. 4, 10, 30 and 100 by default.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=5, help="Rows a client.")] = 250,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of rounds and detections, after one to warm up.")] = 5,
-    modules: Annotated[bool, typer.Option("--modules", help="Each module on its own, and the whole.")] = False,
+    samples: Annotated[int, typer.Option(min=5, help="Rows per client.")] = 250,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of repetitions of rounds and detections, after one warm-up.")
+    ] = 5,
+    modules: Annotated[bool, typer.Option("--modules", help="Measure each detector on its own as well.")] = False,
     hosts: Hosts = 2,
     local: Local = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a whole detection with rounds of FedAvg on the same hosts."""
+    """Measure the cost of detection in rounds of FedAvg on the same hosts."""
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
@@ -186,14 +194,14 @@ def detection_cost(
 @bench.command()
 def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
-    clients: Annotated[int, typer.Option(min=1, help="Clients where there are many.")] = 1000,
-    rounds: Annotated[int, typer.Option(min=4, help="Rounds measured of each size, after warm-up.")] = 30,
-    target: Annotated[int, typer.Option(min=1, help="Nodes to forecast.")] = 100,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients in the measurement with many clients.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=4, help="Number of measured rounds per size, after warm-up.")] = 30,
+    target: Annotated[int, typer.Option(min=1, help="Number of nodes to forecast.")] = 100,
     gigabits: Annotated[float, typer.Option(min=0.001, help="Bandwidth of the forecast's network, Gbit/s.")] = 10.0,
-    latency_ms: Annotated[float, typer.Option(min=0.0, help="From a call to its answer in that network.")] = 0.5,
+    latency_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip latency of that network.")] = 0.5,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a round's overhead on clusters of many raylets here, and model that of a larger one."""
+    """Measure a round's overhead on local clusters of many raylets, and forecast that of a larger cluster."""
     numbers = _ascending(nodes)
     from fedscout.engine.runtime.ray import prepare_environment
 
@@ -208,7 +216,7 @@ def scaling(
 @bench.command()
 def table(
     settings: Settings = None,
-    columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all if left out.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all by default.")] = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -216,11 +224,11 @@ def table(
             "-o",
             parser=out_folder,
             metavar=FOLDER,
-            help="Folder of the trials; what it holds is not trained again.",
+            help="Folder of the trials; existing trials are reused.",
         ),
     ] = Path("runs/bench-table"),
 ) -> None:
-    """Train the table of trials on which recommenders are replayed, and write it and the priors that follow from it."""
+    """Train the table of trials on which recommenders are replayed, and write it with the priors derived from it."""
     from fedscout.experiments.cli.options import names, prepare
 
     prepare(verbose=False)
@@ -234,13 +242,15 @@ What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TABLE | KEY=VALUE]...",
-        help="Tables of the suite, all if left out, and keys that hold for every cell, such as training.num_rounds=5.",
+        help=("Tables of the suite (all by default), and keys for every cell, such as training.num_rounds=5."),
         show_default=False,
     ),
 ]
-Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by commas; all if left out.")]
-Columns = Annotated[str | None, typer.Option(help="Names of columns, likewise.")]
-Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's own number.", show_default=False)]
+Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by commas; all by default.")]
+Columns = Annotated[str | None, typer.Option(help="Names of columns, separated by commas; all by default.")]
+Seeds = Annotated[
+    int | None, typer.Option(min=2, help="Number of seeds; each table's own by default.", show_default=False)
+]
 SuiteOut = Annotated[
     Path,
     typer.Option(
@@ -248,7 +258,7 @@ SuiteOut = Annotated[
         "-o",
         parser=out_folder,
         metavar=FOLDER,
-        help="Folder of trials and tables; what it holds is not trained again.",
+        help="Folder of trials and tables; existing trials are reused.",
     ),
 ]
 
@@ -269,7 +279,7 @@ def choice(
     out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
+    """Measure the regret of each way to choose a strategy against the best one, and its cost."""
     _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 
@@ -282,7 +292,7 @@ def strategies(
     out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare all strategies, each at a client rate of its own, and look whether the papers' claims show."""
+    """Compare all strategies, each at its own client learning rate, and check the papers' claims."""
     _run_suite("strategies", what, rows, columns, seeds, out, as_json)
 
 
@@ -308,7 +318,7 @@ def client_settings(
     out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare a table of client settings with one setting for all, with other tables and with each client's own."""
+    """Compare a table of client settings with one setting for all, other tables, and each client's own settings."""
     _run_suite("client-settings", what, rows, columns, seeds, out, as_json)
 
 
@@ -321,7 +331,7 @@ def detection(
     out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Count how often published and calibrated detection are right, on federations of known truth."""
+    """Count how often published and calibrated detection are right, on federations with known ground truth."""
     _run_suite("detection", what, rows, columns, seeds, out, as_json)
 
 
@@ -334,7 +344,7 @@ def intervals(
     out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Simulate studies whose truth is known, and count how often intervals and verdicts are right."""
+    """Simulate studies with known ground truth, and count how often intervals and verdicts are right."""
     _run_suite("intervals", what, rows, columns, seeds, out, as_json)
 
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 Files = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for description.json, clients.png and clients.svg.")
 ]
-Counts = Annotated[bool, typer.Option("--counts", help="Shade by rows instead of by share of the client's rows.")]
+Counts = Annotated[
+    bool, typer.Option("--counts", help="Shade by number of rows instead of by share of the client's rows.")
+]
 
 
 def describe(
@@ -265,11 +267,9 @@ def trials(
 
 Compare = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--compare", help="Folder of another study, beside which it is shown; may be repeated.", show_default=False
-    ),
+    typer.Option("--compare", help="Folder of another study to compare with; may be repeated.", show_default=False),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Show it in the browser.")]
+Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
 def report(
@@ -303,10 +303,10 @@ class FileFormat(StrEnum):
     svg = "svg"
 
 
-Format = Annotated[FileFormat, typer.Option("--format", help="Of the files.")]
+Format = Annotated[FileFormat, typer.Option("--format", help="Format of the files.")]
 What = Annotated[
     str | None,
-    typer.Option("--what", help="Name of one picture, such as learning-curves; all if left out.", show_default=False),
+    typer.Option("--what", help="Name of one chart, such as learning-curves; all by default.", show_default=False),
 ]
 
 
@@ -351,7 +351,7 @@ def _target(given: str) -> Target:
     raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
 
 
-To = Annotated[Target, typer.Option("--to", help="The program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
+To = Annotated[Target, typer.Option("--to", help="Target program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
 At = Annotated[
     str | None,
     typer.Option(

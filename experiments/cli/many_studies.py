@@ -25,13 +25,22 @@ if TYPE_CHECKING:
 
 
 Parallel = Annotated[
-    int | None, typer.Option("--parallel", "-p", min=1, help="Studies at once; by the CPUs there are if left out.")
+    int | None,
+    typer.Option(
+        "--parallel", "-p", min=1, help="Number of studies run in parallel; by default from the number of CPUs."
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="List the studies and what is there of them; run nothing.")]
-Rows = Annotated[str | None, typer.Option(help="Of a file with rows: names, separated by commas.", show_default=False)]
-Columns = Annotated[str | None, typer.Option(help="Likewise, of its columns.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the studies and their state without running anything.")]
+Rows = Annotated[
+    str | None, typer.Option(help="For an experiment file: names of its rows, separated by commas.", show_default=False)
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="For an experiment file: names of its columns, separated by commas.", show_default=False),
+]
 Seeds = Annotated[
-    int | None, typer.Option(min=2, help="Of a file with rows: in place of its own number.", show_default=False)
+    int | None,
+    typer.Option(min=2, help="For an experiment file: number of seeds, instead of its own.", show_default=False),
 ]
 
 LOST = 1
@@ -52,7 +61,7 @@ def sweep(
 ) -> None:
     """Run a study for every combination of values, such as `seed=0,1,2 federation.num_clients=4,10`.
 
-    A YAML file with `rows` is an experiment of your own: methods, by federations, each on the same seeds.
+    A YAML file with `rows` is a user-defined experiment: methods × federations, all on the same seeds.
     """
     prepare(verbose)
     from fedscout.engine.errors import ConfigurationError
@@ -177,10 +186,11 @@ OPTIONS = {"heterogeneities": "--heterogeneity", "quantities": "--quantity", "nu
 """Where an option is not named as what it gives."""
 
 TableFile = Annotated[
-    Path, typer.Option("--out", "-o", help="File of the table; its logs lie beside it, in NAME.tuning.")
+    Path, typer.Option("--out", "-o", help="File of the table; its logs are written to NAME.tuning beside it.")
 ]
 Heterogeneity = Annotated[
-    str | None, typer.Option("--heterogeneity", help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out.")
+    str | None,
+    typer.Option("--heterogeneity", help="Heterogeneity values of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 by default."),
 ]
 Metric = Annotated[
     str | None,
@@ -211,23 +221,29 @@ Synthetic = Annotated[
     typer.Option(
         "--synthetic",
         min=1,
-        help="So many proxy rows, drawn by class from the means and the covariance that clients tell of.",
+        help=("Number of synthetic proxy rows, drawn per class from the clients' reported means and covariance."),
     ),
 ]
-Clients = Annotated[int | None, typer.Option("--clients", min=1, max=1000, help="Proxy clients of a cell; 5.")]
+Clients = Annotated[
+    int | None, typer.Option("--clients", min=1, max=1000, help="Number of proxy clients per cell; 5 by default.")
+]
 Patience = Annotated[
-    int | None, typer.Option("--patience", min=1, help="Settings without gain after which a cell ends; 5.")
+    int | None,
+    typer.Option(
+        "--patience", min=1, help="Number of settings without improvement after which a cell stops; 5 by default."
+    ),
 ]
 Threshold = Annotated[
     float | None,
-    typer.Option("--threshold", help="Distance from every cell beyond which a client says so; never if left out."),
+    typer.Option("--threshold", help="Distance to the nearest cell above which a client reports it; never by default."),
 ]
 ParallelCells = Annotated[
-    int | None, typer.Option("--parallel", "-p", min=1, help="Cells at once; one a CPU if left out.")
+    int | None,
+    typer.Option("--parallel", "-p", min=1, help="Number of cells tuned in parallel; one per CPU by default."),
 ]
 Refine = Annotated[
     Path | None,
-    typer.Option("--refine", help="A table, which is refined and extended: its cells stay, new ones are tuned."),
+    typer.Option("--refine", help="An existing table to refine and extend: its cells stay, new ones are tuned."),
 ]
 
 
@@ -248,7 +264,7 @@ def tune_table(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tune the settings of clients by how heterogeneous and how many their rows are, such as --out hrt.parquet."""
+    """Tune client settings by heterogeneity and number of rows of a client, such as --out hrt.parquet."""
     prepare(verbose)
     from fedscout.experiments.client_settings.request import (
         TableRequest,

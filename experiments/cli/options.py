@@ -47,7 +47,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE | FILE.yaml]...",
-        help="Configuration, such as federation.dataset=wine; later ones win.",
+        help="Configuration, such as federation.dataset=wine; later settings override earlier ones.",
         autocompletion=complete,
         show_default=False,
     ),
@@ -68,7 +68,7 @@ def out_folder(place: str | Path) -> Path:
 
 FOLDER = "FOLDER | URI"
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file under all arguments.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file that the arguments override.")]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -76,12 +76,12 @@ Out = Annotated[
         "-o",
         parser=out_folder,
         metavar=FOLDER,
-        help="Folder of the study, or URI such as s3://bucket/name; continued if it holds one.",
+        help="Folder of the study, or URI such as s3://bucket/name; an existing study is continued.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Only the result, as JSON, on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show all that is known, and Ray's and Flower's own messages.")
+    bool, typer.Option("--verbose", "-v", help="Show all details, and Ray's and Flower's own messages.")
 ]
 
 

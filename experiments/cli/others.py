@@ -41,38 +41,40 @@ def app(
     settings: Settings = None,
     config_file: ConfigFile = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the app, new or empty; the app is called as it is.")
+        Path, typer.Option("--out", "-o", help="New or empty folder of the app, whose name is the app's name.")
     ] = Path("federation_app"),
     study: Annotated[
         Path | None,
-        typer.Option("--from", help="Folder of a finished study, whose winner is trained.", show_default=False),
+        typer.Option("--from", help="Folder of a finished study whose winner is trained.", show_default=False),
     ] = None,
     choose: Annotated[
         By | None,
         typer.Option(
             "--choose",
-            help="Without --from and strategy.kind: how the driver chooses once it has detected; rules if left out.",
+            help=("Without --from and strategy.kind: how the driver chooses after detection; rules by default."),
             show_default=False,
         ),
     ] = None,
     min_clients: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Clients that must be connected before anything begins; the study's, if left out, else 2."
+            min=1, help="Number of clients that must be connected at the start; the study's by default, else 2."
         ),
     ] = None,
     results: Annotated[
-        str | None, typer.Option(help="Folder on the server for logs, reports and the model; APP-out if left out.")
+        str | None, typer.Option(help="Folder on the server for logs, reports and the model; APP-out by default.")
     ] = None,
     max_rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds that a search may take on the real clients.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Largest number of rounds of a search on the real clients.", show_default=False),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Bytes that its messages may carry.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Largest number of bytes sent and received by a search.", show_default=False),
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write a Flower app: it trains a study's winner or strategy.kind on real clients, or detects and chooses there."""
+    """Write a Flower app that trains a study's winner or strategy.kind on real clients, or detects and chooses there."""
     prepare(verbose)
     user_folders()
     from fedscout.engine.errors import ConfigurationError
@@ -122,18 +124,20 @@ def app(
 Weights = Annotated[
     Path | None,
     typer.Option(
-        help="Pictures: of a ResNet-18 by torchvision's names, .safetensors, .pt or .pth. Pictures or texts: any "
-        "network, .onnx.",
+        help=(
+            "Weights: for images a ResNet-18 with torchvision's names (.safetensors, .pt, .pth); "
+            "for images or texts any .onnx network."
+        ),
         show_default=False,
     ),
 ]
 Tokenizer = Annotated[
-    Path | None, typer.Option(help="Of texts: the tokenizer.json that goes with the weights.", show_default=False)
+    Path | None, typer.Option(help="For texts: the tokenizer.json of the weights.", show_default=False)
 ]
 Random = Annotated[
-    int | None, typer.Option("--random", min=0, help="Seed of random weights, in place of a file.", show_default=False)
+    int | None, typer.Option("--random", min=0, help="Seed of random weights, instead of a file.", show_default=False)
 ]
-Size = Annotated[int, typer.Option(min=32, max=1024, help="Pixels to which pictures are resized.")]
+Size = Annotated[int, typer.Option(min=32, max=1024, help="Width and height to which images are resized.")]
 
 
 def embed(
@@ -148,13 +152,13 @@ def embed(
         typer.Option(
             "--out",
             "-o",
-            help="The file, which is a data set; embedded.npz or random-features.npz if left out.",
+            help="Output file, itself a data set; embedded.npz or random-features.npz by default.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Embed a data set's pictures or texts by a network of your own weights, once, into a data set of its features."""
+    """Embed a data set's images or texts by a network with given weights, once, into a data set of features."""
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.engine.errors import ConfigurationError
 
@@ -180,10 +184,10 @@ def embed(
 
 def mcp(
     root: Annotated[
-        Path, typer.Option("--root", help="Working directory; no file outside it is named by an agent.")
+        Path, typer.Option("--root", help="Working directory; agents can't name files outside it.")
     ] = Path(),
     own_code: Annotated[
-        bool, typer.Option("--own-code", help="Let settings name strategies and models by import path.")
+        bool, typer.Option("--own-code", help="Allow settings to name strategies and models by import path.")
     ] = False,
 ) -> None:
     """Serve describe, detect, recommend and studies to an agent, by the Model Context Protocol on standard input."""
@@ -217,20 +221,24 @@ SUFFIXES = (".csv", ".parquet")
 def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a training (fedscout train --out).", show_default=False)],
     table: Annotated[
-        str, typer.Argument(help="Table with the columns of the training, or folder of pictures.", show_default=False)
+        str,
+        typer.Argument(help="Table with the columns of the training data, or folder of images.", show_default=False),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A file, .csv or .parquet; left out, CSV is printed.", show_default=False),
+        typer.Option(
+            "--out", "-o", help="Output file, .csv or .parquet; CSV is printed by default.", show_default=False
+        ),
     ] = None,
     group: Annotated[
-        int | None, typer.Option(help="Whose model, where each group of clients has one: from 0.", show_default=False)
+        int | None,
+        typer.Option(help="Index of the group whose model is used, from 0, if each group has one.", show_default=False),
     ] = None,
     code: Annotated[
-        str | None, typer.Option(help="Import path of the model, where it is code of your own.", show_default=False)
+        str | None, typer.Option(help="Import path of the model, if it is user code.", show_default=False)
     ] = None,
 ) -> None:
-    """Print what a trained model says of each row: class and probabilities, or the quantity."""
+    """Print the predictions of a trained model for each row: class and probabilities, or the regression target."""
     prepare(verbose=False)
     user_folders()
     from fedscout.engine.errors import ConfigurationError

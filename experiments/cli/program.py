@@ -92,9 +92,9 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="As NO_COLOR=1: nothing is coloured.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colours, like NO_COLOR=1.")] = False,
 ) -> None:
-    """What may stand before a command."""
+    """Options before the command."""
     del version
     if no_color:
         os.environ["NO_COLOR"] = "1"

@@ -30,7 +30,7 @@ What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SOURCE/TABLE | SOURCE | all | KEY=VALUE]...",
-        help="Studies, or all, and keys that hold for every training, such as engine.grid=ray.",
+        help="Studies, or all, and keys for every training, such as engine.grid=ray.",
         show_default=False,
     ),
 ]
@@ -38,9 +38,9 @@ What = Annotated[
 
 def reproduce(
     what: What = None,
-    scale: Annotated[ScaleName, typer.Option(help="Of the federations, rounds and seeds.")] = ScaleName.laptop,
+    scale: Annotated[ScaleName, typer.Option(help="Size of federations, rounds and seeds.")] = ScaleName.laptop,
     seeds: Annotated[
-        int | None, typer.Option(min=2, help="In place of each study's own number.", show_default=False)
+        int | None, typer.Option(min=2, help="Number of seeds; each study's own by default.", show_default=False)
     ] = None,
     out: Annotated[
         Path,
@@ -49,12 +49,12 @@ def reproduce(
             "-o",
             parser=out_folder,
             metavar=FOLDER,
-            help="Folder of trials and tables; what it holds is not trained again.",
+            help="Folder of trials and tables; existing trials are reused.",
         ),
     ] = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:
-    """Run published studies again, their numbers beside ours; without a name, list them."""
+    """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
     from fedscout.experiments.grids.tables import result_lines

@@ -47,7 +47,7 @@ TunedBaseline = Annotated[
     bool | None,
     typer.Option(
         "--tuned-baseline/--no-tuned-baseline",
-        help="Whether the winner is also compared with FedAvg at its best client learning rate.",
+        help="Also compare the winner with FedAvg at its best client learning rate.",
     ),
 ]
 
@@ -56,13 +56,17 @@ OneShot = Annotated[
     bool,
     typer.Option(
         "--one-shot",
-        help="Search nothing: train once what a language model recommends, or without a key for one the rules, and "
-        "confirm it on fresh seeds.",
+        help=(
+            "Skip the search: train the recommendation of a language model (of the rules without "
+            "an API key) once and confirm it on fresh seeds."
+        ),
     ),
 ]
 StartText = Annotated[
     str | None,
-    typer.Option("--text", help="Of --one-shot: how the clients' data differ, in your words, for a language model."),
+    typer.Option(
+        "--text", help="With --one-shot: a description of how the clients' data differ, for a language model."
+    ),
 ]
 
 
@@ -226,7 +230,7 @@ def search(
     tuned_baseline: TunedBaseline = None,
     verbose: Verbose = False,
 ) -> None:
-    """Search for the strategy and confirm the winner; as run, without the diagnosis."""
+    """Search for the strategy and confirm the winner, like run without detection."""
     study(settings, config_file, out, as_json, tuned_baseline, verbose, detection=False)
 
 
@@ -324,19 +328,17 @@ class Source(StrEnum):
 
 
 Text = Annotated[
-    str | None, typer.Option("--text", help="How the clients' data differ, in your words, for a language model.")
+    str | None, typer.Option("--text", help="A description of how the clients' data differ, for a language model.")
 ]
 Report = Annotated[
-    Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, in place of measuring.")
+    Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, instead of measuring.")
 ]
 Who = Annotated[
     Source | None,
-    typer.Option(
-        "--source", help="auto, the default, asks a language model if there is a key for one, else the rules."
-    ),
+    typer.Option("--source", help="auto (default) asks a language model if an API key is set, else the rules."),
 ]
 Replay = Annotated[
-    Path | None, typer.Option("--replay", help="Recorded exchanges (llm.jsonl) that answer without a network.")
+    Path | None, typer.Option("--replay", help="Recorded exchanges (llm.jsonl) to replay without a network.")
 ]
 
 
@@ -406,8 +408,8 @@ def show_recommendation(console: Console, found: Recommended) -> None:
         console.print(f"  {note}")
 
 
-DraftFile = Annotated[Path, typer.Option("--out", "-o", help="The file that is written.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and take what is suggested.")]
+DraftFile = Annotated[Path, typer.Option("--out", "-o", help="Output file.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions without asking.")]
 Data = Annotated[str | None, typer.Argument(metavar="[DATA]", help="A file, or the name of a data set.")]
 
 DEALT = "-"

@@ -197,13 +197,15 @@ class TextSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     length: int | None = Field(
-        default=None, ge=1, le=4096, description="tokens a row; nothing means 32 words, or 80 characters"
+        default=None, ge=1, le=4096, description="tokens per row; 32 words or 80 characters by default"
     )
     stride: int | None = Field(
-        default=None, ge=1, description="characters from one window to the next; nothing means its length, no overlap"
+        default=None,
+        ge=1,
+        description="characters from one window to the next; the window's length (no overlap) by default",
     )
     vocabulary_size: int = Field(
-        default=10_000, ge=3, le=LARGEST_VOCABULARY, description="most tokens, padding and unknown included"
+        default=10_000, ge=3, le=LARGEST_VOCABULARY, description="largest vocabulary, including padding and unknown"
     )
 
 
@@ -291,76 +293,84 @@ class DatasetRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    dataset: str = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
+    dataset: str = Field(
+        default="digits", description="name of a data set, path or address of your own data, or hf:owner/name"
+    )
     task: Literal["classification", "regression"] | None = Field(
         default=None,
-        description="of one's own table: regression predicts the label as a quantity; nothing means classes, but for "
-        "diabetes",
+        description=("regression or classification of your own table; classification by default, except for diabetes"),
     )
-    label: str | None = Field(default=None, description="column to predict, where the files have several candidates")
-    client_column: str | None = Field(default=None, description="column of the natural clients")
+    label: str | None = Field(default=None, description="column to predict")
+    client_column: str | None = Field(default=None, description="column that names each row's client")
     group_column: str | None = Field(
-        default=None, description="column of what rows belong to, such as a subject: test and train share no group"
+        default=None,
+        description="column of groups of rows, such as subjects; no group is in both training and test data",
     )
-    text_column: str | None = Field(default=None, description="column of texts, in one's own data")
-    drop_columns: tuple[str, ...] = Field(default=(), description="columns of a table that are left out")
+    text_column: str | None = Field(default=None, description="column of texts in your own data")
+    drop_columns: tuple[str, ...] = Field(default=(), description="columns to leave out")
     columns: Annotated[Mapping[str, ColumnKind], BeforeValidator(_with_names_as_text)] = Field(
         default={},
-        description="of one's own table: what a column is where what is found out is wrong, such as "
-        "{zip: category, note: drop}; number, category, date or drop",
+        description=(
+            "your own table: corrects the detected kind of columns, such as {zip: category, note: "
+            "drop}; number, category, date or drop"
+        ),
     )
     missing_values: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = Field(
         default=(),
-        description="of one's own table: what stands for a missing value beside nothing, NA and the like, such as "
-        "[-9999, unknown]",
+        description="your own table: additional codes of missing values, such as [-9999, unknown]",
     )
     query: str | None = Field(
         default=None,
-        description="of one's own database: the one SELECT whose rows are the table, such as SELECT * FROM visits",
+        description="your own database: the SELECT whose rows are the table, such as SELECT * FROM visits",
     )
     unlabelled_rows: Literal["drop", "fail"] = Field(
         default="drop",
-        description="of one's own table: rows without a label, client or group are left out with a note (drop), or "
-        "refused (fail)",
+        description="your own table: drop rows without a label, client or group, or fail",
     )
     encoding: Annotated[str | None, AfterValidator(known_encoding)] = Field(
-        default=None, description="of one's own text file: such as cp1252; nothing means UTF-8, or what is found out"
+        default=None, description="your own text file: encoding, such as cp1252; UTF-8 or the detected one by default"
     )
     separator: Annotated[str | None, AfterValidator(known_separator)] = Field(
         default=None,
-        description="of the columns of one's own text file: comma, semicolon, tab, bar, space (any white space) or one "
-        "other character; nothing means what is found out",
+        description=(
+            "your own text file: column separator: comma, semicolon, tab, bar, space (any white "
+            "space) or one other character; detected by default"
+        ),
     )
     header: bool | None = Field(
         default=None,
-        description="whether the first line of one's own text file names the columns; false names them column1, "
-        "column2, …; nothing means true, unless that line holds numbers",
+        description=(
+            "your own text file: whether the first line names the columns; false names them "
+            "column1, column2, …; by default true, unless that line holds numbers"
+        ),
     )
-    folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
+    folder: Path | None = Field(default=None, description="folder of the data files; FEDSCOUT_DATA by default")
     image_size: int = Field(
-        default=32, ge=1, le=1024, description="width and height to which pictures of a folder are resized"
+        default=32, ge=1, le=1024, description="width and height to which images of a folder are resized"
     )
     degraded_from: int | None = Field(
-        default=None, ge=1, description="first degraded snapshot of a raw bearing test; nothing means the usual one"
+        default=None, ge=1, description="first degraded snapshot of a raw bearing test; the published one by default"
     )
     split: str | None = Field(
         default=None,
-        description="train, test or all, of data published in parts; of the hub, a part's name; last: each client's "
-        "last rows are its test part",
+        description=(
+            "for data published in parts: train, test or all; for the hub a split's name; last: "
+            "each client's last rows are its test set"
+        ),
     )
-    text: TextSettings = Field(default=TextSettings(), description="how texts become rows")
+    text: TextSettings = Field(default=TextSettings(), description="how texts are tokenized")
     min_client_rows: int = Field(default=1, ge=1, description="natural clients with fewer rows are left out")
     max_rows: int | None = Field(
-        default=None, ge=2, description="a random sample of so many rows, of those; nothing means all"
+        default=None, ge=2, description="size of a random sample of the remaining rows; all by default"
     )
     max_file_bytes: int = Field(
-        default=MAX_FILE_BYTES, ge=1, description="a data file that is larger when unpacked is refused"
+        default=MAX_FILE_BYTES, ge=1, description="largest unpacked size of a data file in bytes"
     )
-    max_file_rows: int = Field(default=MAX_FILE_ROWS, ge=2, description="a table file of more rows is refused")
-    max_query_seconds: float = Field(
-        default=MAX_QUERY_SECONDS, gt=0, description="a database that takes longer to give its rows is refused"
+    max_file_rows: int = Field(default=MAX_FILE_ROWS, ge=2, description="largest number of rows of a table file")
+    max_query_seconds: float = Field(default=MAX_QUERY_SECONDS, gt=0, description="time limit of a database query")
+    min_release: int = Field(
+        default=5, ge=1, description="smallest number of rows behind any number that answers a query"
     )
-    min_release: int = Field(default=5, ge=1, description="fewest rows behind a number that answers a query")
 
     @property
     def name(self) -> str:

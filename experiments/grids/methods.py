@@ -32,16 +32,18 @@ from fedscout.engine.errors import ConfigurationError, Fault
 class _Kind(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    settings: dict[str, Any] = Field(default={}, description="over those of the column")
+    settings: dict[str, Any] = Field(default={}, description="settings that override those of the column")
 
 
 class Train(_Kind):
     """One training per seed."""
 
     kind: Literal["train"] = "train"
-    rates: tuple[float, ...] = Field(default=(), description="client learning rates, of which the best is taken")
+    rates: tuple[float, ...] = Field(default=(), description="client learning rates, of which the best is used")
     score: Literal["final", "best_round"] = "final"
-    seconds_to: float | None = Field(default=None, description="accuracy to which simulated seconds are the value")
+    seconds_to: float | None = Field(
+        default=None, description="target accuracy; the value is the simulated time until it is reached"
+    )
 
 
 class Search(_Kind):
@@ -71,7 +73,7 @@ class Detect(_Kind):
 
     kind: Literal["detect"]
     value: str = Field(
-        description="of the report: `metrics.label_hellinger`, or an import path `module:function` of what reads it"
+        description="value of the report: `metrics.label_hellinger`, or an import path `module:function`"
     )
 
 

@@ -38,23 +38,25 @@ class ModelSettings(BaseModel):
 
     kind: str = "auto"
     hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] | None = Field(
-        default=None, min_length=1, max_length=16, description="widths of the hidden layers; nothing means the model's"
+        default=None, min_length=1, max_length=16, description="widths of the hidden layers; the model's by default"
     )
     norm: NormName | None = Field(
-        default=None, description="batch or none of dense, group or batch of resnet18; nothing means the model's"
+        default=None,
+        description=("normalisation: batch or none for dense, group or batch for resnet18; the model's by default"),
     )
     activation: ActivationName | None = Field(
-        default=None, description="between layers, of dense nets and convolutions; nothing means relu"
+        default=None, description="activation of dense nets and convolutions; relu by default"
     )
     embedding_size: int | None = Field(
-        default=None, ge=1, le=4096, description="length of a token's vector, of text models; nothing means the model's"
+        default=None, ge=1, le=4096, description="size of token embeddings of text models; the model's by default"
     )
     dropout: float | None = Field(
         default=None,
         ge=0,
         lt=1,
-        description="share left out in training of a dense net's hidden outputs, or a text's features; nothing means "
-        "none, or textcnn's",
+        description=(
+            "dropout probability of a dense net's hidden outputs or a text's features; none by default, or textcnn's"
+        ),
     )
 
 

@@ -32,55 +32,64 @@ class PartitionSettings(BaseModel):
 
     kind: str | None = None
     alpha: float = Field(
-        default=0.1, gt=0, le=1e6, description="of dirichlet, inner_dirichlet, quantity_skew: small is strong skew"
+        default=0.1,
+        gt=0,
+        le=1e6,
+        description="dirichlet, inner_dirichlet, quantity_skew: concentration; smaller means more skew",
     )
     min_size: int = Field(
-        default=5, ge=1, description="fewest rows of a client, of all kinds whose sizes follow from a draw or the data"
+        default=5,
+        ge=1,
+        description=("smallest number of rows per client, for kinds whose sizes are random or follow from the data"),
     )
     self_balancing: bool = Field(
         default=False,
-        description="of dirichlet: a client with more rows than the average gets none of the classes that follow",
+        description="dirichlet: a client with more rows than average gets no rows of further classes",
     )
-    classes_per_client: int = Field(default=2, ge=1, description="of pathological, distribution: classes of a client")
+    classes_per_client: int = Field(default=2, ge=1, description="pathological, distribution: classes per client")
     class_assignment: Literal["first-deterministic", "deterministic", "random"] = Field(
-        default="first-deterministic", description="of pathological: which classes are drawn, which dealt in turn"
+        default="first-deterministic", description="pathological: whether classes are drawn or assigned in turn"
     )
     class_share: float = Field(
-        default=0.5, gt=0, le=1, description="of classes_per_client: share of the classes that a client has"
+        default=0.5, gt=0, le=1, description="classes_per_client: fraction of the classes that each client has"
     )
-    shards_per_client: int = Field(default=2, ge=1, description="of shard: runs of sorted rows a client")
+    shards_per_client: int = Field(default=2, ge=1, description="shard: shards of sorted rows per client")
     lognormal_sigma: float = Field(
-        default=2.0, ge=0, le=10, description="of distribution: spread of a class's rows over its clients; 0 is none"
+        default=2.0,
+        ge=0,
+        le=10,
+        description="distribution: spread of a class's rows over its clients; 0 is equal shares",
     )
     class_sigma: float = Field(
-        default=1.0, ge=1e-3, le=1e4, description="of gaussian: standard deviation in classes; small is strong skew"
+        default=1.0, ge=1e-3, le=1e4, description="gaussian: standard deviation in classes; smaller means more skew"
     )
     class_rate: float = Field(
-        default=1.0, ge=1e-6, le=1e4, description="of poisson: mean distance in classes; small is strong skew"
+        default=1.0, ge=1e-6, le=1e4, description="poisson: mean distance in classes; smaller means more skew"
     )
     levels: tuple[Level, ...] = Field(
         default=(0.2, 0.4, 0.6, 0.8),
         min_length=1,
-        description="of heterogeneity_index: indices of the clients, in turn; 0 is all classes, 1 is one",
+        description=("heterogeneity_index: indices assigned to clients in turn; 0 means all classes, 1 one class"),
     )
     quantities: tuple[Quantity, ...] = Field(
-        default=(), description="of heterogeneity_index: rows of the clients, in turn; nothing means all rows, equally"
+        default=(),
+        description=("heterogeneity_index: numbers of rows assigned to clients in turn; by default all rows, equally"),
     )
     dominant_share: float = Field(
-        default=0.8, gt=0, le=1, description="of dominant_class: the dominant class's share of a client's rows"
+        default=0.8, gt=0, le=1, description="dominant_class: the dominant class's share of a client's rows"
     )
     dominant_fraction: float = Field(
-        default=0.5, ge=0, le=1, description="of dominant_class: share of the clients that have one"
+        default=0.5, ge=0, le=1, description="dominant_class: fraction of the clients that have a dominant class"
     )
     tail_rule: Literal["any", "all"] = Field(
         default="any",
-        description="of fds_wgc: how many columns of its cluster must be in a tail to make a row a client's",
+        description=("fds_wgc: number of columns of its cluster that must be in a tail to assign a row to a client"),
     )
     num_clusters: int | None = Field(
-        default=None, ge=1, le=100, description="of sfdl: clusters of rows; nothing means what two indices choose"
+        default=None, ge=1, le=100, description="sfdl: number of clusters of rows; chosen by two indices by default"
     )
     counts: tuple[tuple[int, ...], ...] | Path | None = Field(
-        default=None, description="of counts: rows of each client by class, or a CSV file of them"
+        default=None, description="counts: rows of each client by class, or a CSV file of them"
     )
 
     @field_validator("counts", mode="before")

@@ -176,9 +176,14 @@ class ScenarioEffect(BaseModel):
 
     kind: str
     clients: ClientChoice = Field(
-        default=None, description="indices such as [2], a share such as 0.3 drawn by seed, or all; nothing means [2]"
+        default=None,
+        description=(
+            "affected clients: indices such as [2], a fraction such as 0.3 drawn by seed, or all; [2] by default"
+        ),
     )
-    num_clients: int | None = Field(default=None, ge=1, description="in place of clients: so many, drawn by seed")
+    num_clients: int | None = Field(
+        default=None, ge=1, description="instead of clients: number of affected clients, drawn by seed"
+    )
 
     @model_validator(mode="after")
     def _one_way_to_choose(self) -> Self:

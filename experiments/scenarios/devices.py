@@ -46,9 +46,9 @@ class LatencyEffect(ScenarioEffect):
     takes_time: ClassVar[bool] = True
 
     kind: Literal["latency"] = "latency"
-    shift_seconds: float = Field(default=0.0, ge=0, description="that every round takes at least")
-    mean_seconds: float = Field(ge=0, description="mean of the exponential time on top")
-    per_row: bool = Field(default=False, description="whether both are times for each of the client's rows")
+    shift_seconds: float = Field(default=0.0, ge=0, description="shortest duration of a round")
+    mean_seconds: float = Field(ge=0, description="mean of the exponential time added to it")
+    per_row: bool = Field(default=False, description="whether both times are per row of the client")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the times of each client."""
@@ -65,7 +65,7 @@ class DropoutEffect(ScenarioEffect):
     """Client dropout: a client misses rounds at random; the last such effect applies."""
 
     kind: Literal["dropout"] = "dropout"
-    probability: float = Field(ge=0, lt=1, description="that the client misses a round")
+    probability: float = Field(ge=0, lt=1, description="probability that the client misses a round")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the dropout probability of each client."""
@@ -155,7 +155,7 @@ class DeviceClass(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    share: float = Field(gt=0, le=1, description="part of the clients; the shares of all classes add up to 1")
+    share: float = Field(gt=0, le=1, description="fraction of the clients; all fractions add up to 1")
     seconds_per_step: float | None = Field(default=None, ge=0)
     bytes_per_second_down: float | None = Field(default=None, gt=0)
     bytes_per_second_up: float | None = Field(default=None, gt=0)
@@ -168,21 +168,24 @@ class DevicesEffect(ScenarioEffect):
     takes_time: ClassVar[bool] = True
 
     kind: Literal["devices"] = "devices"
-    seconds_per_step: float | None = Field(default=None, ge=0, description="of an optimiser step")
+    seconds_per_step: float | None = Field(default=None, ge=0, description="duration of an optimizer step")
     bytes_per_second_down: float | None = Field(default=None, gt=0, description="bandwidth from the server")
     bytes_per_second_up: float | None = Field(default=None, gt=0, description="bandwidth to the server")
-    latency_seconds: float | None = Field(default=None, ge=0, description="that every round takes beside")
+    latency_seconds: float | None = Field(default=None, ge=0, description="additional duration of every round")
     sigma: float = Field(
         default=0.0,
         ge=0,
         le=10,
-        description="above 0: values are medians of log-normal ones, whose logarithms deviate so",
+        description=(
+            "if above 0, values are medians of log-normal distributions with this standard deviation of the logarithm"
+        ),
     )
     classes: tuple[DeviceClass, ...] | None = Field(
-        default=None, description="in place of values: classes, such as [{share: 0.5, seconds_per_step: 0.1}, …]"
+        default=None, description="instead of values: device classes, such as [{share: 0.5, seconds_per_step: 0.1}, …]"
     )
     path: str | None = Field(
-        default=None, description="in place of values: a CSV or Parquet file with a column client, and one a value"
+        default=None,
+        description="instead of values: a CSV or Parquet file with a column client and one column per value",
     )
 
     @model_validator(mode="after")

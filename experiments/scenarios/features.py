@@ -132,8 +132,8 @@ class FeatureNoiseEffect(ScenarioEffect):
     needs_measurements: ClassVar[bool] = True
 
     kind: Literal["feature_noise"] = "feature_noise"
-    mean: float = Field(default=0.0, description="in standard deviations of a feature")
-    std: float = Field(ge=0, description="standard deviation, in the same unit")
+    mean: float = Field(default=0.0, description="mean of the shift in standard deviations of a feature")
+    std: float = Field(ge=0, description="standard deviation of the noise, in the same unit")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the noise, the same parameters for all clients."""
@@ -149,8 +149,10 @@ class FeatureDropEffect(ScenarioEffect):
     """Dropped features: some features of all of a client's rows become constant, drawn for each client."""
 
     kind: Literal["feature_drop"] = "feature_drop"
-    share: float = Field(ge=0, le=1, description="part of the features")
-    value: FillValue = Field(default="zero", description="zero, or mean: the client's own; tokens: padding, by zero")
+    share: float = Field(ge=0, le=1, description="fraction of the features")
+    value: FillValue = Field(
+        default="zero", description="replacement: zero, or the client's mean; tokens become padding with zero"
+    )
 
     def faults(self, request: EffectRequest) -> list[str]:
         """Return what is incompatible with the federation; each fault begins with the key."""
@@ -175,7 +177,7 @@ class FeatureScaleEffect(ScenarioEffect):
     needs_measurements: ClassVar[bool] = True
 
     kind: Literal["feature_scale"] = "feature_scale"
-    factor: float = Field(gt=0, description="1 changes nothing")
+    factor: float = Field(gt=0, description="factor of the features; 1 changes nothing")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the factor, the same for all clients."""
@@ -226,7 +228,7 @@ class JpegEffect(ScenarioEffect):
     """JPEG compression of images, as by another camera or archive."""
 
     kind: Literal["jpeg"] = "jpeg"
-    quality: int = Field(ge=1, le=100, description="of the files, less loses more; 75 is usual, 100 loses little")
+    quality: int = Field(ge=1, le=100, description="JPEG quality; lower values lose more, 75 is usual")
 
     def faults(self, request: EffectRequest) -> list[str]:
         """Return what is incompatible with the federation; each fault begins with the key."""
@@ -308,7 +310,9 @@ class SignFlipEffect(ScenarioEffect):
     """Attack with the reversed update: x - factor (y - x) for a received model x and a trained model y."""
 
     kind: Literal["sign_flip"] = "sign_flip"
-    factor: float = Field(default=1.0, gt=0, description="how many times as long as the honest update")
+    factor: float = Field(
+        default=1.0, gt=0, description="factor by which the reversed update is longer than the honest one"
+    )
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
@@ -323,7 +327,7 @@ class ScaledUpdateEffect(ScenarioEffect):
     """Attack with the scaled update: x + factor (y - x) for a received model x and a trained model y."""
 
     kind: Literal["scaled_update"] = "scaled_update"
-    factor: float = Field(default=10.0, gt=0, description="how many times as long; 1 is honest")
+    factor: float = Field(default=10.0, gt=0, description="factor by which the update is scaled; 1 is honest")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
@@ -339,7 +343,7 @@ class GaussianUpdateEffect(ScenarioEffect):
 
     kind: Literal["gaussian_update"] = "gaussian_update"
     std: float = Field(
-        default=1.0, ge=0, description="standard deviation, in the unit of the parameters; 0 sends what was received"
+        default=1.0, ge=0, description="standard deviation in the unit of the parameters; 0 returns the received model"
     )
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
@@ -355,7 +359,7 @@ class LittleIsEnoughEffect(ScenarioEffect):
     """Colluding attack: all attackers send the mean of their models minus z standard deviations, per parameter."""
 
     kind: Literal["little_is_enough"] = "little_is_enough"
-    z: float = Field(default=1.5, ge=0, description="how many standard deviations over the attackers' own models")
+    z: float = Field(default=1.5, ge=0, description="number of standard deviations over the attackers' own models")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""

@@ -108,9 +108,11 @@ class LabelFlipEffect(ScenarioEffect):
     needs_classes: ClassVar[bool] = True
 
     kind: Literal["label_flip"] = "label_flip"
-    rate: float | None = Field(default=None, ge=0, le=1, description="part of a client's rows")
-    alpha: float | None = Field(default=None, gt=0, description="with beta, in place of rate: each client's own rate")
-    beta: float | None = Field(default=None, gt=0, description="of a Beta distribution of mean alpha / (alpha + beta)")
+    rate: float | None = Field(default=None, ge=0, le=1, description="fraction of a client's rows")
+    alpha: float | None = Field(default=None, gt=0, description="with beta, instead of rate: a rate per client")
+    beta: float | None = Field(
+        default=None, gt=0, description="drawn from a Beta distribution with mean alpha / (alpha + beta)"
+    )
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> LabelFlipEffect:
@@ -162,8 +164,8 @@ class CorruptedEffect(ScenarioEffect):
     needs_classes: ClassVar[bool] = True
 
     kind: Literal["corrupted"] = "corrupted"
-    mean: float = Field(default=1.0, description="of the noise, in standard deviations of a feature")
-    std: float = Field(default=0.5, ge=0, description="standard deviation, in the same unit")
+    mean: float = Field(default=1.0, description="standard deviation of the noise, in standard deviations of a feature")
+    std: float = Field(default=0.5, ge=0, description="standard deviation of the noise, in the same unit")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the noise, followed by the shift of all labels."""
@@ -263,7 +265,7 @@ class ClassSkewEffect(ScenarioEffect):
     moves_rows: ClassVar[bool] = True
 
     kind: Literal["class_skew"] = "class_skew"
-    share: float = Field(default=0.8, gt=0, le=1, description="part of the client's rows that are of its class")
+    share: float = Field(default=0.8, gt=0, le=1, description="fraction of the client's rows that have its class")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the partition after the exchange.
@@ -398,10 +400,10 @@ class ConceptShiftEffect(ScenarioEffect):
     needs_classes: ClassVar[bool] = True
 
     kind: Literal["concept_shift"] = "concept_shift"
-    shared: bool = Field(default=True, description="whether the clients share a permutation, or each draws its own")
-    share: float = Field(default=1.0, gt=0, le=1, description="part of the classes that change places; at least two")
+    shared: bool = Field(default=True, description="whether the clients share one permutation or each draws its own")
+    share: float = Field(default=1.0, gt=0, le=1, description="fraction of the classes that are permuted; at least two")
     permutation: tuple[int, ...] | None = Field(
-        default=None, description="in place of a drawn one: the new class of each old one, such as [1, 0, 2]"
+        default=None, description="instead of a random one: the new class of each old one, such as [1, 0, 2]"
     )
 
     @field_validator("permutation")

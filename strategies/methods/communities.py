@@ -329,23 +329,37 @@ class CommunitiesSpec(StrategySpec):
     inside: Inside = FedAvgSpec()
     grouped_by: Annotated[
         Literal["labels", "updates"],
-        Field(description="by what clients are alike: their label counts, or their updates"),
+        Field(description="similarity that groups clients: label counts or updates"),
     ] = "labels"
     num_communities: Annotated[
-        int | None, Field(ge=1, description="how many, by updates at most; nothing leaves it to the data")
+        int | None,
+        Field(
+            ge=1, description="number of communities, by updates the largest number; chosen from the data by default"
+        ),
     ] = None
     preference: Annotated[
-        float, Field(ge=-1, lt=1, description="by labels, the cosine below which a client opens a community of its own")
+        float,
+        Field(ge=-1, lt=1, description="by labels, cosine similarity below which a client starts a new community"),
     ] = 0.5
     stillness: Annotated[
         float,
-        Field(gt=0, description="ε_1: by updates, a mean shorter than this share of the longest one stands still"),
+        Field(
+            gt=0,
+            description=("ε_1: by updates, a mean update shorter than this fraction of the longest one has converged"),
+        ),
     ] = 0.5
     restlessness: Annotated[
-        float, Field(ge=0, description="ε_2: by updates, a client's own longer than this share of it does not")
+        float,
+        Field(
+            ge=0,
+            description=(
+                "ε_2: by updates, a client's update longer than this fraction of the longest one has not converged"
+            ),
+        ),
     ] = 1.0
     separation: Annotated[
-        float, Field(ge=0, le=1, description="γ_max: by updates, halves are this far apart, sqrt((1 − cosine) / 2)")
+        float,
+        Field(ge=0, le=1, description="γ_max: by updates, required separation of the halves, sqrt((1 − cosine) / 2)"),
     ] = 0.75
 
     @field_serializer("inside")

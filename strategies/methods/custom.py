@@ -103,8 +103,8 @@ class Interval(BaseModel):
 
     low: float = Field(description="smallest value")
     high: float = Field(description="largest value, included")
-    log: bool = Field(default=False, description="draw in log space")
-    integer: bool = Field(default=False, description="draw whole numbers")
+    log: bool = Field(default=False, description="sample in log space")
+    integer: bool = Field(default=False, description="sample integers")
 
     def to_range(self) -> Range:
         """Return the range for the search."""
@@ -162,12 +162,12 @@ class CustomSpec(StrategySpec):
     kind: Literal["custom"] = "custom"
     path: Annotated[ImportPath, Field(description="module:Class of a Flower strategy")]
     values: Annotated[Mapping[str, Argument], Field(description="arguments of its constructor")] = {}
-    ranges: Annotated[Mapping[str, Declared], Field(description="what a search draws of them")] = {}
+    ranges: Annotated[Mapping[str, Declared], Field(description="search ranges of the arguments")] = {}
     arrays: Annotated[Literal["flat", "named"], Field(description="one vector, or an array per tensor")] = "named"
     replies: Annotated[Literal["merged", "individual"], Field(description="one mean, or one per client")] = "individual"
     initial_loss: Annotated[bool, Field(description="whether replies carry the loss before training")] = False
     sees_evaluation: Annotated[
-        bool, Field(description="whether its own evaluation runs besides the trial's; false saves one a round")
+        bool, Field(description="whether the strategy's own evaluation also runs; false saves one evaluation per round")
     ] = True
 
     @property

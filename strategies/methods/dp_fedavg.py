@@ -116,29 +116,27 @@ class DPFedAvgSpec(StrategySpec):
     around: Averaging = FedAvgSpec(sample_scaling="uniform")
     clipping_norm: Annotated[
         float,
-        Field(gt=0, description="C, the length to which changes are clipped; at the beginning, if it is adaptive"),
+        Field(gt=0, description="C, norm to which updates are clipped; the initial one if adaptive"),
         SearchRange(RealRange(0.01, 10.0, log=True)),
     ] = 1.0
     noise_multiplier: Annotated[
         float | None,
-        Field(ge=0, le=MOST_NOISE, description="z, noise on the sum over C; nothing means 1, or what epsilon takes"),
+        Field(ge=0, le=MOST_NOISE, description="z, noise on the sum over C; 1 by default, or what epsilon needs"),
     ] = None
     epsilon: Annotated[
-        float | None, Field(gt=0, description="ε that the whole training may cost; the noise follows from it")
+        float | None, Field(gt=0, description="ε of the whole training, from which the noise follows")
     ] = None
-    delta: Annotated[
-        float | None, Field(gt=0, lt=1, description="δ, to be below 1/clients; nothing means clients^-1.1")
-    ] = None
+    delta: Annotated[float | None, Field(gt=0, lt=1, description="δ, below 1/clients; clients^-1.1 by default")] = None
     clipping: Annotated[
-        Literal["fixed", "adaptive"], Field(description="whether C stays, or follows a quantile of the changes")
+        Literal["fixed", "adaptive"], Field(description="whether C is fixed or follows a quantile of the update norms")
     ] = "fixed"
     target_clipped_quantile: Annotated[
-        float, Field(ge=0, le=1, description="1 − γ, the share of clients that adaptive clipping shall clip")
+        float, Field(ge=0, le=1, description="1 − γ, target fraction of clients that adaptive clipping clips")
     ] = 0.5
     clip_norm_lr: Annotated[float, Field(gt=0, le=10, description="η_C, the step of adaptive clipping")] = 0.2
     clipped_count_stddev: Annotated[
         float | None,
-        Field(gt=0, description="σ_b, noise on the count of clipped clients; nothing means clients a round / 20"),
+        Field(gt=0, description="σ_b, noise on the count of clipped clients; clients per round / 20 by default"),
     ] = None
 
     @field_serializer("around")

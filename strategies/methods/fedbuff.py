@@ -161,7 +161,7 @@ class FedBuffSpec(StrategySpec):
     kind: Literal["fedbuff"] = "fedbuff"
     buffer_size: Annotated[
         int,
-        Field(ge=1, description="K, updates that make a new model: 1 to n of n clients in training"),
+        Field(ge=1, description="K, buffer size: number of updates per server step, 1 to n of n clients in training"),
         SearchRange(_buffer_sizes),
     ] = 2
     server_learning_rate: Annotated[

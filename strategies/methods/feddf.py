@@ -159,17 +159,17 @@ class FedDFSpec(StrategySpec):
     kind: Literal["feddf"] = "feddf"
     distillation_steps: Annotated[
         int,
-        Field(ge=0, le=100_000, description="steps of distillation a round, at most; 0 is FedAvg"),
+        Field(ge=0, le=100_000, description="largest number of distillation steps per round; 0 is FedAvg"),
         SearchRange(IntegerRange(50, 2000, log=True)),
     ] = 500
     distillation_rate: Annotated[
         float,
-        Field(gt=0, le=1, description="Adam's step size at first, which falls to 0 along a cosine"),
+        Field(gt=0, le=1, description="initial learning rate of Adam, decayed to 0 along a cosine"),
         SearchRange(RealRange(1e-4, 1e-2, log=True)),
     ] = 1e-3
-    distillation_batch: Annotated[int, Field(ge=1, le=1_000_000, description="rows of a step of distillation")] = 128
+    distillation_batch: Annotated[int, Field(ge=1, le=1_000_000, description="batch size of distillation")] = 128
     distillation_patience: Annotated[
-        int, Field(ge=1, description="steps without a gain after which a round's distillation ends")
+        int, Field(ge=1, description="distillation steps without improvement after which a round's distillation stops")
     ] = 2000
     sample_scaling: Annotated[
         SampleScaling, Field(description="p_k, a client's weight in the student: by its number of examples, or equal")

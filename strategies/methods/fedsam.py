@@ -29,7 +29,7 @@ class FedSAMSpec(MeanSpec):
     kind: Literal["fedsam"] = "fedsam"
     sharpness_radius: Annotated[
         float,
-        Field(ge=0, description="ρ, how far away the loss is looked at; 0 is FedAvg"),
+        Field(ge=0, description="ρ, radius of the perturbation; 0 is FedAvg"),
         SearchRange(RealRange(1e-3, 0.5, log=True)),
     ] = 0.05
 

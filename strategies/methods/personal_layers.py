@@ -108,7 +108,7 @@ class FedPerSpec(MeanSpec):
     kind: Literal["fedper"] = "fedper"
     personal_layers: Annotated[
         int,
-        Field(ge=1, le=1000, description="K_P, how many of the last layers with parameters stay; more than all is all"),
+        Field(ge=1, le=1000, description="K_P, number of last layers with parameters that stay personal"),
         SearchRange(IntegerRange(1, 3)),
     ] = 1
 
@@ -140,12 +140,12 @@ class FedRepSpec(MeanSpec):
     kind: Literal["fedrep"] = "fedrep"
     personal_layers: Annotated[
         int,
-        Field(ge=1, le=1000, description="how many of the last layers with parameters are the head"),
+        Field(ge=1, le=1000, description="number of last layers with parameters that form the head"),
         SearchRange(IntegerRange(1, 3)),
     ] = 1
     head_epochs: Annotated[
         int,
-        Field(ge=1, le=1000, description="passes over a client's data that train its head, ahead of the body's"),
+        Field(ge=1, le=1000, description="number of epochs that train the head, before the body's"),
         SearchRange(IntegerRange(1, 10)),
     ] = 5
 
@@ -179,7 +179,7 @@ class FedBABUSpec(MeanSpec):
     kind: Literal["fedbabu"] = "fedbabu"
     tuning_epochs: Annotated[
         int,
-        Field(ge=0, le=1000, description="passes over a client's data ahead of its use of the model"),
+        Field(ge=0, le=1000, description="number of fine-tuning epochs before a client uses the model"),
         SearchRange(IntegerRange(1, 10)),
     ] = 5
 

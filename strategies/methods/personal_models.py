@@ -98,7 +98,9 @@ class PFedMeSpec(MeanSpec):
         SearchRange(RealRange(0.1, 10.0, log=True)),
     ] = 1.0
     local_rounds: Annotated[
-        int, Field(ge=1, le=100, description="R, how often θ and w take turns"), SearchRange(IntegerRange(1, 5))
+        int,
+        Field(ge=1, le=100, description="R, number of alternations between θ and w"),
+        SearchRange(IntegerRange(1, 5)),
     ] = 2
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -135,7 +137,7 @@ class FineTuningSpec(MeanSpec):
     kind: Literal["fine_tuning"] = "fine_tuning"
     tuning_epochs: Annotated[
         int,
-        Field(ge=0, le=1000, description="passes over a client's data ahead of its use of the model; 0 is FedAvg"),
+        Field(ge=0, le=1000, description="number of fine-tuning epochs before a client uses the model; 0 is FedAvg"),
         SearchRange(IntegerRange(1, 10)),
     ] = 1
 

@@ -251,16 +251,16 @@ class RhflSpec(StrategySpec):
     reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
     alignment_epochs: Annotated[
         int,
-        Field(ge=0, le=1000, description="passes over the server's rows in a round's common steps; 0 makes none"),
+        Field(ge=0, le=1000, description="number of alignment epochs over the server's rows per round; 0 is none"),
         SearchRange(IntegerRange(1, 10)),
     ] = 1
     alignment_rate: Annotated[
         float,
-        Field(gt=0, le=1, description="Adam's step size in the common steps"),
+        Field(gt=0, le=1, description="learning rate of Adam in the alignment"),
         SearchRange(RealRange(1e-4, 1e-2, log=True)),
     ] = 1e-3
     confidence_strength: Annotated[
-        float, Field(ge=0, description="η, how much more those are heard who learn well; 0 hears all alike")
+        float, Field(ge=0, description="η, how much weight follows a client's learning progress; 0 weights all equally")
     ] = 0.5
 
     @classmethod

@@ -138,7 +138,7 @@ class FedTrimmedAvgSpec(RobustSpec):
     kind: Literal["fedtrimmedavg"] = "fedtrimmedavg"
     beta: Annotated[
         float,
-        Field(ge=0, lt=0.5, description="β, share of the values cut off at either end; whole clients: ⌊βn⌋"),
+        Field(ge=0, lt=0.5, description="β, fraction of the values trimmed at either end; ⌊βn⌋ clients"),
         SearchRange(RealRange(0.0, 0.49)),
     ] = 0.2
 
@@ -169,7 +169,12 @@ class KrumFamilySpec(RobustSpec):
 
     num_malicious_nodes: Annotated[
         int,
-        Field(ge=0, description="f, clients assumed malicious: 0 to n − 3 of n a round, proved to ⌊(n − 3)/2⌋"),
+        Field(
+            ge=0,
+            description=(
+                "f, number of clients assumed malicious: 0 to n − 3 of n per round, with proof up to ⌊(n − 3)/2⌋"
+            ),
+        ),
         SearchRange(_krum_malicious_range),
     ] = 0
 
@@ -208,7 +213,7 @@ class MultiKrumSpec(KrumFamilySpec):
     kind: Literal["multikrum"] = "multikrum"
     num_nodes_to_select: Annotated[
         int,
-        Field(ge=1, description="m, models in the mean: 1 (Krum) to n − f of n a round"),
+        Field(ge=1, description="m, number of averaged models: 1 (Krum) to n − f of n per round"),
         SearchRange(_krum_selected_range),
     ] = 2
 
@@ -236,7 +241,7 @@ class BulyanSpec(RobustSpec):
     kind: Literal["bulyan"] = "bulyan"
     num_malicious_nodes: Annotated[
         int,
-        Field(ge=0, description="f, clients assumed malicious; n ≥ 4f + 3 clients a round are needed"),
+        Field(ge=0, description="f, number of clients assumed malicious; needs n ≥ 4f + 3 clients per round"),
         SearchRange(_bulyan_malicious_range),
     ] = 0
 
@@ -313,12 +318,10 @@ class RfaSpec(StrategySpec):
     kind: Literal["rfa"] = "rfa"
     num_iterations: Annotated[
         int,
-        Field(ge=1, le=1000, description="steps of the Weiszfeld algorithm a round"),
+        Field(ge=1, le=1000, description="number of Weiszfeld iterations per round"),
         SearchRange(IntegerRange(1, 10)),
     ] = 3
-    smoothing: Annotated[
-        float, Field(gt=0, description="ν, the distance below which a client weighs no more for being nearer")
-    ] = 1e-6
+    smoothing: Annotated[float, Field(gt=0, description="ν, smoothing: smallest distance in the weights")] = 1e-6
     sample_scaling: Annotated[
         SampleScaling, Field(description="p_k, a client's weight: by its number of examples, or equal")
     ] = "num-examples"
@@ -395,7 +398,7 @@ class CenteredClippingSpec(StrategySpec):
         float,
         Field(
             gt=0,
-            description="τ, how far a client's change counts from the last; a huge one is FedAvg with equal weights",
+            description="τ, radius of centered clipping; a very large one is FedAvg with equal weights",
         ),
         SearchRange(RealRange(0.1, 100.0, log=True)),
     ] = 1.0

@@ -106,17 +106,21 @@ class DrawnTrainingSpec(MeanSpec):
 
     num_configurations: Annotated[
         int,
-        Field(ge=1, le=100, description="k, configurations of the clients; 1 is FedAvg"),
+        Field(ge=1, le=100, description="k, number of client configurations; 1 is FedAvg"),
         SearchRange(IntegerRange(2, 16)),
     ] = 9
     rate_factor: Annotated[
-        float, Field(ge=1, le=1e4, description="step sizes are the study's times 1/factor … factor")
+        float, Field(ge=1, le=1e4, description="learning rates are the study's times 1/factor … factor")
     ] = 4.0
-    epochs_factor: Annotated[float, Field(ge=1, le=100, description="likewise local epochs, at least 1")] = 3.0
-    batch_factor: Annotated[float, Field(ge=1, le=100, description="likewise rows of a step, at least 1")] = 2.0
+    epochs_factor: Annotated[
+        float, Field(ge=1, le=100, description="local epochs are the study's times 1/factor … factor, at least 1")
+    ] = 3.0
+    batch_factor: Annotated[
+        float, Field(ge=1, le=100, description="batch sizes are the study's times 1/factor … factor, at least 1")
+    ] = 2.0
     validation_share: Annotated[
         float,
-        Field(gt=0, lt=1, description="share of the training rows that clients validate on, if the study has none"),
+        Field(gt=0, lt=1, description="fraction of the training rows that clients validate on, if the study has none"),
     ] = 0.1
 
     def needs(self) -> EngineNeeds:
@@ -268,10 +272,10 @@ class FedExSpec(DrawnTrainingSpec):
     paper: ClassVar[str] = "Khodak et al. 2021, arXiv:2106.04502"
 
     kind: Literal["fedex"] = "fedex"
-    schedule: Annotated[Schedule, Field(description="how η, the step along ∇, is scaled")] = "aggressive"
-    baseline_discount: Annotated[
-        float, Field(ge=0, le=1, description="how a round's weight in the baseline λ shrinks with each further one")
-    ] = 0.5
+    schedule: Annotated[Schedule, Field(description="scaling of η, the step along ∇")] = "aggressive"
+    baseline_discount: Annotated[float, Field(ge=0, le=1, description="discount of past rounds in the baseline λ")] = (
+        0.5
+    )
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
@@ -374,19 +378,17 @@ class FedPopSpec(DrawnTrainingSpec):
     paper: ClassVar[str] = "Chen et al. 2025, arXiv:2308.08634"
 
     kind: Literal["fedpop"] = "fedpop"
-    evolve_every: Annotated[int, Field(ge=1, le=10_000, description="rounds from one evolution to the next")] = 5
+    evolve_every: Annotated[int, Field(ge=1, le=10_000, description="number of rounds between evolutions")] = 5
     quantile: Annotated[
-        float, Field(gt=0, le=0.5, description="share of the population that is replaced, and that may be copied")
+        float, Field(gt=0, le=0.5, description="fraction of the population that is replaced, and that may be copied")
     ] = 0.3
     perturbation: Annotated[
-        float, Field(gt=0, le=1, description="how far a copy may be moved, as a share of each factor's logarithm")
+        float, Field(gt=0, le=1, description="size of a copy's perturbation, as a fraction of each factor's logarithm")
     ] = 1.0
     resample: Annotated[
-        float, Field(ge=0, le=1, description="probability that the study's setting is copied in place of a good one")
+        float, Field(ge=0, le=1, description="probability that the study's setting is copied instead of a good one")
     ] = 0.1
-    score_discount: Annotated[
-        float, Field(ge=0, le=1, description="how a round's weight in the scores shrinks with each further one")
-    ] = 0.9
+    score_discount: Annotated[float, Field(ge=0, le=1, description="discount of past rounds in the scores")] = 0.9
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""

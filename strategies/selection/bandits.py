@@ -605,30 +605,38 @@ class FlashSpec(SelectionSpec):
 
     kind: Literal["flash"] = "flash"
     bandit: Annotated[
-        Literal["linear", "neural", "restless"], Field(description="what scores contexts; the source's is linear")
+        Literal["linear", "neural", "restless"],
+        Field(description="bandit that scores contexts; linear as in the source"),
     ] = "linear"
     contexts: Annotated[
-        tuple[Context, ...], Field(min_length=1, description="what is told of a client"), AfterValidator(_distinct)
+        tuple[Context, ...], Field(min_length=1, description="context of a client"), AfterValidator(_distinct)
     ] = ("training", "validation", "duration", "reward")
-    context_loss: Annotated[LossName, Field(description="loss of the context of training rows")] = "robust"
-    reward_loss: Annotated[LossName, Field(description="loss whose change is the reward")] = "robust"
+    context_loss: Annotated[LossName, Field(description="loss of the training rows in the context")] = "robust"
+    reward_loss: Annotated[LossName, Field(description="loss whose decrease is the reward")] = "robust"
     reward_rows: Annotated[Rows, Field(description="rows on which that loss is measured")] = "training"
     alpha: Annotated[float, Field(ge=0, description="α, weight of the pseudo-label loss in the robust one")] = 0.1
     beta: Annotated[float, Field(ge=0, description="β, weight of the reverse cross-entropy in the robust loss")] = 4.0
     context_duration: Annotated[
-        Duration, Field(description="duration in the context: the client's expected one, or the last round's")
+        Duration, Field(description="duration in the context: the client's expected one, or that of the last round")
     ] = "own"
-    reward_duration: Annotated[Duration, Field(description="duration that divides the reward, likewise")] = "round"
+    reward_duration: Annotated[
+        Duration, Field(description="duration that divides the reward: the expected one, or that of the round")
+    ] = "round"
     credited: Annotated[
-        Credited, Field(description="whose contexts get a round's rewards: of those that train in it, or before it")
+        Credited,
+        Field(
+            description=("contexts that are credited with a round's rewards: of clients that train in it, or before it")
+        ),
     ] = "current"
-    standardised: Annotated[bool, Field(description="whether contexts have mean 0 and variance 1")] = True
+    standardised: Annotated[bool, Field(description="whether contexts are standardised to mean 0 and variance 1")] = (
+        True
+    )
     start_from_everyone: Annotated[
         bool, Field(description="whether all reachable clients train in the first round")
     ] = True
-    exploration: Annotated[float, Field(ge=0, description="what the bandit's own width is multiplied by")] = 1.0
-    delta: Annotated[float, Field(gt=0, lt=1, description="δ; the smaller, the more a bandit explores")] = 0.05
-    regularisation: Annotated[float, Field(gt=0, description="λ, evidence for no reward at all")] = 1.0
+    exploration: Annotated[float, Field(ge=0, description="factor of the bandit's confidence width")] = 1.0
+    delta: Annotated[float, Field(gt=0, lt=1, description="δ; smaller values explore more")] = 0.05
+    regularisation: Annotated[float, Field(gt=0, description="λ, L2 regularisation towards no reward")] = 1.0
 
     @property
     def validation_share(self) -> float:
@@ -662,10 +670,10 @@ class RestlessSpec(ContextualSpec):
     paper: ClassVar[str] = "Russac et al. 2019, arXiv:1909.09146"
 
     kind: Literal["restless"] = "restless"
-    discount: Annotated[float, Field(gt=0, le=1, description="η, what a round is worth a round later")] = 0.98
-    exploration: Annotated[float, Field(ge=0, description="what the width of the bound is multiplied by")] = 1.0
-    delta: Annotated[float, Field(gt=0, lt=1, description="δ; the smaller, the wider the bound")] = 0.05
-    regularisation: Annotated[float, Field(gt=0, description="λ, evidence for no reward at all")] = 1.0
+    discount: Annotated[float, Field(gt=0, le=1, description="η, discount of a round per later round")] = 0.98
+    exploration: Annotated[float, Field(ge=0, description="factor of the confidence width")] = 1.0
+    delta: Annotated[float, Field(gt=0, lt=1, description="δ; smaller values widen the bound")] = 0.05
+    regularisation: Annotated[float, Field(gt=0, description="λ, L2 regularisation towards no reward")] = 1.0
 
     def _bandit(self, num_contexts: int) -> ContextualBandit:
         return DiscountedRegression(num_contexts, self.discount, self.regularisation, self.delta, self.exploration)
@@ -677,12 +685,14 @@ class NeuralSpec(ContextualSpec):
     paper: ClassVar[str] = "Zhou et al. 2020, arXiv:1911.04462"
 
     kind: Literal["neural"] = "neural"
-    num_hidden: Annotated[int, Field(ge=2, le=64, multiple_of=2, description="hidden units of the network, even")] = 16
-    exploration: Annotated[float, Field(ge=0, description="γ, weight of what the network is unsure of")] = 0.1
-    regularisation: Annotated[float, Field(gt=0, description="λ, pull towards the network's start")] = 1.0
-    num_steps: Annotated[int, Field(ge=1, description="steps of gradient descent a round")] = 5
-    step: Annotated[float, Field(gt=0, le=1, description="their length, as a part of the longest that is safe")] = 1.0
-    num_remembered: Annotated[int, Field(ge=1, description="contexts and rewards that they go over, the last")] = 1000
+    num_hidden: Annotated[
+        int, Field(ge=2, le=64, multiple_of=2, description="number of hidden units of the network, even")
+    ] = 16
+    exploration: Annotated[float, Field(ge=0, description="γ, weight of the network's uncertainty")] = 0.1
+    regularisation: Annotated[float, Field(gt=0, description="λ, L2 regularisation towards the initial weights")] = 1.0
+    num_steps: Annotated[int, Field(ge=1, description="gradient descent steps per round")] = 5
+    step: Annotated[float, Field(gt=0, le=1, description="step size as a fraction of the largest stable one")] = 1.0
+    num_remembered: Annotated[int, Field(ge=1, description="number of latest contexts and rewards used")] = 1000
 
     def _bandit(self, num_contexts: int) -> ContextualBandit:
         return NeuralBandit(num_contexts, **self.model_dump(exclude={"kind"}))

@@ -137,15 +137,13 @@ class FedCorSpec(SelectionSpec):
     paper: ClassVar[str] = "Tang et al. 2022, arXiv:2103.13822"
 
     kind: Literal["fedcor"] = "fedcor"
-    warm_up: Annotated[int, Field(ge=3, description="rounds of random choice before the first fit")] = 15
-    refit_every: Annotated[int, Field(ge=1, description="rounds from one fit of the covariance to the next")] = 10
-    dimension: Annotated[int, Field(ge=1, description="numbers in a client's embedding")] = 15
-    annealing: Annotated[
-        float, Field(gt=0, le=1, description="what α of a client is multiplied by when it is chosen")
-    ] = 0.95
-    num_remembered: Annotated[int, Field(ge=2, description="rounds whose changes a fit looks at")] = 50
-    discount: Annotated[float, Field(gt=0, le=1, description="what a round counts less than the next in a fit")] = 0.99
-    num_steps: Annotated[int, Field(ge=1, description="steps of a fit, at most")] = 50
+    warm_up: Annotated[int, Field(ge=3, description="number of rounds of random selection before the first fit")] = 15
+    refit_every: Annotated[int, Field(ge=1, description="number of rounds between fits of the covariance")] = 10
+    dimension: Annotated[int, Field(ge=1, description="dimension of a client's embedding")] = 15
+    annealing: Annotated[float, Field(gt=0, le=1, description="factor of a client's α each time it is selected")] = 0.95
+    num_remembered: Annotated[int, Field(ge=2, description="number of latest rounds used by a fit")] = 50
+    discount: Annotated[float, Field(gt=0, le=1, description="discount of earlier rounds in a fit")] = 0.99
+    num_steps: Annotated[int, Field(ge=1, description="largest number of steps of a fit")] = 50
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults in a cohort: too few rounds, or too few clients."""

@@ -70,19 +70,25 @@ _FLAT, _JUMP = 0.1, 5.0
 class OortParameters(SelectionSpec):
     """Parameters of Oort's selection, shared with policies that extend it."""
 
-    exploration: float = Field(0.9, ge=0, le=1, description="Share of unexplored clients before the first round")
-    exploration_decay: float = Field(0.95, gt=0, le=1, description="Its factor in every round")
-    exploration_floor: float = Field(0.2, ge=0, le=1, description="Its least value while a client is unexplored")
+    exploration: float = Field(0.9, ge=0, le=1, description="Fraction of unexplored clients in the first round")
+    exploration_decay: float = Field(0.95, gt=0, le=1, description="Decay factor per round")
+    exploration_floor: float = Field(0.2, ge=0, le=1, description="Smallest value while a client is unexplored")
     unexplored_window: int = Field(
-        5, ge=1, description="Unexplored clients are drawn among so many times those needed, most rows and speed first"
+        5,
+        ge=1,
+        description=("Unexplored clients are drawn from this many times the needed number, ranked by rows and speed"),
     )
-    clip_quantile: float = Field(0.98, gt=0, le=1, description="Quantile above which utilities are cut")
+    clip_quantile: float = Field(0.98, gt=0, le=1, description="Quantile at which utilities are clipped")
     uncertainty: float = Field(0.1, ge=0, description="Factor of ln(round) / (round of last training) under the root")
-    cut_off: float = Field(0.7, ge=0, le=1, description="Share of the score at the cut that a client must reach")
+    cut_off: float = Field(0.7, ge=0, le=1, description="Fraction of the cut-off score that a client must reach")
     slow_penalty: float = Field(2.0, ge=0, description="Exponent α of the slow clients' factor (T / duration)^α")
-    preferred_percentile: float = Field(10.0, gt=0, le=100, description="Percentile of durations that is T at first")
-    pacer_rounds: int = Field(20, ge=1, description="Rounds between two decisions on the percentile")
-    pacer_percent: float = Field(5.0, gt=0, le=100, description="Points by which it changes, and its least value")
+    preferred_percentile: float = Field(
+        10.0, gt=0, le=100, description="Initial percentile of durations that defines T"
+    )
+    pacer_rounds: int = Field(20, ge=1, description="Number of rounds between updates of the percentile")
+    pacer_percent: float = Field(
+        5.0, gt=0, le=100, description="Percentage points of an update, and the smallest percentile"
+    )
 
 
 class Oort(SelectionPolicy):
@@ -249,9 +255,13 @@ class PyramidFLSpec(OortParameters):
     paper: ClassVar[str] = "Li et al. 2022, doi:10.1145/3495243.3517017"
 
     kind: Literal["pyramidfl"] = "pyramidfl"
-    withheld_first: float = Field(0.1, ge=0, lt=1, description="Share of tensors that the largest update withholds")
-    withheld_last: float = Field(0.6, ge=0, lt=1, description="The same of one after the smallest")
-    extra_epochs: int = Field(10, ge=0, description="How many times its epochs a quick client trains more, at most")
+    withheld_first: float = Field(0.1, ge=0, lt=1, description="Fraction of tensors withheld of the largest update")
+    withheld_last: float = Field(
+        0.6, ge=0, lt=1, description="Fraction of tensors withheld of the update after the smallest"
+    )
+    extra_epochs: int = Field(
+        10, ge=0, description="Largest multiple of its epochs that a fast client trains in addition"
+    )
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults in a cohort; large updates must not withhold more than small ones."""

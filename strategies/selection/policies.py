@@ -145,9 +145,10 @@ class PowerOfChoiceSpec(SelectionSpec):
     paper: ClassVar[str] = "Cho et al. 2020, arXiv:2010.01243"
 
     kind: Literal["power_of_choice"] = "power_of_choice"
-    candidates: int | None = Field(None, ge=1, description="d, clients to choose among; by default 2 M, or all")
+    candidates: int | None = Field(None, ge=1, description="d, number of candidate clients; 2 M by default, or all")
     losses: Literal["latest", "probed"] = Field(
-        "latest", description="Of a client's own last training, or of the last round's model, measured by every client"
+        "latest",
+        description=("Losses of each client's last training, or of the last round's model measured by every client"),
     )
 
     def faults(self, cohort: Cohort) -> list[str]:
