@@ -74,7 +74,7 @@ def app(
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write a Flower app that trains a study's winner or strategy.kind on real clients, or detects and chooses there."""
+    """Write a Flower app that trains a study's winner or strategy.kind on real clients, or chooses a strategy there."""
     prepare(verbose)
     user_folders()
     from fedscout.engine.errors import ConfigurationError
