@@ -45,6 +45,7 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
+from fedscout.engine.messages.values import NotPlainError
 from fedscout.engine.nodes.answers import (
     AnswerError,
     ExpectedAnswer,
@@ -61,7 +62,6 @@ from fedscout.engine.nodes.wire import (
     NodeCall,
     NodeCalls,
     Refusal,
-    UnsendableError,
     Wire,
     one_line,
 )
@@ -479,7 +479,7 @@ class NodeGrid(HostGrid[PendingCall]):
             (kind, *others) = {_TYPE_OF.get(call.method, MessageType.QUERY) for _, call in calls}
             try:
                 content = self._wire.packed(NodeCalls(tuple(call for _, call in calls)))
-            except UnsendableError as error:
+            except NotPlainError as error:
                 raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
             kind = MessageType.TRAIN if others else kind
             message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
