@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -205,7 +205,7 @@ class Wire:
 
     def __init__(self, algorithms: Sequence[type] = ()) -> None:
         self._forms = {**COLLECTIONS, **{name_of(kind): form_of(kind) for kind in (*VALUES, *algorithms)}}
-        self._sent: OrderedDict[int, tuple[npt.NDArray[Any], Array]] = OrderedDict()
+        self._sent: deque[tuple[npt.NDArray[Any], Array]] = deque(maxlen=ARRAYS_KEPT)
 
     def packed(self, value: Any) -> RecordDict:
         """Return the message content of a value.
@@ -240,14 +240,11 @@ class Wire:
 
     def _array(self, array: npt.NDArray[Any]) -> Array:
         """Return the encoded array; the last few are cached, as the model is sent to many clients."""
-        cached = self._sent.get(id(array))
-        if cached is not None and cached[0] is array:
-            return cached[1]
-        encoded = Array(np.asarray(array, order="C"))
-        self._sent[id(array)] = (array, encoded)
-        if len(self._sent) > ARRAYS_KEPT:
-            self._sent.popitem(last=False)
-        return encoded
+        for sent, encoded in self._sent:
+            if sent is array:
+                return encoded
+        self._sent.append((array, Array(np.asarray(array, order="C"))))
+        return self._sent[-1][1]
 
 
 def numbers_of(array: Array) -> npt.NDArray[Any]:

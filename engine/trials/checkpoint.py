@@ -74,10 +74,7 @@ def _make_random_state(state: dict[str, Any]) -> np.random.RandomState:
     return generator
 
 
-_BIT_GENERATORS = {
-    kind.__name__: kind
-    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
-}
+_BIT_GENERATORS: Mapping[str, Any] = {kind.__name__: kind for kind in np.random.BitGenerator.__subclasses__()}
 
 
 def _generator_parts(generator: np.random.Generator) -> Iterable[Any] | None:
@@ -96,16 +93,11 @@ def _tensor_parts(tensor: Any) -> Iterable[Any] | None:
     return [tensor.detach().cpu().numpy(), tensor.requires_grad] if tensor.is_leaf else None
 
 
-def _make_tensor(array: npt.NDArray[Any], requires_grad: bool) -> Any:
+def _make_tensor(array: npt.NDArray[Any], requires_grad: bool, is_parameter: bool = False) -> Any:
     import torch
 
-    return torch.from_numpy(array).requires_grad_(requires_grad)
-
-
-def _make_parameter(array: npt.NDArray[Any], requires_grad: bool) -> Any:
-    import torch
-
-    return torch.nn.Parameter(torch.from_numpy(array), requires_grad)
+    tensor = torch.from_numpy(array)
+    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
 FORMS: Mapping[str, Form] = {
@@ -119,7 +111,7 @@ FORMS: Mapping[str, Form] = {
     name_of(np.random.RandomState): Form(lambda generator: [generator.get_state(legacy=False)], _make_random_state),
     name_of(np.random.Generator): Form(_generator_parts, _make_generator),
     "torch.Tensor": Form(_tensor_parts, _make_tensor),
-    "torch.nn.parameter.Parameter": Form(_tensor_parts, _make_parameter),
+    "torch.nn.parameter.Parameter": Form(_tensor_parts, partial(_make_tensor, is_parameter=True)),
 }
 """Of things that are made at once."""
 
