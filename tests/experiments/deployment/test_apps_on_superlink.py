@@ -46,7 +46,7 @@ def simulated(settings: Sequence[str], report: HeterogeneityReport) -> None:
     config = load_config([*STUDY, *settings], None)
     claim_task_identity()
     runner = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
-    assert report.without_timings() == measure(runner, config).without_timings()
+    assert report.without_timings() == measure(runner, config, Agreement.of_study(config).names).without_timings()
 
 
 @pytest.mark.parametrize("num_clients", [2, 3])
