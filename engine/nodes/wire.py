@@ -196,6 +196,19 @@ def algorithms_of(package: str) -> tuple[type, ...]:
     return (ClientAlgorithm, *sorted(algorithms.union(*map(dataclasses_in, algorithms)), key=name_of))
 
 
+def _without_code(table: SettingsLookup) -> SettingsLookup:
+    """Return a table of client settings unless it names code: its metric must be one that every client has."""
+    if table.metric not in METRICS or table.folder:
+        raise NotPlainError(f"client_settings.metric must be one of {', '.join(METRICS)}, as no code travels")
+    return table
+
+
+_TABLE_FIELDS = form_of(SettingsLookup)
+TABLE_FORM = Form(
+    lambda table: _TABLE_FIELDS.parts(_without_code(table)), lambda given: _without_code(_TABLE_FIELDS.make(given))
+)
+
+
 class Wire:
     """Encodes and decodes messages.
 
@@ -204,7 +217,8 @@ class Wire:
     """
 
     def __init__(self, algorithms: Sequence[type] = ()) -> None:
-        self._forms = {**COLLECTIONS, **{name_of(kind): form_of(kind) for kind in (*VALUES, *algorithms)}}
+        own = {name_of(kind): form_of(kind) for kind in (*VALUES, *algorithms)}
+        self._forms = {**COLLECTIONS, **own, name_of(SettingsLookup): TABLE_FORM}
         self._sent: deque[tuple[npt.NDArray[Any], Array]] = deque(maxlen=ARRAYS_KEPT)
 
     def packed(self, value: Any) -> RecordDict:
@@ -214,7 +228,7 @@ class Wire:
             NotPlainError: If something in it may not be sent.
         """
         writer = ValueWriter(self._forms)
-        document = json.dumps(writer.document(_without_code(value)))
+        document = json.dumps(writer.document(value))
         record = ArrayRecord()
         for number, array in enumerate(writer.arrays):
             record[str(number)] = self._array(array)
@@ -232,7 +246,7 @@ class Wire:
             if not isinstance(text, str) or len(text) > LONGEST_DOCUMENT:
                 raise ValueError(f"its document must be a text of at most {LONGEST_DOCUMENT} characters")
             arrays = [numbers_of(record[str(number)]) for number in range(len(record))]
-            return _without_code(ValueReader(self._forms, arrays).value(json.loads(text)))
+            return ValueReader(self._forms, arrays).value(json.loads(text))
         except ValidationError as error:
             raise ValueError(f"it can't be read, {error.error_count()} of its values are out of range") from error
         except Exception as error:
@@ -263,14 +277,6 @@ def numbers_of(array: Array) -> npt.NDArray[Any]:
         raise ValueError(f"an array must hold the numbers that it says, got {dtype} {shape}")
     values = np.frombuffer(array.data, dtype, offset=start).copy()
     return values.reshape(shape, order="F" if in_columns else "C")
-
-
-def _without_code(value: Any) -> Any:
-    """Return a value unless it names code: a table's metric must be one that every client has."""
-    table = value.call.session.client_table if isinstance(value, NodeCall) else None
-    if table is not None and (table.metric not in METRICS or table.folder):
-        raise NotPlainError(f"client_settings.metric must be one of {', '.join(METRICS)}, as no code travels")
-    return value
 
 
 def one_line(text: str) -> str:

@@ -38,6 +38,7 @@ from fedscout.engine.nodes.wire import (
     Greeting,
     Introduction,
     NodeCall,
+    NodeCalls,
     Wire,
     algorithms_of,
 )
@@ -51,18 +52,20 @@ TABLE = SettingsLookup(SettingsTable((SettingsCell(0.5, 100, 0.1, 16, 3), Settin
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal in type and bits."""
+    """Whether two values are equal in type and bits, NaN being NaN."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, np.ndarray) and one.dtype != object:
+    if isinstance(one, np.ndarray | np.generic) and one.dtype != object:
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, list | tuple | np.ndarray):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, Mapping):
-        return [*one] == [*other] and all(same(one[key], other[key]) for key in one)
+        return len(one) == len(other) and all(map(same, one.items(), other.items()))
     if is_dataclass(one):
         return all(same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
-    return bool(one == other) or (one != one and other != other)
+    if isinstance(one, float):
+        return repr(one) == repr(other)  # 0.0 is not -0.0
+    return bool(one == other)
 
 
 def call(session: Session | None = None, **changes: Any) -> NodeCall:
@@ -135,8 +138,9 @@ class Own(ClientAlgorithm):
     ],
 )
 def test_what_is_code_is_not_sent(session: Session) -> None:
-    with pytest.raises(NotPlainError):
-        WIRE.packed(call(session))
+    for sent in (call(session), NodeCalls((call(session),))):
+        with pytest.raises(NotPlainError):
+            WIRE.packed(sent)
 
 
 def content(document: Any, arrays: Mapping[str, Array] | None = None) -> RecordDict:
@@ -229,7 +233,7 @@ def zipped() -> Array:
     return Array("float32", (2,), SType.NUMPY, file.getvalue())
 
 
-MADE_TABLE = document_of(call(Session(client_table=TABLE)))
+MADE_TABLE = document_of(NodeCalls((call(Session(client_table=TABLE)),)))
 BOMBS: dict[str, tuple[Any, dict[str, Array]]] = {
     "nested deeply": ("[" * 10**6, {}),
     "nested beyond what is read": ('["made", "builtins.list",' * 900 + "1" + "]" * 900, {}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import math
 import os
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.messages.contents import ViewArray, view_record
 from fedscout.engine.trials.checkpoint import NotPlainError, PlainState
+from tests.engine.nodes.test_wire import same
 
 
 @dataclass
@@ -49,25 +49,6 @@ def again(value: Any, make: Callable[[], Any] = lambda: None) -> Any:
     fresh = Holder(make())
     PlainState(fresh, (Score,)).restore(json.loads(json.dumps(document)), [array.copy() for array in arrays])
     return fresh.held
-
-
-def same(left: Any, right: Any) -> bool:
-    """Equal in type and value to the bit, nan being nan."""
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, dict):
-        return len(left) == len(right) and all(
-            same(k, j) and same(v, w) for (k, v), (j, w) in zip(left.items(), right.items(), strict=True)
-        )
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, float) and math.isnan(left):
-        return math.isnan(right)
-    if isinstance(left, np.ndarray | np.generic):
-        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-    if isinstance(left, set | frozenset):
-        return bool(left == right)
-    return bool(left == right) and repr(left) == repr(right)  # 0.0 is not -0.0
 
 
 keys = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.tuples(st.integers(), st.text()))

@@ -142,6 +142,19 @@ def assert_all_same(first: Trial, second: Trial) -> None:
         assert getattr(first, name) == getattr(second, name)
 
 
+def assert_going_on(spec: TrialSettings, host: ClientHost, folder: Path, stopped_in: int) -> tuple[Trial, Trial]:
+    """Hold a trial that is interrupted in the first round and in this one against one that is not; return both."""
+    store = CheckpointStore(folder / "checkpoints", every_rounds=1)
+    expected, _ = run(spec, host)
+    for stop in {1, stopped_in}:
+        with pytest.raises(Interruption):
+            run(spec, host, store, stop_in=stop)
+    resumed, trained = run(spec, host, store)
+    assert trained == list(range(stopped_in, spec.num_rounds + 1))
+    assert_all_same(resumed, expected)
+    return resumed, expected
+
+
 UNEVEN = uneven_federation()
 VARIATES = replace(FEDAVG, algorithm=Variates())
 CASES: dict[str, tuple[Federation, TrialSettings]] = {
@@ -177,16 +190,7 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, name: str, stopped_in: int) -> None:
     federation, spec = CASES[name]
-    host, store = ClientHost(federation, QUERIES), CheckpointStore(tmp_path / "checkpoints", every_rounds=1)
-    expected, _ = run(spec, host)
-
-    for stop in {1, stopped_in}:
-        with pytest.raises(Interruption):
-            run(spec, host, store, stop_in=stop)
-    resumed, trained = run(spec, host, store)
-
-    assert trained == list(range(stopped_in, NUM_ROUNDS + 1))
-    assert_all_same(resumed, expected)
+    assert_going_on(spec, ClientHost(federation, QUERIES), tmp_path, stopped_in)
 
 
 def test_only_the_rounds_since_the_last_checkpoint_are_repeated(host: ClientHost, tmp_path: Path) -> None:
