@@ -166,13 +166,19 @@ def with_one_sum(answers: Sequence[Answer]) -> list[Answer]:
     """
     parts = [part for answer in answers for part in (answer if isinstance(answer, list) else [answer])]
     first, *others = [part for part in parts if part.total is not None] or [TrainResults()]
-    if not others:
-        return [*answers]
-    totals = _RunningSums(first)
-    for part in others:
-        totals.add(part)
-        part.total, part.companion_totals, part.sum_elsewhere = None, {}, True
-    first.total, first.companion_totals = totals.total, totals.companions
+    if others:
+        first.total = np.require(first.total, requirements="W")
+        sums = {name: np.require(total, requirements="W") for name, total in first.companion_totals.items()}
+        for part in others:
+            assert part.total is not None
+            first.total += part.total
+            for name, total in part.companion_totals.items():
+                if name in sums:
+                    sums[name] += total
+                else:
+                    sums[name] = total.copy()
+            part.total, part.companion_totals, part.sum_elsewhere = None, {}, True
+        first.companion_totals = sums
     return [*answers]
 
 
@@ -180,22 +186,3 @@ def added_to(before: Answer, answer: Answer) -> list[TrainResults]:
     """Return the parts of two answers, the earlier one's first, with one sum for both; both are modified."""
     with_one_sum([answer, before])
     return [part for parts in (before, answer) for part in (parts if isinstance(parts, list) else [parts])]
-
-
-class _RunningSums:
-    """Running sums, starting with those of a part, which are modified in place if writable."""
-
-    def __init__(self, first: TrainResults) -> None:
-        assert first.total is not None
-        self.total: IntArray = np.require(first.total, requirements="W")
-        self.companions = {n: np.require(total, requirements="W") for n, total in first.companion_totals.items()}
-
-    def add(self, part: TrainResults) -> None:
-        """Add the sums of another part."""
-        assert part.total is not None
-        self.total += part.total
-        for name, total in part.companion_totals.items():
-            if name in self.companions:
-                self.companions[name] += total
-            else:
-                self.companions[name] = total.copy()

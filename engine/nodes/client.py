@@ -27,14 +27,15 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT, compute_adaptive_clip_model_update
@@ -92,8 +93,7 @@ def is_mark(state: object, server_round: int) -> bool:
     """Return whether a value is the mark of the state after a round."""
     if not isinstance(state, dict) or [*state] != [ROUND]:
         return False
-    stored_round = state[ROUND]
-    return isinstance(stored_round, np.ndarray) and stored_round.shape == (1,) and bool(stored_round[0] == server_round)
+    return isinstance(state[ROUND], np.ndarray) and np.array_equal(state[ROUND], [server_round])
 
 
 def mark(server_round: int) -> ClientState:
@@ -102,7 +102,7 @@ def mark(server_round: int) -> ClientState:
 
 
 class KeptStates:
-    """The stored states of one client, by trial and round.
+    """The stored states of one client: for each trial the arrays of one or two rounds, named `ROUND/NAME`.
 
     Args:
         memory: Flower's `context.state`.
@@ -118,18 +118,13 @@ class KeptStates:
         Raises:
             LostStateError: If it is missing or can't be read.
         """
-        server_round = _round_of(marked)
-        record = self._memory.get(_key(trial, server_round))
-        if isinstance(record, ArrayRecord):
-            return {name: array.numpy() for name, array in record.items()}
-        path = self._path(trial, server_round)
-        if path is None or not path.is_file():
+        after = marked.get(ROUND)
+        if after is None or after.shape != (1,) or not float(after[0]).is_integer():
             raise LostStateError
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except Exception as error:  # whatever a damaged file has NumPy raise
-            raise LostStateError from error
+        state = _of_round(self._stored(trial), int(after[0]))
+        if not state:
+            raise LostStateError
+        return state
 
     def keep(self, trial: str, server_round: int, state: ClientState, marked: ClientState | None = None) -> ClientState:
         """Store a state, and return its mark.
@@ -137,79 +132,55 @@ class KeptStates:
         Args:
             trial: The trial's key.
             server_round: The round after which it is stored.
-            state: The state.
+            state: The state, not empty.
             marked: The mark received in this round, if any. Its state is kept as well; all others of the trial are
                 removed.
         """
-        rounds = {server_round, *([] if not marked else [_round_of(marked)])}
-        self._memory[_key(trial, server_round)] = ArrayRecord(
-            {name: Array(np.ascontiguousarray(values)) for name, values in state.items()}
-        )
-        _prune_memory(self._memory, trial, rounds)
-        path = self._path(trial, server_round)
+        states = {server_round: state}
+        if marked and (before := int(marked[ROUND][0])) != server_round:
+            states[before] = _of_round(self._stored(trial), before)
+        arrays = {f"{after}/{name}": values for after, each in states.items() for name, values in each.items()}
+        key, path = _key(trial), self._path(trial)
+        self._memory.pop(key, None)  # the trial is the last one again
+        self._memory[key] = ArrayRecord({name: Array(np.ascontiguousarray(values)) for name, values in arrays.items()})
+        for old in [each for each in self._memory if each.startswith(_key(""))][:-TRIALS_KEPT]:
+            del self._memory[old]
         if path is not None:
-            write_atomically(path, lambda temporary: _write(temporary, state))
-            _prune_files(path.parent, rounds)
+            write_atomically(path, lambda temporary: _write(temporary, arrays))
+            files = sorted(path.parent.glob("*.npz"), key=lambda each: each.stat().st_mtime_ns)
+            for old_file in {*files[:-TRIALS_KEPT]} - {path}:
+                old_file.unlink()
         return mark(server_round)
 
-    def _path(self, trial: str, server_round: int) -> Path | None:
+    def _stored(self, trial: str) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the arrays of a trial; none if they are missing or can't be read."""
+        record, path = self._memory.get(_key(trial)), self._path(trial)
+        if isinstance(record, ArrayRecord):
+            return {name: array.numpy() for name, array in record.items()}
+        if path is None or not path.is_file():
+            return {}
+        with suppress(Exception), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+        return {}  # whatever a damaged file has NumPy raise
+
+    def _path(self, trial: str) -> Path | None:
         if self._folder is None or not re.fullmatch(r"[0-9a-f]{64}", trial):
             return None
-        return self._folder / "kept" / trial[:32] / f"{server_round}.npz"
+        return self._folder / "kept" / f"{trial[:32]}.npz"
 
 
-def drawn_once(memory: RecordDict, name: str, draw: Callable[[], float]) -> float:
-    """Return the value drawn under a name; draw it on the first call."""
-    record = memory.get(f"drawn.{name}")
-    if isinstance(record, MetricRecord):
-        return float(record["drawn"])  # type: ignore[arg-type]
-    value = draw()
-    memory[f"drawn.{name}"] = MetricRecord({"drawn": value})
-    return value
+def _key(trial: str) -> str:
+    return f"kept.{trial}"
 
 
-def _round_of(marked: ClientState) -> int:
-    stored_round = marked.get(ROUND)
-    if (
-        stored_round is None
-        or not np.isfinite(stored_round).all()
-        or not is_mark({ROUND: stored_round}, int(stored_round.flat[0]) if stored_round.size else 0)
-    ):
-        raise LostStateError
-    return int(stored_round[0])
+def _of_round(arrays: Mapping[str, npt.NDArray[Any]], server_round: int) -> ClientState:
+    prefix = f"{server_round}/"
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
-def _key(trial: str, server_round: int) -> str:
-    return f"kept.{trial}.{server_round}"
-
-
-def _prune_memory(memory: RecordDict, trial: str, kept: Collection[int]) -> None:
-    """Remove other rounds of a trial, and the oldest trials."""
-    rounds: dict[str, list[int]] = {}
-    for key in memory:
-        if key.startswith("kept."):
-            name, _, after = key.removeprefix("kept.").rpartition(".")
-            rounds.setdefault(name, []).append(int(after))
-    others = [name for name in rounds if name != trial]
-    old = [(name, old_round) for name in others[: max(0, len(rounds) - TRIALS_KEPT)] for old_round in rounds[name]]
-    for name, old_round in [*old, *((trial, old_round) for old_round in rounds[trial] if old_round not in kept)]:
-        del memory[_key(name, old_round)]
-
-
-def _prune_files(folder: Path, kept: Collection[int]) -> None:
-    """Remove the files of other rounds, and those of the oldest trials."""
-    for path in folder.glob("*.npz"):
-        if path.stem not in map(str, kept):
-            path.unlink()
-    trials = sorted((each for each in folder.parent.iterdir() if each.is_dir()), key=lambda each: each.stat().st_mtime)
-    for old_folder in trials[:-TRIALS_KEPT]:
-        if old_folder != folder:
-            shutil.rmtree(old_folder, ignore_errors=True)
-
-
-def _write(path: Path, state: ClientState) -> None:
+def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     with path.open("wb") as file:
-        np.savez(file, **dict(state))  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 logger = logging.getLogger("fedscout")
@@ -461,10 +432,11 @@ class ClientNode:
             flips = secrets.SystemRandom().random() < table.lying
             return float(bool(results.sums[FAR_KEY][0]) ^ flips)
 
-        reported = drawn_once(
-            context.state, table.digest(), lambda: self._answer_within_budget(FAR_KEY, terms, response)
-        )
-        results.sums[FAR_KEY] = [reported]
+        key = f"drawn.{table.digest()}"
+        if key not in context.state:
+            drawn = self._answer_within_budget(FAR_KEY, terms, response)
+            context.state[key] = MetricRecord({"drawn": drawn})
+        results.sums[FAR_KEY] = [float(context.state.metric_records[key]["drawn"])]  # type: ignore[arg-type]
 
     def _answer_within_budget(self, name: str, terms: Mapping[str, Any], answer: Callable[[], float]) -> float:
         owner = self._owner

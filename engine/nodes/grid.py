@@ -19,14 +19,13 @@ from Flower's SuperLink.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -45,6 +44,7 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
+from fedscout.engine.messages.values import NotPlainError
 from fedscout.engine.nodes.answers import (
     AnswerError,
     ExpectedAnswer,
@@ -61,11 +61,13 @@ from fedscout.engine.nodes.wire import (
     NodeCall,
     NodeCalls,
     Refusal,
-    UnsendableError,
     Wire,
     one_line,
 )
 from fedscout.engine.text import shown
+
+if TYPE_CHECKING:
+    from fedscout.engine.client.host import ClientHost
 
 LINK = SUPERLINK_NODE_ID
 """Who says that a message can't be delivered."""
@@ -74,8 +76,16 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks for replies, doubled from the first to the longest."""
 
 
+@dataclass(eq=False)
+class Request:
+    """A message and its reply, which is None until it has arrived."""
+
+    message: Message
+    reply: Message | None = None
+
+
 class Exchange:
-    """Pending messages and their replies.
+    """Sends messages and collects their replies.
 
     Args:
         link: Flower's grid.
@@ -83,26 +93,25 @@ class Exchange:
 
     def __init__(self, link: Grid) -> None:
         self._link = link
-        self._waiting: dict[int, Message] = {}
-        self._ids: dict[str, int] = {}
-        self._nodes: dict[int, int] = {}
-        self._replies: dict[int, Message] = {}
-        self._next = 0
+        self._queued: list[Request] = []
+        self._pending: dict[str, Request] = {}
 
-    def send(self, message: Message) -> int:
-        """Queue a message for sending at the next wait; return its number."""
-        self._next += 1
-        self._waiting[self._next] = message
-        self._nodes[self._next] = message.metadata.dst_node_id
-        return self._next
+    def send(self, message: Message) -> Request:
+        """Queue a message for sending at the next wait."""
+        self._queued.append(Request(message))
+        return self._queued[-1]
 
-    def wait(self, numbers: Iterable[int], timeout: float | None) -> bool:
-        """Return whether the replies to these messages have arrived, after at most `timeout` seconds."""
-        wanted = {*numbers}
-        self._push()
+    def wait(self, requests: Collection[Request], timeout: float | None) -> bool:
+        """Return whether no reply to these is outstanding any more, after at most `timeout` seconds."""
+        queued, self._queued = self._queued, []
+        if queued:
+            ids = self._link.push_messages([request.message for request in queued])
+            self._pending |= {
+                message_id: request for message_id, request in zip(ids, queued, strict=True) if message_id
+            }
         end = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_PAUSE
-        while self._pull(wanted):
+        while self._pull(requests):
             left = LONGEST_PAUSE if end is None else end - time.monotonic()
             if left <= 0:
                 return False
@@ -110,36 +119,22 @@ class Exchange:
             pause = min(2 * pause, LONGEST_PAUSE)
         return True
 
-    def take(self, numbers: Iterable[int]) -> dict[int, Message]:
-        """Return the replies to these messages that have arrived, by number, and drop the others."""
-        taken = {*numbers}
-        for number in taken:
-            self._nodes.pop(number, None)
-            self._waiting.pop(number, None)
-        self._ids = {message_id: number for message_id, number in self._ids.items() if number not in taken}
-        return {number: self._replies.pop(number) for number in taken if number in self._replies}
+    def drop(self, requests: Collection[Request]) -> None:
+        """Wait no longer for the replies to these."""
+        self._queued = [request for request in self._queued if request not in requests]
+        self._pending = {each: request for each, request in self._pending.items() if request not in requests}
 
-    def take_arrived(self, numbers: Iterable[int]) -> dict[int, Message]:
-        """Return the replies to these messages that have arrived, and keep waiting for the others."""
-        return self.take([number for number in numbers if number in self._replies])
-
-    def _push(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        if waiting:
-            ids = self._link.push_messages([*waiting.values()])
-            self._ids |= {message_id: number for message_id, number in zip(ids, waiting, strict=True) if message_id}
-
-    def _pull(self, wanted: Collection[int]) -> bool:
-        """Pull replies; return whether some of the wanted ones are still outstanding."""
-        message_ids = [message_id for message_id, number in self._ids.items() if number in wanted]
+    def _pull(self, requests: Collection[Request]) -> bool:
+        """Pull replies; return whether some to these requests are still outstanding."""
+        message_ids = [message_id for message_id, request in self._pending.items() if request in requests]
         for reply in self._link.pull_messages(message_ids) if message_ids else ():
-            number = self._ids.get(reply.metadata.reply_to_message_id)
-            sender = reply.metadata.src_node_id
-            if number is None or not (sender == self._nodes[number] or (reply.has_error() and sender == LINK)):
+            message_id, sender = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            request = self._pending.get(message_id)
+            if request is None:
                 continue
-            del self._ids[reply.metadata.reply_to_message_id]
-            self._replies[number] = reply
-        return any(number in wanted for number in self._ids.values())
+            if sender == request.message.metadata.dst_node_id or (reply.has_error() and sender == LINK):
+                self._pending.pop(message_id).reply = reply
+        return any(request in requests for request in self._pending.values())
 
 
 logger = logging.getLogger("fedscout")
@@ -191,7 +186,7 @@ class NodeRoster:
         self.strangers: dict[int, str] = {}
         self._wire, self._model, self._greeting, self._timeout = wire, model, greeting, timeout
         self._exchange = Exchange(link)
-        self._asked: dict[int, int] = {}
+        self._asked: dict[int, Request] = {}
 
     def meet(self, at_least: int, patience: float, pause: float = 1.0) -> None:
         """Wait for clients, and number them.
@@ -226,12 +221,11 @@ class NodeRoster:
         connected = {*self.link.get_node_ids()}
         self.members = [member if member.node in connected else replace(member, node=None) for member in self.members]
         known_nodes = {member.node for member in self.members} | self.strangers.keys()
-        self._asked = {node: number for node, number in self._asked.items() if node in connected}
+        self._asked = {node: request for node, request in self._asked.items() if node in connected}
         for node in sorted(connected - known_nodes - self._asked.keys()):
-            message = Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}")
-            self._asked[node] = self._exchange.send(message)
+            self._asked[node] = self._exchange.send(self._greeting_to(node))
         if self._asked:
-            if not self._exchange.wait(self._asked.values(), seconds) and seconds:
+            if not self._exchange.wait([*self._asked.values()], seconds) and seconds:
                 logger.warning("%d nodes have not answered within %g s", len(self._asked), seconds)
             self._admit_answered()
 
@@ -249,13 +243,12 @@ class NodeRoster:
 
     def _admit_answered(self) -> None:
         """Add the nodes that replied to a greeting."""
-        replies = self._exchange.take_arrived(self._asked.values())
         introductions: dict[int, Introduction] = {}
-        for node, number in [*self._asked.items()]:
-            if number in replies:
+        for node, request in [*self._asked.items()]:
+            if request.reply is not None:
                 del self._asked[node]
                 try:
-                    introductions[node] = self._read(replies[number])
+                    introductions[node] = self._read(request.reply)
                 except ValueError as error:
                     self._refuse(node, str(error))
         names = Counter(introduction.name for introduction in introductions.values())
@@ -310,10 +303,12 @@ class NodeRoster:
 
     def _is_alive(self, node: int) -> bool:
         exchange = Exchange(self.link)
-        number = exchange.send(Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}"))
-        exchange.wait([number], min(ALIVE_SECONDS, self._timeout))
-        reply = exchange.take([number]).get(number)
-        return reply is not None and reply.metadata.src_node_id == node
+        request = exchange.send(self._greeting_to(node))
+        exchange.wait([request], min(ALIVE_SECONDS, self._timeout))
+        return request.reply is not None and request.reply.metadata.src_node_id == node
+
+    def _greeting_to(self, node: int) -> Message:
+        return Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}")
 
 
 def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introduction]], tuple[int, str, int]]:
@@ -337,20 +332,19 @@ PAUSE_SECONDS = 1.0
 _TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
-class ServerSide(Protocol):
-    """The driver's own work: a `ClientHost` without clients."""
+@dataclass
+class Batch:
+    """The calls of one node that travel in one message.
 
-    def facts(self) -> FederationFacts:
-        """Return the facts that are common to all clients: the model's layout, the classes."""
-        ...
+    Attributes:
+        calls: The calls.
+        request: The message; None before it is sent.
+        answers: A result for each call, or the error why it can't be used; None until the reply is read.
+    """
 
-    def initial_vector(self, seed: int) -> FloatArray:
-        """Return the initial model of a seed, shape `(params,)`."""
-        ...
-
-    def serve(self, call: HostCall) -> ServeResults:
-        """Run work on the server's rows."""
-        ...
+    calls: list[NodeCall] = field(default_factory=list)
+    request: Request | None = None
+    answers: Sequence[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -361,14 +355,16 @@ class PendingCall:
         method: Method of a host.
         client: The client; None for the server's own work.
         call: The request.
-        number: The call's number; None if the client is not connected.
+        batch: The calls that are sent together with this one; None if the client is not connected.
+        place: Place among these.
         sent: Time of sending, by this process's monotonic clock.
     """
 
     method: str
     client: int | None
     call: HostCall
-    number: int | None = None
+    batch: Batch | None = None
+    place: int = 0
     sent: float = field(default_factory=time.monotonic)
 
 
@@ -377,7 +373,7 @@ class NodeGrid(HostGrid[PendingCall]):
 
     Args:
         roster: The clients.
-        server: The driver's own side.
+        server: The driver's own work: a host without clients.
         wire: Encodes and decodes messages.
         session: Settings of the trial; its round timeout applies to each call.
         trial: Key under which clients store their states.
@@ -393,14 +389,11 @@ class NodeGrid(HostGrid[PendingCall]):
     clips_for_clients = False
 
     def __init__(
-        self, roster: NodeRoster, server: ServerSide, wire: Wire, session: Session, trial: str = "", terms: str = ""
+        self, roster: NodeRoster, server: ClientHost, wire: Wire, session: Session, trial: str = "", terms: str = ""
     ) -> None:
         self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
         self._exchange = Exchange(roster.link)
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, list[tuple[int, NodeCall]]] = {}  # by node, with the flights' numbers
-        self._message_of: dict[int, int] = {}
-        self._arrived: dict[int, Any] = {}
+        self._waiting: dict[int, Batch] = {}  # by node
         self.away: dict[int, tuple[int, str]] = {}
         if session.client_table is not None and session.metric is not None:
             raise DataError(
@@ -464,50 +457,36 @@ class NodeGrid(HostGrid[PendingCall]):
         if node is None:
             return PendingCall(method, client, call)
         node_method: Any = method
-        flight = PendingCall(method, client, call, next(self._numbers))
-        assert flight.number is not None
-        self._waiting.setdefault(node, []).append(
-            (flight.number, NodeCall(node_method, call, self._trial, self._terms))
-        )
-        return flight
+        batch = self._waiting.setdefault(node, Batch())
+        batch.calls.append(NodeCall(node_method, call, self._trial, self._terms))
+        return PendingCall(method, client, call, batch, len(batch.calls) - 1)
 
     def _send(self) -> None:
         """Send each node its pending calls as one message."""
         waiting, self._waiting = self._waiting, {}
         ttl = self.session.round_timeout_seconds
-        for node, calls in waiting.items():
-            (kind, *others) = {_TYPE_OF.get(call.method, MessageType.QUERY) for _, call in calls}
+        for node, batch in waiting.items():
+            (kind, *others) = {_TYPE_OF.get(call.method, MessageType.QUERY) for call in batch.calls}
             try:
-                content = self._wire.packed(NodeCalls(tuple(call for _, call in calls)))
-            except UnsendableError as error:
+                content = self._wire.packed(NodeCalls(tuple(batch.calls)))
+            except NotPlainError as error:
                 raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
             kind = MessageType.TRAIN if others else kind
             message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
-            self._message_of |= dict.fromkeys((number for number, _ in calls), self._exchange.send(message))
-
-    def _receive(self, messages: Collection[int]) -> None:
-        """Store the results of the messages that were answered, and drop the others."""
-        for message, reply in self._exchange.take(messages).items():
-            numbers = [number for number, message_number in self._message_of.items() if message_number == message]
-            self._arrived |= zip(numbers, self._answers(reply, len(numbers)), strict=True)
-        self._message_of = {
-            number: message_number
-            for number, message_number in self._message_of.items()
-            if message_number not in messages
-        }
+            batch.request = self._exchange.send(message)
 
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
         self._send()
-        sent = {self._message_of[flight.number] for flight in handles if flight.number in self._message_of}
+        requests = _requests_of(handles)
         limit = self.session.round_timeout_seconds
         remaining = (
             None if limit is None else min((flight.sent for flight in handles), default=0.0) + limit - time.monotonic()
         )
         waits = [max(0.0, seconds) for seconds in (timeout, remaining) if seconds is not None]
-        complete = self._exchange.wait(sent, min(waits, default=None))
+        complete = self._exchange.wait(requests, min(waits, default=None))
         if not complete and (remaining is None or (timeout is not None and timeout < remaining)):
             return None
-        self._receive(sent)
+        self._exchange.drop(requests)
         return self._drop_deviating([self._result(flight) for flight in handles])
 
     def _drop_deviating(self, results: list[Results]) -> list[Results]:
@@ -524,26 +503,31 @@ class NodeGrid(HostGrid[PendingCall]):
         return alike
 
     def _give_up(self, handles: Sequence[PendingCall]) -> None:
-        self._receive({self._message_of[flight.number] for flight in handles if flight.number in self._message_of})
-        for flight in handles:
-            self._arrived.pop(flight.number or 0, None)
+        self._exchange.drop(_requests_of(handles))
 
     def _result(self, flight: PendingCall) -> Results:
         """Return the result of a call, or a failure of a client without a usable result."""
         if flight.client is None:
             return self._server.serve(flight.call)
         limit = self.session.round_timeout_seconds or 0
-        late = AnswerError("is not connected" if flight.number is None else f"did not answer within {limit:g} s")
-        answer = self._arrived.pop(flight.number or 0, late)
+        answers = None if flight.batch is None else self._answers(flight.batch)
+        is_late = flight.batch is not None and answers is None
+        missing = AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
+        answer = missing if answers is None else answers[flight.place]
         try:
             if isinstance(answer, ValueError):
                 raise answer
             return self._checked(flight, answer)
         except ValueError as error:
-            return self._absent(flight, str(error), timed_out=error is late and flight.number is not None)
+            return self._absent(flight, str(error), timed_out=is_late)
 
-    def _answers(self, reply: Message, num_calls: int) -> Sequence[Any]:
-        """Return a client's result of each call of a message, or the reason why it can't be used."""
+    def _answers(self, batch: Batch) -> Sequence[Any] | None:
+        """Return a client's result of each call of a message, or the error why it can't be used; None if it is late."""
+        if batch.answers is None and batch.request is not None and batch.request.reply is not None:
+            batch.answers = self._read(batch.request.reply, len(batch.calls))
+        return batch.answers
+
+    def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
             return [AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
         try:
@@ -597,3 +581,8 @@ class NodeGrid(HostGrid[PendingCall]):
             name = self._roster.members[client].introduction.name
             logger.warning("round %d: client %d (%s): %s", self.server_round, client, shown(name), reason)
         self.away[client] = (count + 1, reason)
+
+
+def _requests_of(flights: Sequence[PendingCall]) -> set[Request]:
+    """Return the messages in which these calls were sent."""
+    return {flight.batch.request for flight in flights if flight.batch is not None and flight.batch.request is not None}

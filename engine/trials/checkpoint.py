@@ -4,9 +4,9 @@ A checkpoint holds the round, the arrays, the state of the strategy and the clie
 saves time: a trial without a readable checkpoint starts at round 1 and ends with the same bits.
 
 A file consists of the SHA-256 digest of everything after it, a JSON document as a byte array, and all arrays in numpy's
-own format. The digest detects damage; it is not a signature. Reading a file executes nothing: it can name only the
-classes in fixed tables (`FORMS`, `FILLED` and the dataclasses given to `PlainState`), so a manipulated file can change
-numbers, as an edited log can, but cannot run code.
+own format. The digest detects damage; it is not a signature. Reading a file executes nothing
+(`fedscout.engine.messages.values`): it can name only the classes in fixed tables (`FORMS`, `FILLED` and the dataclasses
+given to `PlainState`), so a manipulated file can change numbers, as an edited log can, but cannot run code.
 
 The state is read into a newly built ("fresh") object of the same kind:
 
@@ -33,7 +33,7 @@ import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PosixPath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -45,31 +45,21 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib.format import read_array, write_array
 
 from fedscout.engine.messages.contents import ViewArray
+from fedscout.engine.messages.values import (
+    SCALARS,
+    Arrays,
+    Document,
+    Form,
+    NotPlainError,
+    ValueReader,
+    ValueWriter,
+    field_names,
+    form_of,
+    name_of,
+    not_plain,
+    place_in,
+)
 from fedscout.engine.runtime.files import remove_file, write_atomically
-
-
-@dataclass(frozen=True)
-class StoredForm:
-    """How instances of one class are stored.
-
-    Attributes:
-        parts: Returns the parts of an instance: storable values again; None if this instance can't be stored.
-        make: Builds the instance from its parts.
-    """
-
-    parts: Callable[[Any], Iterable[Any] | None]
-    make: Callable[..., Any]
-
-
-def form_of(kind: type) -> StoredForm:
-    """Return the form of a dataclass: its fields in order."""
-    names = [item.name for item in fields(kind)]
-    return StoredForm(lambda value: [getattr(value, name) for name in names], kind)
-
-
-def name_of(kind: type) -> str:
-    """Return the qualified name by which the tables list a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _make_random(state: tuple[Any, ...]) -> random.Random:
@@ -84,10 +74,7 @@ def _make_random_state(state: dict[str, Any]) -> np.random.RandomState:
     return generator
 
 
-_BIT_GENERATORS = {
-    kind.__name__: kind
-    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
-}
+_BIT_GENERATORS: Mapping[str, Any] = {kind.__name__: kind for kind in np.random.BitGenerator.__subclasses__()}
 
 
 def _generator_parts(generator: np.random.Generator) -> Iterable[Any] | None:
@@ -106,32 +93,25 @@ def _tensor_parts(tensor: Any) -> Iterable[Any] | None:
     return [tensor.detach().cpu().numpy(), tensor.requires_grad] if tensor.is_leaf else None
 
 
-def _make_tensor(array: npt.NDArray[Any], requires_grad: bool) -> Any:
+def _make_tensor(array: npt.NDArray[Any], requires_grad: bool, is_parameter: bool = False) -> Any:
     import torch
 
-    return torch.from_numpy(array).requires_grad_(requires_grad)
+    tensor = torch.from_numpy(array)
+    return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
-def _make_parameter(array: npt.NDArray[Any], requires_grad: bool) -> Any:
-    import torch
-
-    return torch.nn.Parameter(torch.from_numpy(array), requires_grad)
-
-
-FORMS: Mapping[str, StoredForm] = {
-    name_of(tuple): StoredForm(list, lambda *items: items),
-    name_of(frozenset): StoredForm(list, lambda *items: frozenset(items)),
-    name_of(bytes): StoredForm(lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()),
-    name_of(PosixPath): StoredForm(lambda path: [str(path)], Path),
-    name_of(ViewArray): StoredForm(lambda array: [array.view], ViewArray),
-    name_of(Array): StoredForm(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
-    name_of(random.Random): StoredForm(lambda generator: [generator.getstate()], _make_random),
-    name_of(np.random.RandomState): StoredForm(
-        lambda generator: [generator.get_state(legacy=False)], _make_random_state
-    ),
-    name_of(np.random.Generator): StoredForm(_generator_parts, _make_generator),
-    "torch.Tensor": StoredForm(_tensor_parts, _make_tensor),
-    "torch.nn.parameter.Parameter": StoredForm(_tensor_parts, _make_parameter),
+FORMS: Mapping[str, Form] = {
+    name_of(tuple): Form(list, lambda *items: items),
+    name_of(frozenset): Form(list, lambda *items: frozenset(items)),
+    name_of(bytes): Form(lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()),
+    name_of(PosixPath): Form(lambda path: [str(path)], Path),
+    name_of(ViewArray): Form(lambda array: [array.view], ViewArray),
+    name_of(Array): Form(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
+    name_of(random.Random): Form(lambda generator: [generator.getstate()], _make_random),
+    name_of(np.random.RandomState): Form(lambda generator: [generator.get_state(legacy=False)], _make_random_state),
+    name_of(np.random.Generator): Form(_generator_parts, _make_generator),
+    "torch.Tensor": Form(_tensor_parts, _make_tensor),
+    "torch.nn.parameter.Parameter": Form(_tensor_parts, partial(_make_tensor, is_parameter=True)),
 }
 """Of things that are made at once."""
 
@@ -142,18 +122,8 @@ FILLED: Mapping[str, Callable[[], Any]] = {
 """Of containers that are made empty and then filled, and so may hold themselves."""
 
 
-Document = Any
-"""What `json` writes and reads. A list is a tag and what it needs; everything else is itself."""
-
-Arrays = list[npt.NDArray[Any]]
-
-_SCALARS = (type(None), bool, int, float, str)
 _REFILLED_IN_PLACE = (defaultdict, deque)
 """Containers with settings of their own: those of the fresh object are emptied and filled."""
-
-
-class NotPlainError(Exception):
-    """Raised for a value that can't be stored; the message names its place and type."""
 
 
 class PlainState:
@@ -183,8 +153,8 @@ class PlainState:
         Raises:
             NotPlainError: If something in it can't be stored.
         """
-        encoder = _Encoder(self._anchors, self._forms)
-        return {"form": self._form, "state": encoder.encode(_state_of(state, ""), "")}, encoder.arrays
+        writer = _Writer(self._forms, self._anchors)
+        return {"form": self._form, "state": writer.document(_state_of(state, ""))}, writer.arrays
 
     def restore(self, document: Document, arrays: Arrays) -> None:
         """Restore a state into the fresh object, which stays unchanged unless the whole state can be read.
@@ -194,11 +164,11 @@ class PlainState:
         """
         if document.get("form") != self._form:
             raise ValueError("another version of the program wrote it, which kept other things")
-        decoder = _Decoder(self._anchors, self._forms, arrays)
-        state = decoder.decode(document["state"], "")
+        reader = _Reader(self._forms, arrays, self._anchors)
+        state = reader.value(document["state"])
         if state.keys() != vars(self._fresh).keys():
             raise ValueError(f"it holds {', '.join(state)} where {', '.join(vars(self._fresh))} are needed")
-        for update in decoder.updates:
+        for update in reader.updates:
             update()
         vars(self._fresh).update(state)
 
@@ -209,7 +179,7 @@ def _anchors(fresh: Any) -> dict[str, Any]:
     seen: dict[int, Any] = {}  # holds the things, so that no other gets their id
 
     def visit(value: Any, path: str) -> None:
-        if type(value) in (*_SCALARS, bytes, np.ndarray):
+        if type(value) in (*SCALARS, bytes, np.ndarray):
             return
         anchors[path] = value
         if id(value) in seen:
@@ -232,23 +202,17 @@ def _form_digest(anchors: Mapping[str, Any], values: Sequence[type]) -> str:
     attributes_by_place = [
         (path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state
     ]
-    fields_by_class = [(name_of(kind), [each.name for each in fields(kind)]) for kind in values]
+    fields_by_class = [(name_of(kind), field_names(kind)) for kind in values]
     return hashlib.sha256(json.dumps([sorted(attributes_by_place), fields_by_class]).encode()).hexdigest()
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the places and items of a container; items of a set have no place."""
     if isinstance(value, dict):
-        return [(_place(path, key), item) for key, item in value.items()]
+        return [(place_in(path, key), item) for key, item in value.items()]
     if isinstance(value, list | tuple | deque):
-        return [(_place(path, index), item) for index, item in enumerate(value)]
+        return [(place_in(path, index), item) for index, item in enumerate(value)]
     return []
-
-
-def _place(path: str, key: Any) -> str:
-    if isinstance(key, str):
-        return f"{path}.{key}" if path else key
-    return f"{path}[{key!r}]"
 
 
 def _is_fixed(value: Any) -> bool:
@@ -267,10 +231,10 @@ def _state_of(value: Any, path: str) -> Any:
         try:
             make, arguments, state, *items = value.__reduce_ex__(2)
         except TypeError as error:  # a file, a lock, a thread
-            raise _not_plain(value, path) from error
+            raise not_plain(value, path) from error
         if make is vars(copyreg)["__newobj__"] and len(arguments) == 1 and items == [None, None]:
             return state
-    raise _not_plain(value, path)
+    raise not_plain(value, path)
 
 
 def _set_state(fresh: Any, state: Any) -> None:
@@ -286,162 +250,114 @@ def _set_state(fresh: Any, state: Any) -> None:
         object.__setattr__(fresh, name, value)
 
 
-def _not_plain(value: Any, path: str) -> NotPlainError:
-    return NotPlainError(f"{path} can't be stored, it is of type {type(value).__qualname__}")
-
-
-class _Encoder:
-    """Encodes one state.
+class _Writer(ValueWriter):
+    """Encodes one state, with references to what was encoded before.
 
     Args:
-        anchors: The objects in the fresh object, by place.
         forms: The classes that are stored by value.
+        anchors: The objects in the fresh object, by place.
     """
 
-    def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, StoredForm]) -> None:
+    def __init__(self, forms: Mapping[str, Form], anchors: Mapping[str, Any]) -> None:
+        super().__init__(forms)
         self._anchors = anchors
-        self._forms = forms
         self._seen: dict[int, tuple[int, Any]] = {}  # holds the things, so that no other gets their id
-        self._stored: dict[tuple[Any, ...], int] = {}
-        self.arrays: Arrays = []
 
-    def encode(self, value: Any, path: str) -> Document:
+    def document(self, value: Any, path: str = "") -> Document:
         """Return the document of the value at a place."""
-        if type(value) in _SCALARS:
-            return value
         if id(value) in self._seen:
             return ["same", self._seen[id(value)][0]]
-        for encode in (self._encode_numpy, self._encode_by_parts, self._encode_container, self._encode_object):
-            if (node := encode(value, path)) is not None:
-                return node
-        raise _not_plain(value, path)
-
-    def _encode_numpy(self, value: Any, path: str) -> Document:
-        if type(value) is np.ndarray and not value.dtype.hasobject:
-            return ["array", self._array(value)]
-        if isinstance(value, np.generic) and value.dtype.kind in "biufcSUmM":
-            return ["scalar", value.dtype.str, value.tobytes().hex()]
-        return None
-
-    def _encode_by_parts(self, value: Any, path: str) -> Document:
-        name = name_of(type(value))
-        parts = self._forms[name].parts(value) if name in self._forms else None
-        if parts is None:
-            return None
-        node = ["made", name, *[self.encode(part, _place(path, index)) for index, part in enumerate(parts)]]
-        self._register(value)
-        return node
-
-    def _encode_container(self, value: Any, path: str) -> Document:
         name = name_of(type(value))
         refills = type(value) in _REFILLED_IN_PLACE and type(self._anchors.get(path)) is type(value)
-        if not refills and name not in FILLED:
-            return None
-        self._register(value)
-        if not hasattr(value, "items"):
-            content: Any = [self.encode(item, _place(path, index)) for index, item in enumerate(value)]
-        elif all(type(key) is str for key in value):
-            content = {key: self.encode(item, _place(path, key)) for key, item in value.items()}
-        else:
-            content = [[self.encode(key, path), self.encode(item, _place(path, key))] for key, item in value.items()]
-        if type(value) is dict and isinstance(content, dict):
-            return content
-        return ["refilled" if refills else "filled", name, content]
+        if refills or name in FILLED:
+            self._register(value)
+            if not hasattr(value, "items"):
+                content: Any = [self.document(item, place_in(path, index)) for index, item in enumerate(value)]
+            elif all(type(key) is str for key in value):
+                content = {key: self.document(item, place_in(path, key)) for key, item in value.items()}
+            else:
+                content = [
+                    [self.document(k, path), self.document(item, place_in(path, k))] for k, item in value.items()
+                ]
+            plain = type(value) is dict and isinstance(content, dict)
+            return content if plain else ["refilled" if refills else "filled", name, content]
+        document = super().document(value, path)
+        if isinstance(document, list) and document[0] == "made":
+            self._register(value)
+        return document
 
-    def _encode_object(self, value: Any, path: str) -> Document:
+    def _other(self, value: Any, path: str) -> Document:
         anchor: Any = self._anchors.get(path)
-        if isinstance(value, enum.Enum):
-            return ["member", value.name] if type(anchor) is type(value) else None
+        if isinstance(value, enum.Enum) and type(anchor) is type(value):
+            return ["member", value.name]
         if anchor is not value:
-            return None
-        if _is_fixed(value) or (isinstance(value, MethodType) and self._is_anchor(value.__self__)):
+            raise not_plain(value, path)
+        of_anchor = isinstance(value, MethodType) and any(value.__self__ is each for each in self._anchors.values())
+        if of_anchor or _is_fixed(value):
             return ["kept"]
         self._register(value)
-        return ["object", self.encode(_state_of(value, path), path)]
-
-    def _is_anchor(self, value: Any) -> bool:
-        return any(value is anchor for anchor in self._anchors.values())
+        return ["object", self.document(_state_of(value, path), path)]
 
     def _register(self, value: Any) -> None:
         """Number an object, so that later references can name it."""
         self._seen[id(value)] = (len(self._seen), value)
 
-    def _array(self, array: npt.NDArray[Any]) -> int:
-        """Return the number of an array; the same memory is stored once."""
-        memory_key = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
-        if memory_key not in self._stored:
-            self._stored[memory_key] = len(self.arrays)
-            self.arrays.append(array)
-        return self._stored[memory_key]
 
-
-class _Decoder:
-    """Decodes one state; objects are numbered in the same order as by the encoder.
+class _Reader(ValueReader):
+    """Decodes one state; objects are numbered in the same order as by the writer.
 
     Args:
-        anchors: The objects in the fresh object, by place.
         forms: The classes that are stored by value.
         arrays: The arrays stored with the document.
+        anchors: The objects in the fresh object, by place.
 
     Attributes:
         updates: Pending changes to objects of the fresh object.
     """
 
-    def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, StoredForm], arrays: Arrays) -> None:
+    def __init__(self, forms: Mapping[str, Form], arrays: Arrays, anchors: Mapping[str, Any]) -> None:
+        super().__init__(forms, arrays)
         self._anchors = anchors
-        self._forms = forms
-        self._arrays = arrays
         self._seen: list[Any] = []
         self.updates: list[Callable[[], None]] = []
 
-    def decode(self, node: Document, path: str) -> Any:
-        """Return the value of a document at a place."""
-        value: Any
-        match node:
+    def value(self, document: Document, path: str = "") -> Any:  # noqa: PLR0911 - one case a line
+        """Return the value of the document at a place."""
+        match document:
             case dict():
-                value = self._fill(self._registered({}), node, path)
+                return self._fill(self._registered({}), document, path)
             case ["same", int(number)]:
-                value = self._seen[number]
-            case ["array", int(number)]:
-                value = self._arrays[number]
-            case ["scalar", kind, content]:
-                value = np.frombuffer(bytes.fromhex(content), kind)[0]
-            case ["made", name, *parts]:
-                decoded = [self.decode(part, _place(path, index)) for index, part in enumerate(parts)]
-                value = self._registered(self._forms[name].make(*decoded))
+                return self._seen[number]
+            case ["made", *_]:
+                return self._registered(super().value(document, path))
             case ["filled", name, content]:
-                value = self._fill(self._registered(FILLED[name]()), content, path)
+                return self._fill(self._registered(FILLED[name]()), content, path)
             case ["refilled", _, content]:
-                value = self._refill(self._anchors[path], content, path)
+                fresh = self._registered(self._anchors[path])
+                is_mapping = hasattr(fresh, "items")
+                items = self._fill({} if is_mapping else [], content, path)
+                self.updates += [fresh.clear, partial(fresh.update if is_mapping else fresh.extend, items)]
+                return fresh
             case ["member", name]:
-                value = type(self._anchors[path])[name]
+                return type(self._anchors[path])[name]
             case ["kept"]:
-                value = self._anchors[path]
+                return self._anchors[path]
             case ["object", state]:
-                value = self._registered(self._anchors[path])
-                self.updates.append(partial(_set_state, value, self.decode(state, path)))
-            case list():
-                raise ValueError(f"what stands for {path} can't be read: {str(node)[:50]}")
-            case _:
-                value = node
-        return value
+                anchor = self._registered(self._anchors[path])
+                self.updates.append(partial(_set_state, anchor, self.value(state, path)))
+                return anchor
+        return super().value(document, path)
 
     def _fill(self, empty: Any, content: Document, path: str) -> Any:
         if hasattr(empty, "items"):
-            for key_node, item in content.items() if isinstance(content, dict) else content:
-                key = self.decode(key_node, path)
-                empty[key] = self.decode(item, _place(path, key))
+            for key_document, item in content.items() if isinstance(content, dict) else content:
+                key = self.value(key_document, path)
+                empty[key] = self.value(item, place_in(path, key))
         else:
             add = empty.add if isinstance(empty, set) else empty.append
             for index, item in enumerate(content):
-                add(self.decode(item, _place(path, index)))
+                add(self.value(item, place_in(path, index)))
         return empty
-
-    def _refill(self, fresh: Any, content: Document, path: str) -> Any:
-        self._registered(fresh)
-        items = self._fill({} if hasattr(fresh, "items") else [], content, path)
-        self.updates += [fresh.clear, partial(fresh.update if hasattr(fresh, "items") else fresh.extend, items)]
-        return fresh
 
     def _registered(self, value: Any) -> Any:
         self._seen.append(value)

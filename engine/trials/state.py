@@ -155,10 +155,6 @@ def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
     )
 
 
-def _policy(settings: TrialSettings, cohort: Cohort) -> SelectionPolicy | None:
-    return None if settings.selection is None else settings.selection.build(cohort)
-
-
 def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
     """Return the state before the first round."""
     session, needs = settings.session, settings.session.needs
@@ -166,10 +162,11 @@ def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
     arrays = grid.facts.layout.split(vector) if needs.arrays == "named" else {FLAT_KEY: vector}
     config = train_config(session.training, session.seed, 1, needs.replies, needs.initial_loss)
     del config[ROUND_KEY]  # strategies write it
-    cohort = cohort_of(settings, grid)
+    cohort, selection = cohort_of(settings, grid), settings.selection
+    with_unseen = replace(cohort, num_clients=grid.facts.num_clients)
     return TrialState(
         strategy=settings.strategy.build(cohort),
-        policy=_policy(settings, replace(cohort, num_clients=grid.facts.num_clients)),
+        policy=None if selection is None else selection.build(with_unseen),
         arrays=dict(arrays),
         train_config=config,
         evaluate_config={SEED_KEY: session.seed},
@@ -325,41 +322,24 @@ class TrialScores:
         Raises:
             TrialError: If the metric is undefined on the rows.
         """
+        metric, scores = self._session.metric, {"clean_metric": evaluation.clean_metric}
         measured = {
-            "round_accuracy": evaluation.accuracy,
-            "round_clean_accuracy": evaluation.clean_accuracy,
-            "round_loss": evaluation.weighted(evaluation.losses),
-            "round_clean_loss": evaluation.weighted(evaluation.clean_losses),
+            "clean_accuracy": evaluation.clean_accuracy,
+            "loss": evaluation.weighted(evaluation.losses),
+            "clean_loss": evaluation.weighted(evaluation.clean_losses),
         }
-        if evaluation.of_received is not None:
-            measured["round_global_accuracy"] = evaluation.of_received.accuracy
-        if evaluation.of_unseen is not None:
-            measured["round_new_client_accuracy"] = evaluation.of_unseen.accuracy
-        return {**measured, **self._scores(evaluation)}
-
-    def _scores(self, evaluation: Evaluation) -> dict[str, float]:
-        """Return the columns of the session's metric and of the worst clients, if requested."""
-        session = self._session
-        columns = {} if session.metric is None else _metrics(evaluation)
-        if session.worst_clients:
-            columns["round_worst_clients"] = evaluation.worst_clients()
-            columns["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
-        missing = any(isnan(score) for score in columns.values()) and not evaluation.is_missing
-        if session.metric is not None and missing:
-            name = session.metric.name
-            raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: too many have the same label")
-        return columns
-
-
-def _metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Return the columns of the session's metric."""
-    columns = {
-        "round_metric": evaluation.metric,
-        "round_clean_metric": evaluation.clean_metric,
-        "round_global_metric": None if evaluation.of_received is None else evaluation.of_received.metric,
-        "round_new_client_metric": None if evaluation.of_unseen is None else evaluation.of_unseen.metric,
-    }
-    return {column: value for column, value in columns.items() if value is not None}
+        views = {"": evaluation, "global_": evaluation.of_received, "new_client_": evaluation.of_unseen}
+        for view, scored in views.items():
+            if scored is not None:
+                measured[f"{view}accuracy"], scores[f"{view}metric"] = scored.accuracy, scored.metric
+        known = {} if metric is None else {name: score for name, score in scores.items() if score is not None}
+        if self._session.worst_clients:
+            known |= {f"{view}worst_clients": evaluation.worst_clients(clean=bool(view)) for view in ("", "clean_")}
+        if metric is not None and any(map(isnan, known.values())) and not evaluation.is_missing:
+            raise TrialError(
+                f"the rows to evaluate on ({self._part}) have no {metric.name}: too many have the same label"
+            )
+        return {f"round_{name}": value for name, value in {**measured, **known}.items()}
 
 
 def kept_model(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> str | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from pprint import pformat
 from string import Template
 from typing import Any, Literal
 
@@ -214,7 +215,7 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
         steps = PROGRAM.substitute(choice=program.choice)
     else:
         summary = f"trains {strategy['kind']}."
-        constants = f"STRATEGY = {_literal(strategy)}\n"
+        constants = f"STRATEGY = {pformat(dict(strategy), sort_dicts=False)}\n"
         steps = WINNER
     simulated = agreement.encoding is None and agreement.kind != "image"
     nodes = ["partition-id=0", "partition-id=1"] if simulated else ['data="/path/of/a.csv"', 'data="/path/of/b.csv"']
@@ -246,21 +247,7 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
     try:
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file_name, text in files.items():
-            write_atomically(folder / file_name, partial(_write, text))
+            write_atomically(folder / file_name, partial(Path.write_text, data=text))
     except OSError as error:
         raise ConfigurationError(Fault("--out", "be a folder that can be written", f"{folder}: {error}")) from error
     return folder
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text)
-
-
-def _literal(document: Mapping[str, Any]) -> str:
-    """Return a document as Python source, one entry per line."""
-    entries = "".join(f"    {json.dumps(key)}: {_value(value)},\n" for key, value in document.items())
-    return f"{{\n{entries}}}"
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)

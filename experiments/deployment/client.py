@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -40,7 +40,7 @@ from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, Names
@@ -64,7 +64,6 @@ from fedscout.search.client_settings import ClientSettingsConfig
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
     from fedscout.experiments.config import StudyConfig
 
@@ -78,8 +77,8 @@ class Agreement(ModelDescription):
         training: Local training for messages that do not specify it, such as those of other programs.
         test_fraction: Share of each client's rows kept for tests, for such messages.
         seed: Seed of split and batches, for such messages.
-        settings: Table from which clients choose their own learning rates, batch sizes and epochs, a `SettingsLookup`
-            as JSON; None where all train alike.
+        settings: Table from which clients choose their own learning rates, batch sizes and epochs; None where all train
+            alike.
         study: The study's configuration, as JSON.
     """
 
@@ -88,7 +87,7 @@ class Agreement(ModelDescription):
     training: LocalTraining
     test_fraction: float
     seed: int
-    settings: dict[str, Any] | None = None
+    settings: SettingsLookup | None = None
     study: dict[str, Any]
 
     @classmethod
@@ -144,7 +143,7 @@ class Agreement(ModelDescription):
             training=config.training.local(),
             test_fraction=config.training.test_fraction,
             seed=config.seed,
-            settings=None if settings.kind is None else _lookup_document(settings, dataset.num_classes),
+            settings=None if settings.kind is None else _lookup_of(settings, dataset.num_classes),
             study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
         )
         if settings.kind is not None:
@@ -185,15 +184,6 @@ class Agreement(ModelDescription):
         return StudyConfig.model_validate(self.study)
 
     @property
-    def lookup(self) -> SettingsLookup | None:
-        """The table of client settings, or None."""
-        if self.settings is None:
-            return None
-        table = self.settings["table"]
-        cells = tuple(SettingsCell(**cell) for cell in table["cells"])
-        return SettingsLookup(**{**self.settings, "table": SettingsTable(cells, table["threshold"])})
-
-    @property
     def session(self) -> Session:
         """The session for messages that do not specify one."""
         return Session(seed=self.seed, training=self.training, test_fraction=self.test_fraction)
@@ -222,8 +212,8 @@ class Agreement(ModelDescription):
         )
 
 
-def _lookup_document(settings: ClientSettingsConfig, num_classes: int) -> dict[str, Any]:
-    """Return a table of client settings as JSON.
+def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLookup:
+    """Return the table of client settings.
 
     Raises:
         ConfigurationError: If it is for another number of classes, or clients can't measure its metric.
@@ -245,7 +235,7 @@ def _lookup_document(settings: ClientSettingsConfig, num_classes: int) -> dict[s
                 settings.metric,
             )
         )
-    return asdict(SettingsLookup(table, settings.metric, epsilon=settings.epsilon))
+    return SettingsLookup(table, settings.metric, epsilon=settings.epsilon)
 
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -311,6 +301,8 @@ def _federation_of_rows(agreement: Agreement, number: int, rows: Any, node: Any)
 
 def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntArray, IntArray | None]:
     """Return the rows of a table, encoded as the agreement defines."""
+    from fedscout.experiments.data.table_files import read_frame
+
     request = agreement.rows
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:
@@ -322,7 +314,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
                 f"the study's data set {request.dataset!r} says of no column how it becomes a feature",
             )
         )
-    table = read_table(Path(name), request).rows if name != "DataFrame" else _table_of_frame(rows)
+    table = read_table(Path(name), request).rows if name != "DataFrame" else read_frame(rows, ())
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
@@ -335,12 +327,6 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
     labels = _class_numbers(agreement, discrete(name, table, label).tolist())
     groups = groups_of(name, table, group)
     return encoded_rows(name, table, agreement.encoding), labels, groups
-
-
-def _table_of_frame(frame: Any) -> pa.Table:
-    from fedscout.experiments.data.table_files import read_frame
-
-    return read_frame(frame, ())
 
 
 def _arrays(agreement: Agreement, features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatArray, IntArray]:

@@ -17,8 +17,9 @@ their names (`clients.json`). Trials run one after the other, as a client's devi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +39,7 @@ from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_diges
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.runner import Progress
+from fedscout.engine.trials.runner import LocalRunner, Progress
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config import StudyConfig, load_config, planned_trials
 from fedscout.experiments.deployment.client import Agreement, wire
@@ -50,28 +51,28 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.study import run_study, study_space
-from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
+from fedscout.strategies import parameter_columns, parse_strategy
 
 
 @dataclass
-class NodeRunner:
+class NodeRunner(LocalRunner):
     """A `TrialRunner` over nodes.
 
     Attributes:
-        roster: The clients.
-        server: The driver's own data and model.
-        wire: Serializer of messages.
+        host: The driver's own data and model.
         store: Checkpoint store.
+        roster: The clients.
+        wire: Serializer of messages.
         terms: Digest of the agreement.
         tell: Called with a line of progress.
     """
 
-    roster: NodeRoster
-    server: ClientHost
-    wire: Wire
+    host: ClientHost
     store: CheckpointStore
+    roster: NodeRoster
+    wire: Wire
     terms: str
-    tell: Callable[[str], None]
+    tell: Callable[[str], object]
 
     @property
     def facts(self) -> FederationFacts:
@@ -83,12 +84,9 @@ class NodeRunner:
         """Number of hosts, one per client."""
         return len(self.roster.members)
 
-    def grid(self, session: Session) -> NodeGrid:
-        """Return a grid for messages outside a trial."""
-        return self._grid(session)
-
-    def _grid(self, session: Session, trial: str = "") -> NodeGrid:
-        return NodeGrid(self.roster, self.server, self.wire, session, trial, self.terms)
+    def grid(self, session: Session, trial: str = "") -> NodeGrid:
+        """Return a grid, for messages outside a trial or for a trial of this key."""
+        return NodeGrid(self.roster, self.host, self.wire, session, trial, self.terms)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Yield the trials in order."""
@@ -99,15 +97,8 @@ class NodeRunner:
                 if progress is not None:
                     progress({of.key: done})
 
-            grid = self._grid(settings.session, settings.checkpoint)
+            grid = self.grid(settings.session, settings.checkpoint)
             yield position, run_trial(settings, grid, self.store, on_round)
-
-    def forget(self, key: str) -> None:
-        """Remove the trial's checkpoint."""
-        self.store.discard(key)
-
-    def close(self) -> None:
-        """Do nothing, as nothing was started."""
 
 
 def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, dict[str, Any]]:
@@ -148,8 +139,16 @@ def advised(
         best: The search's best trial, as a summary.
         usual_rate: The study's client learning rate, which is omitted from the result.
     """
-    chosen = best if confirmation is None else _confirmed_candidate(confirmation)
-    return None if chosen is None else _winner_document(chosen, usual_rate)
+    chosen = best
+    if confirmation is not None:
+        chosen, *others = confirmation["contestants"]
+        if confirmation["verdict"] != "better":
+            chosen = next((other for other in others if other["role"] == confirmation["reference"]), chosen)
+    if chosen is None:
+        return None
+    rate = chosen["learning_rate"]
+    own_rate = {} if rate == usual_rate else {"client_learning_rate": rate}
+    return {"kind": chosen["strategy"], **chosen["parameters"], **own_rate}
 
 
 def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> StudyConfig:
@@ -194,10 +193,8 @@ SEARCH = "search"
 
 GREETING_SECONDS = 120.0
 
-
-def print_at_once(line: str) -> None:
-    """Print a line unbuffered; Flower forwards it to those who follow the run."""
-    print(line, flush=True)
+print_at_once = partial(print, flush=True)
+"""Flower forwards what is printed to those who follow the run."""
 
 
 class RealFederation:
@@ -220,7 +217,7 @@ class RealFederation:
         agreement: str | Path,
         out: str | Path,
         round_timeout: float = 600.0,
-        tell: Callable[[str], None] = print_at_once,
+        tell: Callable[[str], object] = print_at_once,
     ) -> None:
         self.agreement = Agreement.read(Path(agreement))
         self.out = Path(out).absolute()
@@ -299,7 +296,7 @@ class RealFederation:
                 recommendation = recommend_by_rules(context)
                 for reason in recommendation.grounds:
                     self._tell(visible_line(f"{recommendation.spec}: {reason.because} [{reason.source}]"))
-                return _federation_document(recommendation.spec)
+                return {"kind": recommendation.spec.kind, **recommendation.spec.parameters()}
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
         confirmation = None if outcome.confirmation is None else outcome.confirmation.model_dump(mode="json")
@@ -343,14 +340,12 @@ class RealFederation:
                 self._tell(visible_line(f"note: {note}"))
         return trial
 
-    @contextmanager
-    def _folder(self, below: str = "") -> Iterator[RunFolder]:
-        with open_run_folder(self.out / below, self.agreement.config, self.agreement.digest) as folder:
-            yield folder
+    def _folder(self, below: str = "") -> AbstractContextManager[RunFolder]:
+        return open_run_folder(self.out / below, self.agreement.config, self.agreement.digest)
 
     def _runner(self, folder: RunFolder) -> NodeRunner:
         store = CheckpointStore(folder.checkpoints, every_rounds=1)  # a round of real clients is worth more than a file
-        return NodeRunner(self._roster, self._server, self._wire, store, self.agreement.digest, self._tell)
+        return NodeRunner(self._server, store, self._roster, self._wire, self.agreement.digest, self._tell)
 
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]
@@ -362,7 +357,7 @@ class RealFederation:
         )
         facts = study_facts(self._config, described)
         cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
-        session = replace(facts.session, client_table=self.agreement.lookup)
+        session = replace(facts.session, client_table=self.agreement.settings)
         config_digest = self.agreement.config.digest()  # of the folder, whatever time a round may take
         return replace(
             facts,
@@ -414,7 +409,3 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
         return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
     except ValidationError as error:
         raise LogError(Fault(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not")) from error
-
-
-def _federation_document(spec: StrategySpec) -> dict[str, Any]:
-    return {"kind": spec.kind, **spec.parameters()}

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import TrialError
-from fedscout.engine.messages.contents import asks_for_clipping, claim_task_identity, clipped, one_learning_rate, unread
+from fedscout.engine.messages.contents import asks_for_clipping, claim_task_identity, clipped, one_learning_rate
 
 MODEL = np.array([1.0, 2.0, 3.0], np.float32)
 
@@ -19,23 +14,6 @@ MODEL = np.array([1.0, 2.0, 3.0], np.float32)
 @pytest.fixture(autouse=True)
 def _identity() -> None:
     claim_task_identity()
-
-
-@dataclass(frozen=True)
-class Rule:
-    reads: tuple[str, ...]
-
-
-def test_what_no_client_reads_is_named() -> None:
-    config = {**LocalTraining().to_config(), "seed": 1, "lr": 0.1, "clipping_norm": 1.0, "mu": 0.5, "warmth": 2}
-    records = {
-        "arrays": ArrayRecord({"flat": Array(MODEL)}),
-        "config": ConfigRecord(config),
-        "hints": MetricRecord({"lr": 1.0}),
-    }
-    assert list(unread(RecordDict(records), None)) == ["mu", "warmth", "hints"]
-    rule: Any = Rule(("mu",))
-    assert list(unread(RecordDict(records), rule)) == ["warmth", "hints"]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +29,6 @@ def test_what_no_client_reads_is_named() -> None:
 )
 def test_the_step_size_is_the_one_that_was_changed(config: dict[str, float], expected: float) -> None:
     assert one_learning_rate(config, 0.1) == expected
-
-
-def test_two_step_sizes_are_one_too_many() -> None:
-    with pytest.raises(TrialError, match=r"two names of one step size, got 0\.4 and 0\.3$"):
-        one_learning_rate({"lr": 0.3, "learning-rate": 0.4}, 0.1)
 
 
 def reply_of(update: np.ndarray, norm: float) -> Message:

@@ -65,16 +65,6 @@ def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], 
         assert abs(Fraction(float(value)) - exact) <= products + rounding
 
 
-@given(weighted_vectors())
-def test_integer_sums_are_python_s_sums(case: tuple[list[FloatArray], list[int], int]) -> None:
-    """No overflow: the same sum in integers without a width."""
-    vectors, weights, most = case
-    scale = scale_for(most)
-    terms = [scale.total(vector[None], [weight]) for vector, weight in zip(vectors, weights, strict=True)]
-
-    assert np.sum(terms, axis=0).tolist() == [sum(int(term[i]) for term in terms) for i in range(3)]
-
-
 @given(weighted_vectors(), st.booleans(), arrays(np.float32, 3, elements=st.floats(-8, 8, width=32)))
 def test_the_sum_of_rows_is_the_sum_of_each(
     case: tuple[list[FloatArray], list[int], int], small: bool, received: FloatArray
@@ -100,30 +90,15 @@ def test_the_largest_values_and_weights_do_not_overflow(most: int, sign: int) ->
     assert scale.mean(total, most).tolist() == vector.tolist()
 
 
-@given(arrays(np.float32, 4, elements=st.integers(-(2**15), 2**15).map(lambda n: n / 8)), st.lists(WEIGHTS, min_size=1))
-def test_the_mean_of_equal_vectors_is_that_vector(vector: FloatArray, weights: list[int]) -> None:
-    """Multiples of 1/8 are multiples of 2^-b for any weight here, so nothing is rounded on the way."""
-    scale = scale_for(sum(weights))
-    total = sum((scale.total(vector[None], [weight]) for weight in weights), np.zeros(4, np.int64))
-
-    assert np.array_equal(scale.mean(total, sum(weights)), vector)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**16, -(2.0**16), 3e38])
-def test_values_outside_the_sum_are_refused(value: float) -> None:
-    assert not scale_for(1).holds(np.array([[0.0, value, 1.0]], np.float32))[0]
-
-
-@pytest.mark.parametrize("value", [0.0, -0.0, LIMIT, -LIMIT, 1e-45])
-def test_values_inside_are_accepted(value: float) -> None:
-    assert scale_for(1).holds(np.array([[value]], np.float32))[0]
-
-
 @pytest.mark.parametrize("received", [0.5, 3.0], ids=["one range", "a range each"])
 def test_each_row_is_inside_or_not_by_itself(received: float) -> None:
     scale = ExactScale.of(np.array([0.25, received], np.float32), 1)
-    rows = np.array([[0, 6e4], [1e6, 0], [0, -1e6], [np.nan, 0], [-6e4, 0]], np.float32)
-    assert scale.holds(rows).tolist() == [True, False, False, False, True]
+    inside = [[0, 6e4], [-6e4, 0], [-0.0, 1e-45], [LIMIT, -LIMIT]]
+    outside = [[1e6, 0], [0, -1e6], [np.nan, 0], [0, -np.inf], [2.0**16, 0], [-(2.0**16), 0]]
+    assert scale.holds(np.array(inside, np.float32)).all()
+    assert not scale.holds(np.array(outside, np.float32)).any()
+    without_limit = ExactScale.of(np.array([1e35], np.float32), 1)
+    assert without_limit.holds(np.array([[3e38], [np.inf]], np.float32)).tolist() == [True, False]
 
 
 def test_the_range_of_one_begins_at_one() -> None:
@@ -132,11 +107,6 @@ def test_the_range_of_one_begins_at_one() -> None:
     grown = np.array([[1e5]], np.float32)
     assert (before.holds(grown)[0], one.holds(grown)[0]) == (False, True)
     assert one.per_raised.tolist() == [before.per_unit / 2]
-
-
-def test_a_limit_beyond_float32_is_none() -> None:
-    scale = ExactScale.of(np.array([1e35], np.float32), 1)
-    assert scale.holds(np.array([[3e38], [np.inf]], np.float32)).tolist() == [True, False]
 
 
 def test_sums_that_float64_can_not_hold_are_exact() -> None:
@@ -158,12 +128,6 @@ def test_sums_in_parts_are_the_sum(elements: int, monkeypatch: pytest.MonkeyPatc
         with monkeypatch.context() as patch:
             patch.setattr("fedscout.engine.messages.exact_mean.CHUNK_ELEMENTS", elements)
             assert scale.total(vectors, [10, 20, 30]).tolist() == whole.tolist()
-
-
-def test_nobody_and_nothing_add_nothing() -> None:
-    scale = ExactScale.of(np.zeros(0, np.float32), 5)
-    assert scale.total(np.zeros((3, 0), np.float32), [1, 2, 2]).tolist() == []
-    assert scale_for(5).total(np.zeros((0, 4), np.float32), []).tolist() == [0, 0, 0, 0]
 
 
 def test_the_bits_follow_the_largest_total_weight() -> None:

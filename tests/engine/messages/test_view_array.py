@@ -82,13 +82,6 @@ def test_what_is_read_in_place_can_t_be_written() -> None:
     base[0] = 1  # the owner's own array stays writable
 
 
-def test_a_plain_array_is_read_from_its_bytes() -> None:
-    np.testing.assert_array_equal(read_array(Array(VALUES)), VALUES)
-    array = ViewArray(VALUES)
-    assert array.data
-    np.testing.assert_array_equal(read_array(array), VALUES)
-
-
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda array: pickle.loads(pickle.dumps(array))])
 def test_copies_are_plain_arrays_of_their_own(copied: Callable[[Array], Array]) -> None:
     base = VALUES.copy()
@@ -111,12 +104,6 @@ def test_a_record_travels_as_flowers_does() -> None:
         np.testing.assert_array_equal(mine, theirs)
     assert ArrayRecord(dict(view_record(arrays))) == flowers
     assert pickle.loads(pickle.dumps(view_record(arrays))) == flowers
-
-
-def test_each_array_of_a_record_can_be_inflated_again() -> None:
-    array = ViewArray(VALUES)
-    children = array.children
-    assert Array.inflate(array.deflate(), children) == Array(VALUES)
 
 
 def test_a_field_that_is_set_counts() -> None:

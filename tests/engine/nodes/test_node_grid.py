@@ -112,15 +112,6 @@ def test_a_node_that_is_lost_costs_its_part_of_the_rounds_alone(
     assert sum("is not connected" in record.message for record in caplog.records) == 1, "told once, not every round"
 
 
-def test_a_node_that_comes_back_under_another_id_is_the_same_client(federation: Federation) -> None:
-    link, roster, _ = linked(federation, QUERIES)
-    old = FIRST_NODE - 17 * BROKEN
-    link.apps[4321] = link.apps.pop(old)
-    roster.refresh()
-    assert roster.node_of(BROKEN) == 4321
-    assert len(roster.members) == federation.num_clients
-
-
 def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
     late, roster.members[-1:] = roster.members[-1], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,13 +32,12 @@ from fedscout.engine.messages.calls import (
 )
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, INDIVIDUAL, Choice, spec_of
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, dense, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
+from tests.engine.trials.test_resume import assert_all_same, assert_going_on
 from tests.ray_processes import NUM_HOSTS
 
 EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, everybody=True)
@@ -91,6 +90,7 @@ class Choosing:
     kind: str = "recorder"
     label: str = "recorder"
     validation_share: float = 0.25
+    does: Mapping[str, Any] = field(default_factory=dict)
 
     def parameters(self) -> Mapping[str, Any]:
         return {}
@@ -99,7 +99,9 @@ class Choosing:
         return {}
 
     def build(self, cohort: Cohort) -> SelectionPolicy:
-        return Recorder(self.observes, self.fixed, self.longer)
+        policy = Recorder(self.observes, self.fixed, self.longer)
+        vars(policy).update(self.does)
+        return policy
 
 
 def settings_of(strategy: Choice = FEDAVG, selection: Any = Choosing(), **changes: Any) -> TrialSettings:
@@ -211,12 +213,7 @@ def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: in
 
 @pytest.mark.parametrize("stopped_in", [1, 3])
 def test_a_killed_trial_goes_on_with_the_same_choices(host: ClientHost, tmp_path: Path, stopped_in: int) -> None:
-    settings, store = settings_of(FEDADAM), CheckpointStore(tmp_path, every_rounds=1)
-    expected, _ = run(host, settings)
-    with pytest.raises(Interruption):
-        run_trial(settings, LocalGrid(host, session=settings.session), store, interrupt_in(stopped_in))
-    resumed = run_trial(settings, LocalGrid(host, session=settings.session), store)
-    assert_all_same(resumed, expected)
+    resumed, expected = assert_going_on(settings_of(FEDADAM), host, tmp_path, stopped_in)
     assert resumed.client_rounds == expected.client_rounds
 
 
@@ -227,13 +224,6 @@ def test_who_only_measures_pays_for_the_model(host: ClientHost) -> None:
     assert (silent.bytes_down, asking.bytes_down) == (3 * MODEL_BYTES, 7 * MODEL_BYTES)
     assert silent.bytes_up == asking.bytes_up == 3 * MODEL_BYTES
     assert_array_equal(silent.round_accuracy, asking.round_accuracy)
-
-
-def test_without_a_policy_nothing_is_measured(host: ClientHost) -> None:
-    settings = settings_of(selection=None)
-    grid = WatchedGrid(host, session=settings.session)
-    run_trial(settings, grid)
-    assert all(call.watched is None for _, call in grid.calls_made)
 
 
 def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> None:
@@ -292,75 +282,43 @@ class OnItsOwn(FedAvg):
         return super().start(grid, *arguments, **named)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "selection", "says"),
-    [
-        (Choice(Willful), Choosing(), "must train all 3 clients that selection.kind=recorder chose, it asked 1"),
-        (Choice(OnItsOwn), Choosing(), "can't choose for OnItsOwn, which brings its own start"),
-        (FEDAVG, Choosing(fixed=(1, 1, 2)), "must choose different clients of the 7 that can be reached, got"),
-        (FEDAVG, Choosing(fixed=(1, 77)), "must choose different clients of the 7 that can be reached, got [1, 77]"),
-        (FEDAVG, Choosing(fixed=(0.7, 1.9)), "must choose clients by their numbers, got [0.7, 1.9]"),
-        (FEDAVG, Choosing(fixed=("a",)), "must choose clients by their numbers, got ['a']"),
-        (FEDAVG, Choosing(fixed=(None,)), "must choose clients by their numbers, got [None]"),
-        (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), "to some of the clients [1] that it chose, got {1: 3}"),
-    ],
-    ids=["samples by itself", "own start", "twice", "nobody", "parts", "texts", "nothing", "no assignment"],
-)
-def test_what_can_t_be_chosen_fails_the_trial_with_its_reason(
-    host: ClientHost, strategy: Choice, selection: Choosing, says: str
-) -> None:
+def writes_to_the_table(server_round: int, table: ClientTable, *_: Any) -> IntArray:
+    table.clients[:] = 99 + np.arange(len(table.clients))
+    return table.clients[:3]
+
+
+def unruly(**does: Any) -> Choosing:
+    """A policy some of whose methods do something else."""
+    return Choosing(ReportRequest(), validation_share=0.0, does=does)
+
+
+ASSIGNS = "must assign an Assignment to some of the clients"
+NUMBERS = "must choose clients by their numbers, got"
+FAILURES: dict[str, tuple[Choice, Choosing, str]] = {
+    "samples by itself": (Choice(Willful), Choosing(), "all 3 clients that selection.kind=recorder chose, it asked 1"),
+    "own start": (Choice(OnItsOwn), Choosing(), "can't choose for OnItsOwn, which brings its own start"),
+    "twice": (FEDAVG, Choosing(fixed=(1, 1, 2)), "must choose different clients of the 7 that can be reached, got"),
+    "nobody": (FEDAVG, Choosing(fixed=(1, 77)), "different clients of the 7 that can be reached, got [1, 77]"),
+    "parts": (FEDAVG, Choosing(fixed=(0.7, 1.9)), f"{NUMBERS} [0.7, 1.9]"),
+    "texts": (FEDAVG, Choosing(fixed=("a",)), f"{NUMBERS} ['a']"),
+    "nothing": (FEDAVG, unruly(choose=lambda *_: None), f"{NUMBERS} [None]"),
+    "no assignment": (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), "some of the clients [1] that it chose, got {1: 3}"),
+    "assigns to all": (FEDAVG, unruly(assign=lambda table, _: dict.fromkeys([*table.clients], Assignment())), ASSIGNS),
+    "assigns nothing": (FEDAVG, unruly(assign=lambda *_: None), ASSIGNS),
+    "writes to the table": (
+        FEDAVG,
+        unruly(choose=writes_to_the_table),
+        "assignment destination is read-only",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_can_t_be_chosen_fails_the_trial_with_its_reason(host: ClientHost, name: str) -> None:
+    strategy, selection, reason = FAILURES[name]
     trial, _ = run(host, settings_of(strategy, selection))
     assert trial.status == "failed"
-    assert says in str(trial.error)
-
-
-@dataclass(frozen=True)
-class Unruly(Choosing):
-    """Policies that do what theirs is not."""
-
-    label: str = "unruly"
-    does: Callable[[SelectionPolicy], None] = lambda policy: None
-    validation_share: float = 0.0
-
-    def build(self, cohort: Cohort) -> SelectionPolicy:
-        policy = Recorder(ReportRequest())
-        self.does(policy)
-        return policy
-
-
-def writes_to_the_table(policy: Any) -> None:
-    def choose(server_round: int, table: ClientTable, *_: Any) -> IntArray:
-        table.clients[:] = 99 + np.arange(len(table.clients))
-        return table.clients[:3]
-
-    policy.choose = choose
-
-
-def assigns_to_all(policy: Any) -> None:
-    policy.assign = lambda table, chosen: dict.fromkeys(table.clients.tolist(), Assignment())
-
-
-def assigns_nothing(policy: Any) -> None:
-    policy.assign = lambda table, chosen: None
-
-
-def chooses_nothing(policy: Any) -> None:
-    policy.choose = lambda *_: None
-
-
-@pytest.mark.parametrize(
-    ("does", "says"),
-    [
-        (writes_to_the_table, "round 1: ValueError: assignment destination is read-only"),
-        (assigns_to_all, "must assign an Assignment to some of the clients"),
-        (assigns_nothing, "must assign an Assignment to some of the clients"),
-        (chooses_nothing, "selection.kind=unruly must choose clients by their numbers, got [None]"),
-    ],
-)
-def test_an_unruly_policy_fails_the_trial_with_its_reason(host: ClientHost, does: Any, says: str) -> None:
-    trial, _ = run(host, settings_of(selection=Unruly(does=does)))
-    assert trial.status == "failed"
-    assert says in str(trial.error)
+    assert reason in str(trial.error)
 
 
 @pytest.mark.parametrize("given", [{"epochs": 0}, {"epochs": 1.5}, {"withheld": -0.1}, {"withheld": 1.0}])
@@ -370,25 +328,15 @@ def test_an_assignment_is_of_whole_epochs_and_a_share(given: dict[str, Any]) -> 
     assert Assignment(np.int64(2), 0.0).epochs == 2
 
 
-def test_clients_may_come_from_a_generator(host: ClientHost) -> None:
-    def chooses_lazily(policy: Any) -> None:
-        policy.choose = lambda server_round, table, num_chosen, generator: (c for c in table.clients[:num_chosen])
+def test_a_policy_may_choose_lazily_and_draws_anew_in_every_round(host: ClientHost) -> None:
+    def lazily(server_round: int, table: ClientTable, num: int, generator: np.random.Generator) -> Any:
+        return (client for client in generator.choice(table.clients, num, replace=False))
 
-    trial, _ = run(host, settings_of(selection=Unruly(does=chooses_lazily)))
-    assert (trial.client_rounds, trial.notes) == ((4, 4, 4, 0, 0, 0, 0), ())
-
-
-def test_every_round_draws_anew(host: ClientHost) -> None:
-    def draws(policy: Any) -> None:
-        policy.choose = lambda server_round, table, num, generator: generator.choice(table.clients, num, replace=False)
-
-    trial, _ = run(host, settings_of(selection=Unruly(does=draws)))
+    trial, _ = run(host, settings_of(selection=unruly(choose=lazily)))
     assert np.count_nonzero(trial.client_rounds) > 3
-
-
-def test_another_number_of_clients_than_asked_for_is_told(host: ClientHost) -> None:
-    trial, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
-    assert trial.notes == ("selection.kind=recorder chose 2 clients in the last round, not 3",)
+    assert not trial.notes
+    few, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
+    assert few.notes == ("selection.kind=recorder chose 2 clients in the last round, not 3",)
 
 
 def test_who_can_never_answer_is_not_in_the_table() -> None:
@@ -405,13 +353,9 @@ def test_who_can_never_answer_is_not_in_the_table() -> None:
     assert not trial.dropped_clients
     assert all(report.clients.tolist() == [0, 1, 3] for report in reports)  # the others are not measured either
     assert not trial.notes
-
-
-def test_with_nobody_who_could_answer_the_trial_says_so() -> None:
-    federation = replace(uneven_federation(), release=Release(50, "abstain"))
-    trial, _ = run(ClientHost(federation, QUERIES), settings_of())
-    assert trial.status == "failed"
-    assert "selection.kind=recorder must have clients to choose from, got none: all of the 7 train" in str(trial.error)
+    nobody, _ = run(ClientHost(replace(federation, release=Release(50, "abstain")), QUERIES), settings)
+    assert nobody.status == "failed"
+    assert "must have clients to choose from, got none" in str(nobody.error)
 
 
 def test_who_is_corrupted_measures_its_own_rows() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,21 +18,18 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.replies import fold_evaluation
 from fedscout.engine.messages.calls import EvaluateResults, HostCall
 from fedscout.engine.metrics import OF_CLASSES, Auroc, MacroF1
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from tests.engine.choices import FEDAVG, Variates, rounds_of, spec_of
+from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import (
     CORRUPTED,
     EMPTY,
     ONE_ROW,
     QUERIES,
     dense,
-    normalised,
     plain_model,
     uneven_federation,
 )
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 
 
 @dataclass(frozen=True)
@@ -151,17 +147,6 @@ def test_rows_of_one_class_have_no_area_and_the_trial_says_so() -> None:
     spec = spec_of(FEDAVG, metric=Auroc())
     trial = run_trial(spec, LocalGrid(one, QUERIES, session=spec.session))
     assert trial.error == "the rows to evaluate on (test) have no auroc: too many have the same label"
-
-
-def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
-    host = ClientHost(uneven_federation(normalised), QUERIES)
-    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4, metric=MacroF1(), worst_clients=True)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    assert resumed.round_worst_clients is not None
-    assert_same(resumed, run_trial(spec, LocalGrid(host, session=spec.session)))
 
 
 def test_the_worst_tenth_of_the_clients_is_rounded_up_and_knows_only_who_has_rows() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +21,10 @@ from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, Session, TrainResults
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.metrics import R2, Mae
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, Variates, spec_of
 from tests.engine.federations import CORRUPTED, NUM_FEATURES, QUERIES, plain_model, uneven_federation
-from tests.engine.trials.test_resume import Interruption, interrupt_in
 
 SEED, SHARE = 3, 0.2
 Floats = npt.NDArray[np.float64]
@@ -153,17 +150,6 @@ def test_two_hosts_add_up_to_one() -> None:
     assert (left.sums["own"] + right.sums["own"]).tolist() == one.sums["own"].tolist()
     for client, score in {**left.own, **right.own}.items():
         assert (score.loss_sum, score.metric) == (one.own[client].loss_sum, one.own[client].metric)
-
-
-def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
-    host = ClientHost(federation(), QUERIES)
-    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4, metric=Mae(), worst_clients=True)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    np.testing.assert_equal(resumed.round_metric, run_trial(spec, LocalGrid(host, session=spec.session)).round_metric)
-    assert resumed.error is None
 
 
 TRAININGS = (

@@ -10,6 +10,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg, FedAvgM
 from numpy.lib.format import write_array
+from torch import nn
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.metrics import MacroF1, Mae
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState, _write, read_checkpoint
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
@@ -36,7 +40,7 @@ from tests.engine.choices import (
     rounds_of,
     spec_of,
 )
-from tests.engine.federations import QUERIES, dropping, uneven_federation
+from tests.engine.federations import NUM_FEATURES, QUERIES, dropping, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 
 NUM_ROUNDS = 4
@@ -122,13 +126,13 @@ def run(
 def assert_same(first: Trial, second: Trial) -> None:
     """Everything but the time it took."""
     assert (first.status, first.error, first.dropped_clients) == (second.status, second.error, second.dropped_clients)
-    assert rounds_of(first) == rounds_of(second)
+    np.testing.assert_equal(rounds_of(first), rounds_of(second))  # NaN is what was not measured
     assert np.array_equal(first.vector, second.vector)
     assert first.client
     for name in ("client", "client_num_examples", "client_accuracy", "client_clean_accuracy"):
-        assert getattr(first, name) == getattr(second, name)
+        np.testing.assert_equal(getattr(first, name), getattr(second, name))
     for name in ("round_metric", "round_clean_metric", "client_metric", "client_clean_metric", "round_worst_clients"):
-        np.testing.assert_equal(getattr(first, name), getattr(second, name))  # a client may have none, NaN
+        np.testing.assert_equal(getattr(first, name), getattr(second, name))
 
 
 def assert_all_same(first: Trial, second: Trial) -> None:
@@ -138,36 +142,55 @@ def assert_all_same(first: Trial, second: Trial) -> None:
         assert getattr(first, name) == getattr(second, name)
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", "adadelta"])
-def test_dropout_and_optimisers_go_on_where_they_were(tmp_path: Path, optimizer: str) -> None:
-    host = ClientHost(uneven_federation(dropping), QUERIES)
-    training = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.01, optimizer=optimizer)
-    spec = spec_of(FEDAVG, num_rounds=NUM_ROUNDS, training=training)
+def assert_going_on(spec: TrialSettings, host: ClientHost, folder: Path, stopped_in: int) -> tuple[Trial, Trial]:
+    """Hold a trial that is interrupted in the first round and in this one against one that is not; return both."""
+    store = CheckpointStore(folder / "checkpoints", every_rounds=1)
     expected, _ = run(spec, host)
-    store = CheckpointStore(tmp_path / "checkpoints", every_rounds=1)
-
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=3)
+    for stop in {1, stopped_in}:
+        with pytest.raises(Interruption):
+            run(spec, host, store, stop_in=stop)
     resumed, trained = run(spec, host, store)
-
-    assert trained == [3, 4]
-    assert_same(resumed, expected)
-
-
-@pytest.mark.sampled(10)
-@pytest.mark.parametrize("stopped_in", range(1, NUM_ROUNDS + 1))
-@pytest.mark.parametrize("name", CHOICES)
-def test_a_resumed_trial_is_an_uninterrupted_one(host: ClientHost, tmp_path: Path, name: str, stopped_in: int) -> None:
-    spec = spec_of(CHOICES[name], num_rounds=NUM_ROUNDS, num_sampled=5)
-    expected, _ = run(spec, host)
-    store = CheckpointStore(tmp_path / "checkpoints", every_rounds=1)
-
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=stopped_in)
-    resumed, trained = run(spec, host, store)
-
-    assert trained == list(range(stopped_in, NUM_ROUNDS + 1))
+    assert trained == list(range(stopped_in, spec.num_rounds + 1))
     assert_all_same(resumed, expected)
+    return resumed, expected
+
+
+UNEVEN = uneven_federation()
+VARIATES = replace(FEDAVG, algorithm=Variates())
+CASES: dict[str, tuple[Federation, TrialSettings]] = {
+    **{name: (UNEVEN, spec_of(choice, num_rounds=NUM_ROUNDS, num_sampled=5)) for name, choice in CHOICES.items()},
+    **{
+        f"dropout and {optimizer}": (
+            uneven_federation(dropping),
+            spec_of(
+                FEDAVG,
+                num_rounds=NUM_ROUNDS,
+                training=LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.01, optimizer=optimizer),
+            ),
+        )
+        for optimizer in ("rmsprop", "adadelta")
+    },
+    "a metric and the worst clients": (
+        uneven_federation(normalised),
+        spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=MacroF1(), worst_clients=True),
+    ),
+    "a quantity": (
+        replace(UNEVEN, targets=UNEVEN.features[:, 0].astype(np.float64), model=partial(nn.Linear, NUM_FEATURES, 1)),
+        spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
+    ),
+    "unseen clients": (
+        replace(UNEVEN, unseen=frozenset((1, 5))),
+        spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=3),
+    ),
+}
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("stopped_in", range(1, NUM_ROUNDS + 1))
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, name: str, stopped_in: int) -> None:
+    federation, spec = CASES[name]
+    assert_going_on(spec, ClientHost(federation, QUERIES), tmp_path, stopped_in)
 
 
 def test_only_the_rounds_since_the_last_checkpoint_are_repeated(host: ClientHost, tmp_path: Path) -> None:
@@ -183,19 +206,6 @@ def test_only_the_rounds_since_the_last_checkpoint_are_repeated(host: ClientHost
     assert_same(resumed, run(spec, host)[0])
 
 
-def test_interrupted_twice(host: ClientHost, tmp_path: Path) -> None:
-    spec = spec_of(replace(FEDAVGM, algorithm=Variates()), num_rounds=5)
-    store = CheckpointStore(tmp_path, every_rounds=1)
-
-    for stopped_in in (2, 4):
-        with pytest.raises(Interruption):
-            run(spec, host, store, stop_in=stopped_in)
-    resumed, trained = run(spec, host, store)
-
-    assert trained == [4, 5]
-    assert_same(resumed, run(spec, host)[0])
-
-
 def test_a_checkpoint_of_more_rounds_than_asked_for_is_not_used(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, every_rounds=1)
     with pytest.raises(Interruption):
@@ -205,54 +215,6 @@ def test_a_checkpoint_of_more_rounds_than_asked_for_is_not_used(host: ClientHost
 
     assert trained == [1, 2, 3]
     assert_same(shorter, run(spec_of(FEDAVG, num_rounds=3), host)[0])
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "a bit"])
-def test_a_checkpoint_that_can_t_be_read_is_ignored_and_reported(
-    host: ClientHost, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec = spec_of(FEDADAM, num_rounds=3)
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=3)
-    path = store.path(spec.key)
-    assert path is not None
-    whole = path.read_bytes()
-    flipped = whole[:-9] + bytes([whole[-9] ^ 16]) + whole[-8:]
-    path.write_bytes(
-        {"truncated": whole[: len(whole) // 2], "empty": b"", "foreign": b"PAR1 another file", "a bit": flipped}[damage]
-    )
-
-    with caplog.at_level(logging.WARNING, logger="fedscout"):
-        result, trained = run(spec, host, store)
-
-    assert trained == [1, 2, 3]
-    assert_same(result, run(spec, host)[0])
-    assert f"checkpoint {path} can't be read and is ignored" in caplog.text
-
-
-def test_a_checkpoint_of_an_older_version_is_ignored_in_one_line(
-    host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One of before a trial kept what clients say of a table, in the format of that time."""
-    spec = spec_of(FEDADAM, num_rounds=3)
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=3)
-    path = store.path(spec.key)
-    assert path is not None
-    document, arrays = read_checkpoint(path)
-    del document["state"]["far_clients"]
-    _write(document["state"], arrays, path)
-
-    with caplog.at_level(logging.WARNING, logger="fedscout"):
-        result, trained = run(spec, host, store)
-
-    assert trained == [1, 2, 3]
-    assert_same(result, run(spec, host)[0])
-    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedscout")
-    said = "ValueError: another version of the program wrote it, which kept other things"
-    assert line == f"checkpoint {path} can't be read and is ignored: {said}"
 
 
 class Planted:
@@ -265,26 +227,56 @@ class Planted:
         return os.system, (self.command,)
 
 
-@pytest.mark.parametrize("digest", [False, True])
-def test_nothing_in_a_planted_checkpoint_is_run(host: ClientHost, tmp_path: Path, digest: bool) -> None:
-    """Neither a pickle as it is, nor one where a value belongs."""
-    spec = spec_of(FEDAVG)
-    store = CheckpointStore(tmp_path / "checkpoints", every_rounds=1)
+def flipped(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 16]) + whole[-8:])
+
+
+def of_another_version(path: Path) -> None:
+    """Write what a version left that kept other things."""
+    document, arrays = read_checkpoint(path)
+    document["form"] = "0" * 64
+    _write(document, arrays, path)
+
+
+def with_pickle(path: Path) -> None:
+    """Write a whole file in which a pickle lies where an array belongs."""
+    stream = BytesIO()
+    write_array(stream, np.frombuffer(b'["array", 0]', np.uint8))
+    np.save(stream, np.array([Planted(f"touch {path.parent / 'ran'}")]), allow_pickle=True)
+    path.write_bytes(hashlib.sha256(stream.getvalue()).digest() + stream.getvalue())
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "foreign": lambda path: path.write_bytes(b"PAR1 another file"),
+    "a bit": flipped,
+    "another version": of_another_version,
+    "a pickle": lambda path: path.write_bytes(pickle.dumps(Planted(f"touch {path.parent / 'ran'}"))),
+    "a pickle in an array": with_pickle,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_can_t_be_used_is_ignored_and_reported(
+    host: ClientHost, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = spec_of(FEDADAM, num_rounds=3)
+    store = CheckpointStore(tmp_path, every_rounds=1)
+    with pytest.raises(Interruption):
+        run(spec, host, store, stop_in=3)
     path = store.path(spec.key)
     assert path is not None
-    path.parent.mkdir()
-    content = pickle.dumps(Planted(f"touch {tmp_path / 'ran'}"))
-    if digest:
-        stream = BytesIO()
-        write_array(stream, np.frombuffer(b'["array", 0]', np.uint8))
-        np.save(stream, np.array([Planted(f"touch {tmp_path / 'ran'}")]), allow_pickle=True)
-        content = hashlib.sha256(stream.getvalue()).digest() + stream.getvalue()
-    path.write_bytes(content)
+    DAMAGES[damage](path)
 
-    result, trained = run(spec, host, store)
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        result, trained = run(spec, host, store)
 
     assert trained == [1, 2, 3]
     assert_same(result, run(spec, host)[0])
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedscout")
+    assert line.startswith(f"checkpoint {path} can't be read and is ignored")
     assert not (tmp_path / "ran").exists()
 
 

@@ -16,10 +16,9 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.contents import flat_record, read_array, several_models, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import Choice, Variates, rounds_of, spec_of
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
+from tests.engine.trials.test_resume import assert_going_on
 
 GROUP = np.array([0, 1, 1, 0, 0, 2, 1])
 
@@ -28,6 +27,7 @@ class Shifted(FedAvg):
     """FedAvg, whose model three groups use as it is, a little larger, and with another sign."""
 
     factors = np.array([1, 1.1, -1], np.float32)[:, None]
+    group = GROUP
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -39,7 +39,7 @@ class Shifted(FedAvg):
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, Any]:
         arrays, metrics = super().aggregate_train(server_round, replies)
         assert arrays is not None
-        return several_models(read_array(arrays[FLAT_KEY]) * self.factors, GROUP), metrics
+        return several_models(read_array(arrays[FLAT_KEY]) * self.factors, self.group), metrics
 
 
 CHOICE = Choice(Shifted)
@@ -73,32 +73,18 @@ def test_a_group_that_all_are_in_is_scored_as_one_model(host: ClientHost) -> Non
 
 @pytest.mark.parametrize("algorithm", [None, Variates()])
 def test_a_resumed_trial_is_an_uninterrupted_one(host: ClientHost, tmp_path: Path, algorithm: Any) -> None:
-    spec = spec_of(Choice(Shifted, algorithm=algorithm), num_rounds=4)
-    expected = run_trial(spec, LocalGrid(host, session=spec.session))
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    found = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    assert_same(found, expected)
+    assert_going_on(spec_of(Choice(Shifted, algorithm=algorithm), num_rounds=4), host, tmp_path, stopped_in=3)
 
 
-class Ungrouped(Shifted):
-    """Has a client too many in its groups."""
-
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, Any]:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
-        return several_models(read_array(arrays[FLAT_KEY]), np.append(GROUP, 0)), metrics
-
-
-def test_a_group_of_other_clients_fails_the_trial(host: ClientHost) -> None:
-    spec = spec_of(Choice(Ungrouped))
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"factors": np.array([[1], [np.inf], [1]], np.float32)}, "are not finite (diverged)"),
+        ({"group": np.append(GROUP, 0)}, "ValueError: group must hold an integer for each of 7 clients"),
+    ],
+)
+def test_models_that_can_t_be_used_fail_the_trial(host: ClientHost, changes: dict[str, Any], reason: str) -> None:
+    spec = spec_of(Choice(type("Unusable", (Shifted,), changes)))
     trial = run_trial(spec, LocalGrid(host, session=spec.session))
     assert (trial.status, trial.vector, rounds_of(trial)) == ("failed", None, [])
-    assert trial.error == "round 1: ValueError: group must hold an integer for each of 7 clients, got int64 (8,)"
-
-
-def test_models_that_are_not_finite_fail_the_trial(host: ClientHost) -> None:
-    spec = spec_of(Choice(type("Infinite", (Shifted,), {"factors": np.array([[1], [np.inf], [1]], np.float32)})))
-    trial = run_trial(spec, LocalGrid(host, session=spec.session))
-    assert trial.error == "round 1: the aggregated parameters are not finite (diverged)"
+    assert reason in str(trial.error)

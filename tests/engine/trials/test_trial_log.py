@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,14 +106,15 @@ def files_below(folder: Path) -> list[str]:
 
 
 def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
-    log = filled(log_in(tmp_path), [RECORD, FAILED, MEASURED, BARE])
+    log = log_in(tmp_path)
+    assert log.read() == []
+    filled(log, [RECORD, FAILED, MEASURED, BARE])
+    assert all(file.stat().st_size < 14_000 for file in log.folder.iterdir())
+    assert {file.name for file in log.folder.iterdir()} >= {"00004-0123456789ab.parquet", "00005-measured.parquet"}
+    (log.folder / ".00004-0123456789ab.parquet.4711.tmp").write_bytes(b"PAR1 half")  # what a killed run was writing
 
     assert log.read() == [FAILED, BARE, RECORD, MEASURED]
     assert log_in(tmp_path).read() == [FAILED, BARE, RECORD, MEASURED]
-
-
-def test_an_empty_log(tmp_path: Path) -> None:
-    assert log_in(tmp_path / "nowhere").read() == []
 
 
 def test_pandas_reads_the_folder_as_one_tidy_table(tmp_path: Path) -> None:
@@ -148,20 +150,6 @@ def test_every_file_has_one_schema_whatever_its_trial_holds(tmp_path: Path) -> N
     assert pa.types.is_list(types["round_accuracy"])
 
 
-def test_a_whole_number_is_taken_for_a_real_parameter(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    path = log.append(replace(RECORD, parameters={"server_momentum": 1}))
-
-    assert pq.ParquetFile(path).read()["param_server_momentum"].to_pylist() == [1.0]
-
-
-def test_writing_leaves_whole_files_only(tmp_path: Path) -> None:
-    path = log_in(tmp_path).append(RECORD)
-
-    assert path == tmp_path / "trials" / "00004-0123456789ab.parquet"
-    assert files_below(tmp_path) == ["trials/00004-0123456789ab.parquet"]
-
-
 def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_in(tmp_path)
     log.append(FAILED)
@@ -179,17 +167,9 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     assert log.read() == [FAILED]
 
 
-def test_what_a_killed_run_was_writing_is_passed_over(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    log.append(FAILED)
-    (tmp_path / "trials" / ".00004-0123456789ab.parquet.4711.tmp").write_bytes(b"PAR1 half")
-
-    assert log.read() == [FAILED]
-    assert len(pd.read_parquet(tmp_path / "trials")) == 1
-    assert not (tmp_path / "quarantine").exists()
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "another table", "other parameters", "folder"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "empty", "text", "another table", "other parameters", "no digest", "folder"]
+)
 def test_files_that_are_no_trials_are_set_aside_and_reported(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,6 +182,8 @@ def test_files_that_are_no_trials_are_set_aside_and_reported(
         bad.mkdir()
     elif damage == "another table":
         pq.write_table(pa.table({"a": [1]}), bad)
+    elif damage == "no digest":
+        pq.write_table(pq.ParquetFile(bad).read().replace_schema_metadata(None), bad)
     elif damage == "other parameters":
         bad.unlink()
         shutil.move(TrialLog(tmp_path / "other", {"mode": "str"}).append(RECORD), bad)
@@ -292,16 +274,6 @@ def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
     assert caplog.messages == [moved]
 
 
-def test_a_file_that_another_program_wrote_again_is_set_aside(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    path = log.append(RECORD)
-    table = pq.ParquetFile(path).read()
-    pq.write_table(table.replace_schema_metadata(None), path)
-
-    _, faults = read_columns(log.folder, ["trial"])
-    assert faults.keys() == {path}
-
-
 # Many trials.
 
 
@@ -333,53 +305,46 @@ def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: 
     assert {*pd.read_parquet(tmp_path / "trials")["key"]} == {record.key for record in records}
 
 
-def test_a_trial_that_lies_there_twice_counts_once(tmp_path: Path, log_of_fours: TrialLog) -> None:
+@pytest.mark.parametrize(
+    ("later", "num_parts"), [([], 1), ([*many(5, first=4)], 2)], ids=["a single file", "the later of two parts"]
+)
+def test_of_a_trial_that_lies_there_twice_the_later_counts(
+    tmp_path: Path, log_of_fours: TrialLog, later: list[Trial], num_parts: int
+) -> None:
     """As where a run was killed before it removed the single files, or a trial ran anew."""
-    log = filled(log_of_fours, many(5))
     newer = replace(RECORD, trial=2, key="again", fitness=0.875)
-    log.append(newer)
-    assert [record.trial for record in log.read()] == [0, 1, 2, 3, 4]
-    assert log.read()[2] == newer
+    log = filled(log_of_fours, [*many(4), replace(RECORD, trial=9), newer, *later])
+    assert sum(name.startswith("part-") for name in names_in(tmp_path)) == num_parts
+    records = log.read()
+    assert [record.trial for record in records] == [0, 1, 2, 3, *(record.trial for record in later), 9]
+    assert records[2] == newer
     rows, _ = read_columns(tmp_path / "trials", ["fitness"])
-    assert [row["fitness"] for row in rows] == [0.75, 0.75, 0.875, 0.75, 0.75]
+    assert [row["fitness"] for row in rows] == [record.fitness for record in records]
 
 
-def test_a_trial_that_two_parts_hold_is_that_of_the_later(tmp_path: Path, log_of_fours: TrialLog) -> None:
-    newer = replace(RECORD, trial=2, key="again", fitness=0.875)
-    log = filled(log_of_fours, [*many(4), newer, *many(5, first=4)])
-    assert sum(name.startswith("part-") for name in names_in(tmp_path)) == 2
-    assert [record.trial for record in log.read()] == [*range(9)]
-    assert log.read()[2] == newer
+def flip(part: Path) -> None:
+    content = bytearray(part.read_bytes())
+    content[len(content) // 4] ^= 1
+    part.write_bytes(content)
 
 
-def test_values_that_no_trial_has_set_a_part_aside(tmp_path: Path, log_of_fours: TrialLog) -> None:
-    """As whoever rewrites a part may leave it."""
-    log = filled(log_of_fours, many(5))
-    part = tmp_path / "trials" / "part-00000.parquet"
+def give_other_parameters(part: Path) -> None:
+    """Write values that no trial has, as whoever rewrites a part may leave it."""
     table = pq.ParquetFile(part).read()
     place = table.schema.get_field_index("parameters")
     pq.write_table(table.set_column(place, table.schema.field(place), pa.array(["[1]"] * 4)), part)
-    assert [record.trial for record in log.read()] == [4]
-    assert (tmp_path / "quarantine" / part.name).exists()
 
 
-@pytest.mark.parametrize("change", ["flip", "cut"])
-def test_a_damaged_part_is_set_aside_whole(tmp_path: Path, log_of_fours: TrialLog, change: str) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [flip, give_other_parameters, lambda part: part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])],
+)
+def test_a_damaged_part_is_set_aside_whole(
+    tmp_path: Path, log_of_fours: TrialLog, damage: Callable[[Path], object]
+) -> None:
     log = filled(log_of_fours, many(6))
     part = tmp_path / "trials" / "part-00000.parquet"
-    content = bytearray(part.read_bytes())
-    content[len(content) // 4] ^= 1
-    part.write_bytes(content if change == "flip" else content[: len(content) // 2])
-    _, faults = read_columns(tmp_path / "trials", log_schema(PARAMETERS).names)
-    assert {*faults} == {part}
+    damage(part)
     assert [record.trial for record in log.read()] == [4, 5]
     assert (tmp_path / "quarantine" / part.name).exists()
-
-
-def test_a_part_of_another_study_is_set_aside(tmp_path: Path, log_of_fours: TrialLog) -> None:
-    filled(log_of_fours, many(5))
-    assert log_in(tmp_path).read("other") == []
-
-
-def test_a_trial_takes_little_room(tmp_path: Path) -> None:
-    assert log_in(tmp_path).append(RECORD).stat().st_size < 14_000
+    assert log.read("other") == [], "trials of another study are set aside as well"

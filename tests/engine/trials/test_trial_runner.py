@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, RaisingFedAvg, spec_of
 from tests.engine.trials.test_resume import assert_same
@@ -27,9 +26,3 @@ def test_results_come_in_order_with_their_rounds(host: ClientHost) -> None:
     assert {SPECS[2].key: 1} in told
     assert {SPECS[2].key: 2} not in told
     assert_same(results[0][1], results[3][1])
-
-
-def test_no_trials(host: ClientHost) -> None:
-    nothing: list[TrialSettings] = []
-
-    assert list(LocalRunner(host).run(nothing)) == []

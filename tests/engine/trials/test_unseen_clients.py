@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
@@ -21,14 +19,13 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.contents import client_of, node_of
 from fedscout.engine.messages.keys import FUNCTION_KEY
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.scenarios.features import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
+from tests.engine.trials.test_resume import assert_all_same
 
 UNSEEN = frozenset((1, 5))
 LAST = frozenset((5, 6))
@@ -125,19 +122,6 @@ def test_new_clients_without_rows_to_score_are_told() -> None:
     federation = without(uneven_federation(), frozenset((4,)))
     trial = run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session))
     assert trial.error == "no unseen client has rows to evaluate on (test)"
-
-
-def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
-    host = ClientHost(without(uneven_federation(), UNSEEN), QUERIES)
-    spec = spec_of(FEDAVG, num_sampled=3, num_rounds=4)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    whole = run_trial(spec, LocalGrid(host, session=spec.session))
-    assert_all_same(resumed, whole)
-    assert whole.round_new_client_accuracy is not None
-    assert len(whole.round_new_client_accuracy) == 4
 
 
 @pytest.mark.stress

@@ -46,7 +46,7 @@ def simulated(settings: Sequence[str], report: HeterogeneityReport) -> None:
     config = load_config([*STUDY, *settings], None)
     claim_task_identity()
     runner = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
-    assert report.without_timings() == measure(runner, config).without_timings()
+    assert report.without_timings() == measure(runner, config, Agreement.of_study(config).names).without_timings()
 
 
 @pytest.mark.parametrize("num_clients", [2, 3])
@@ -55,7 +55,7 @@ def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_f
 ) -> None:
     settings = [f"federation.num_clients={num_clients}"]
     app, out = written_app(tmp_path, *settings), tmp_path / "out"
-    federation = real_federation(nodes_of(tmp_path, *reversed(range(num_clients))), tls=True, forked_clients=True)
+    federation = real_federation(nodes_of(tmp_path, *reversed(range(num_clients))), tls=True)
     finished = federation.run(app, {"min-clients": num_clients, "rounds": 2, "out": str(out)})
     assert finished.status == "finished:completed", finished.output
     simulated(settings, HeterogeneityReport.model_validate(read_json_object(out / "report.json")))
@@ -75,7 +75,7 @@ def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_f
 
 def test_a_killed_node_a_late_one_and_a_killed_server_cost_no_training(tmp_path: Path, real_federation: Start) -> None:
     app, out = written_app(tmp_path, "federation.num_clients=3"), tmp_path / "out"
-    federation = real_federation(nodes_of(tmp_path, 0, 1), forked_clients=True)
+    federation = real_federation(nodes_of(tmp_path, 0, 1))
     wanted = {"min-clients": 2, "rounds": 6, "round-timeout": 40.0, "out": str(out)}
     run = federation.start(app, wanted)
     run.wait_for(r"round 1 of 6")

@@ -25,7 +25,6 @@ from fedscout.engine.errors import ConfigurationError, DataError, LogError, Stra
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.engine.models.flat import new_model
 from fedscout.engine.nodes.policy import OwnerPolicy
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
@@ -83,12 +82,18 @@ def link(agreement: Path) -> NodeLink:
     return linked(client_app(agreement, policy=TRUSTING), *({"partition-id": client} for client in range(3)))
 
 
+@pytest.fixture
+def federation(agreement: Path, link: NodeLink, tmp_path: Path) -> RealFederation:
+    """A driver that has met the three clients."""
+    met = RealFederation(link, agreement, tmp_path / "out")
+    assert met.wait_for(3, patience=5) == 3
+    return met
+
+
 @pytest.mark.slow
 def test_a_winner_is_trained_to_the_bits_of_the_simulation(
-    config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
+    federation: RealFederation, config: StudyConfig, tmp_path: Path
 ) -> None:
-    federation = RealFederation(link, agreement, tmp_path / "out")
-    assert federation.wait_for(3, patience=5) == 3
     real = federation.train({"kind": "fedadam", "eta": 0.05})
     simulated = build_federation(config.federation, config.model)
     spec = parse_strategy({"kind": "fedadam", "eta": 0.05}, Cohort(3, 3, 0.2))
@@ -149,24 +154,9 @@ def test_what_the_files_will_hold_is_told_before_anything_trains(
 
 
 @pytest.mark.slow
-def test_each_community_s_model_is_written(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
-    federation = RealFederation(link, agreement, tmp_path / "out")
-    federation.wait_for(3, patience=5)
-    trial = federation.train({"kind": "communities", "num_communities": 2}, rounds=1)
-    assert trial.vector is not None
-    assert len(trial.vector) == 2
-    layout = new_model(Agreement.read(agreement).factory, seed=0).layout
-    for place, vector in enumerate(trial.vector):
-        written = load_file(tmp_path / "out" / f"model_{place}.safetensors")
-        assert all(np.array_equal(written[name], array) for name, array in layout.split(vector).items())
-
-
-@pytest.mark.slow
 def test_the_diagnosis_is_that_of_the_simulation(
-    config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
+    federation: RealFederation, config: StudyConfig, agreement: Path
 ) -> None:
-    federation = RealFederation(link, agreement, tmp_path / "out")
-    federation.wait_for(3, patience=5)
     simulated = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
     names = federation.agreement.names
     assert federation.detect().without_timings() == measure(simulated, config, names).without_timings()
@@ -208,11 +198,7 @@ def test_clients_keep_their_numbers_though_they_come_back_in_another_order(
 
 
 @pytest.mark.slow
-def test_a_search_that_costs_more_than_is_allowed_is_refused_with_what_it_costs(
-    agreement: Path, link: NodeLink, tmp_path: Path
-) -> None:
-    federation = RealFederation(link, agreement, tmp_path / "out")
-    federation.wait_for(3, patience=5)
+def test_a_search_that_costs_more_than_is_allowed_is_refused_with_what_it_costs(federation: RealFederation) -> None:
     report = federation.detect()
     with refused(ConfigurationError, key="the search", given="21"):
         federation.choose(report, by="search", max_rounds=20)
@@ -322,11 +308,9 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
 
 @pytest.mark.slow
 def test_no_row_leaves_a_client_in_the_whole_program(
-    config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
+    federation: RealFederation, config: StudyConfig, link: NodeLink
 ) -> None:
     """All bytes and texts of every message that a client sent are searched for its rows, in any type of number."""
-    federation = RealFederation(link, agreement, tmp_path / "out")
-    federation.wait_for(3, patience=5)
     federation.train(federation.choose(federation.detect(), by="search"))
     simulated = build_federation(config.federation, config.model)
     rows = simulated.features[simulated.partition.rows]
