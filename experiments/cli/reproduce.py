@@ -34,6 +34,16 @@ What = Annotated[
         show_default=False,
     ),
 ]
+TrialsOut = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=out_folder,
+        metavar=FOLDER,
+        help="Folder of trials and tables; what it holds is not trained again.",
+    ),
+]
 
 
 def reproduce(
@@ -42,16 +52,7 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=2, help="In place of each study's own number.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            parser=out_folder,
-            metavar=FOLDER,
-            help="Folder of trials and tables; what it holds is not trained again.",
-        ),
-    ] = Path("runs/reproduction"),
+    out: TrialsOut = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:
     """Run published studies again, their numbers beside ours; without a name, list them."""
