@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, out_folder
+from fedscout.experiments.cli.options import AsJson, Settings
+from fedscout.experiments.cli.reproduce import TrialsOut
 from fedscout.experiments.text import show, tell
 
 Work = Annotated[
@@ -63,7 +64,6 @@ def engine(
 
     prepare_environment(verbose=False)
     from fedscout.engine.config import EngineConfig
-    from fedscout.engine.errors import ConfigurationError
     from fedscout.engine.messages.calls import Cohort
     from fedscout.experiments.timings.engine import (
         SERVER_ROWS,
@@ -144,16 +144,21 @@ def kernels(
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.experiments.timings import kernels as block_bench
-    from fedscout.experiments.timings.kernels import kernel_timings, product_rates, table_lines
+    from fedscout.experiments.timings.kernels import (
+        block_lines,
+        block_timings,
+        kernel_timings,
+        product_rates,
+        table_lines,
+    )
 
-    rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_bench.block_timings(turns)
+    rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_timings(turns)
     document = {
         "products": rates,
         "timings": [timing.model_dump() for timing in timings],
         "blocks": [block.model_dump() for block in blocks],
     }
-    _show(as_json, document, [*table_lines(rates, timings), "", *block_bench.block_lines(blocks)])
+    _show(as_json, document, [*table_lines(rates, timings), "", *block_lines(blocks)])
 
 
 @bench.command("detection-cost")
@@ -217,16 +222,7 @@ def scaling(
 def table(
     settings: Settings = None,
     columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all by default.")] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            parser=out_folder,
-            metavar=FOLDER,
-            help="Folder of the trials; existing trials are reused.",
-        ),
-    ] = Path("runs/bench-table"),
+    out: TrialsOut = Path("runs/bench-table"),
 ) -> None:
     """Train the table of trials on which recommenders are replayed, and write it with the priors derived from it."""
     from fedscout.experiments.cli.options import names, prepare
@@ -251,16 +247,6 @@ Columns = Annotated[str | None, typer.Option(help="Names of columns, separated b
 Seeds = Annotated[
     int | None, typer.Option(min=2, help="Number of seeds; each table's own by default.", show_default=False)
 ]
-SuiteOut = Annotated[
-    Path,
-    typer.Option(
-        "--out",
-        "-o",
-        parser=out_folder,
-        metavar=FOLDER,
-        help="Folder of trials and tables; existing trials are reused.",
-    ),
-]
 
 
 @bench.command()
@@ -276,76 +262,40 @@ def choice(
         list[str] | None,
         typer.Option(help="A searcher of your own in a replay, package.module:Class; may be repeated."),
     ] = None,
-    out: SuiteOut = Path("runs/bench"),
+    out: TrialsOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
     """Measure the regret of each way to choose a strategy against the best one, and its cost."""
     _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 
-@bench.command()
-def strategies(
-    what: What = None,
-    rows: Rows = None,
-    columns: Columns = None,
-    seeds: Seeds = None,
-    out: SuiteOut = Path("runs/bench"),
-    as_json: AsJson = False,
-) -> None:
-    """Compare all strategies, each at its own client learning rate, and check the papers' claims."""
-    _run_suite("strategies", what, rows, columns, seeds, out, as_json)
+def _add_suite(suite: str, purpose: str) -> None:
+    """Add the command that runs a suite's tables."""
+
+    @bench.command(suite, help=purpose)
+    def run(
+        what: What = None,
+        rows: Rows = None,
+        columns: Columns = None,
+        seeds: Seeds = None,
+        out: TrialsOut = Path("runs/bench"),
+        as_json: AsJson = False,
+    ) -> None:
+        _run_suite(suite, what, rows, columns, seeds, out, as_json)
 
 
-@bench.command()
-def selection(
-    what: What = None,
-    rows: Rows = None,
-    columns: Columns = None,
-    seeds: Seeds = None,
-    out: SuiteOut = Path("runs/bench"),
-    as_json: AsJson = False,
-) -> None:
-    """Compare selection policies under the strategies and heterogeneities of FLASH's study, at a smaller scale."""
-    _run_suite("selection", what, rows, columns, seeds, out, as_json)
-
-
-@bench.command("client-settings")
-def client_settings(
-    what: What = None,
-    rows: Rows = None,
-    columns: Columns = None,
-    seeds: Seeds = None,
-    out: SuiteOut = Path("runs/bench"),
-    as_json: AsJson = False,
-) -> None:
-    """Compare a table of client settings with one setting for all, other tables, and each client's own settings."""
-    _run_suite("client-settings", what, rows, columns, seeds, out, as_json)
-
-
-@bench.command()
-def detection(
-    what: What = None,
-    rows: Rows = None,
-    columns: Columns = None,
-    seeds: Seeds = None,
-    out: SuiteOut = Path("runs/bench"),
-    as_json: AsJson = False,
-) -> None:
-    """Count how often published and calibrated detection are right, on federations with known ground truth."""
-    _run_suite("detection", what, rows, columns, seeds, out, as_json)
-
-
-@bench.command()
-def intervals(
-    what: What = None,
-    rows: Rows = None,
-    columns: Columns = None,
-    seeds: Seeds = None,
-    out: SuiteOut = Path("runs/bench"),
-    as_json: AsJson = False,
-) -> None:
-    """Simulate studies with known ground truth, and count how often intervals and verdicts are right."""
-    _run_suite("intervals", what, rows, columns, seeds, out, as_json)
+for _suite, _purpose in {
+    "strategies": "Compare all strategies, each at its own client learning rate, and check the papers' claims.",
+    "selection": (
+        "Compare selection policies under the strategies and heterogeneities of FLASH's study, at a smaller scale."
+    ),
+    "client-settings": (
+        "Compare a table of client settings with one setting for all, other tables, and each client's own settings."
+    ),
+    "detection": "Count how often published and calibrated detection are right, on federations with known ground truth.",
+    "intervals": "Simulate studies with known ground truth, and count how often intervals and verdicts are right.",
+}.items():
+    _add_suite(_suite, _purpose)
 
 
 def _run_suite(
@@ -397,8 +347,6 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
     """Return the items of a list such as `a,b` or `a,{kind: b}`, parsed as YAML."""
     import yaml
 
-    from fedscout.engine.errors import ConfigurationError
-
     if text is None:
         return None
     try:
@@ -410,14 +358,12 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
     return list(items)
 
 
-def _ascending(text: str, option: str = "--nodes") -> list[int]:
+def _ascending(text: str) -> list[int]:
     """Return the numbers of a list such as `1,2,4`, which must ascend."""
-    from fedscout.engine.errors import ConfigurationError
-
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
-        raise ConfigurationError(Fault(option, "be ascending numbers >= 1, such as 1,2,4", repr(text)))
+        raise ConfigurationError(Fault("--nodes", "be ascending numbers >= 1, such as 1,2,4", repr(text)))
     return numbers

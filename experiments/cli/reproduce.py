@@ -34,6 +34,16 @@ What = Annotated[
         show_default=False,
     ),
 ]
+TrialsOut = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=out_folder,
+        metavar=FOLDER,
+        help="Folder of trials and tables; existing trials are reused.",
+    ),
+]
 
 
 def reproduce(
@@ -42,16 +52,7 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=2, help="Number of seeds; each study's own by default.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            parser=out_folder,
-            metavar=FOLDER,
-            help="Folder of trials and tables; existing trials are reused.",
-        ),
-    ] = Path("runs/reproduction"),
+    out: TrialsOut = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:
     """Reproduce published studies and compare with their numbers; without a name, list them."""

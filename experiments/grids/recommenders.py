@@ -33,41 +33,27 @@ UNINFORMED = "search.informed=false"
 
 
 class ChoiceContext(Protocol):
-    """A federation from a recommender's point of view: its facts, and a ledger to run trials."""
+    """A federation from a recommender's point of view: its facts, and a ledger to run trials.
 
-    @property
-    def name(self) -> str:
-        """The name of the federation."""
-        ...
+    Attributes:
+        name: Of the federation.
+        arguments: As for `fedscout run`.
+        config: The configuration that the arguments specify.
+        data_digest: Of its rows and their partition.
+        feature_names: Of its columns; empty if unknown.
+        out: The folder of a language model's answers; unused in a replay.
+    """
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The arguments, as for `fedscout run`."""
-        ...
-
-    @property
-    def config(self) -> StudyConfig:
-        """The configuration that the arguments specify."""
-        ...
+    name: str
+    arguments: tuple[str, ...]
+    config: StudyConfig
+    data_digest: str
+    feature_names: tuple[str, ...]
+    out: Path
 
     @property
     def space(self) -> SearchSpace:
         """The search space."""
-        ...
-
-    @property
-    def data_digest(self) -> str:
-        """The digest of its rows and their partition."""
-        ...
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The names of its columns; empty if unknown."""
-        ...
-
-    @property
-    def out(self) -> Path:
-        """The folder of a language model's answers; unused in a replay."""
         ...
 
     def report(self, seed: int) -> HeterogeneityReport:

@@ -261,17 +261,13 @@ class Detections:
         rows = max(sample.get("max_rows", 0), sample.get("client_rows", 0) * clients)
         first, truth = SEEDS_APART * list(CASES).index(case), CASES[case].truth
         for seed in range(first, first + context.num_seeds):
-            federation_arguments = [
+            arguments = [
                 f"federation.dataset={dataset}",
                 f"federation.num_clients={clients}",
                 f"federation.seed={seed}",
-            ]
-            row_arguments = [f"federation.max_rows={rows}"] if rows else []
-            arguments = [
-                *federation_arguments,
                 f"seed={seed}",
                 *IN_PROCESS,
-                *row_arguments,
+                *([f"federation.max_rows={rows}"] if rows else []),
                 *case_arguments(case, clients),
             ]
             config = load_config([*arguments, *context.settings])

@@ -195,15 +195,12 @@ def block_timings(turns: int) -> list[BlockTiming]:
         ("training", train, partial(steps.run, num_steps, backward=True), num_steps * steps.operations(backward=True)),
         ("scoring", score, partial(slabs.run, num_slabs, backward=False), num_slabs * slabs.operations(backward=False)),
     )
-    return [_timing(*part, turns) for part in parts]
-
-
-def _timing(
-    what: str, whole: Callable[[], object], products: Callable[[], object], operations: int, turns: int
-) -> BlockTiming:
-    return BlockTiming(
-        what=what, seconds=shortest(whole, turns), products_seconds=shortest(products, turns), operations=operations
-    )
+    return [
+        BlockTiming(
+            what=what, seconds=shortest(whole, turns), products_seconds=shortest(products, turns), operations=operations
+        )
+        for what, whole, products, operations in parts
+    ]
 
 
 class _Products:

@@ -91,7 +91,8 @@ def run_ours(settings: Sequence[str]) -> OurStudy:
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         out = folder / "study"
-        usage = _measured([*_program(), "run", *settings, "--out", str(out)], folder)
+        program = [sys.executable, "-m", "fedscout.experiments.cli.main"]
+        usage = _measured([*program, "run", *settings, "--out", str(out)], folder)
         document = read_json_object(out / RESULT_FILE)
         trials = tuple(sorted(TrialLog(out, parameter_columns()).read(), key=lambda trial: trial.trial))
     confirmation = document["confirmation"] or {"contestants": []}
@@ -105,10 +106,6 @@ def run_ours(settings: Sequence[str]) -> OurStudy:
         confirmed=_means_by_role({candidate["role"]: candidate["own"] for candidate in confirmation["contestants"]}),
     )
     return OurStudy(run, trials)
-
-
-def _program() -> list[str]:
-    return [sys.executable, "-m", "fedscout.experiments.cli.main"]
 
 
 def _measured(command: Sequence[str], folder: Path) -> Usage:
@@ -176,13 +173,10 @@ def run_peer_study(peer: Peer, way: str, asked: PeerStudy) -> StudyRun | Missing
         if isinstance(answer, MissingPeer):
             return answer
         try:
-            return peer_run(PeerAnswer.model_validate_json(answer), asked, _usage(usage))
+            used = Usage.model_validate_json(usage.read_text())
+            return peer_run(PeerAnswer.model_validate_json(answer), asked, used)
         except ValidationError:
             return MissingPeer(missing=f"its answer holds no trainings: {answer}")
-
-
-def _usage(path: Path) -> Usage:
-    return Usage.model_validate_json(path.read_text())
 
 
 def peer_run(answer: PeerAnswer, asked: PeerStudy, usage: Usage) -> StudyRun:
@@ -213,25 +207,16 @@ ENLARGED = 4
 """Pixels a side for one."""
 
 
-def _digits(_: Path) -> list[str]:
-    return ["federation.dataset=digits"]
-
-
-def _lenet(folder: Path) -> list[str]:
+def work_settings(name: WorkName, folder: Path) -> list[str]:
+    """Return the settings of a task's study that differ from the defaults; its data are written to the folder."""
+    if name == "digits":
+        return ["federation.dataset=digits"]
     path = folder / PICTURES_FILE
     if not path.exists():
         digits = load_dataset(DatasetRequest(dataset="digits"))
         pictures = digits.features.reshape(-1, PIXELS, PIXELS).repeat(ENLARGED, axis=1).repeat(ENLARGED, axis=2)
         np.savez(path, x=pictures, y=digits.labels)
     return [f"federation.dataset={path}", "model.kind=lenet"]
-
-
-_WORKS: Mapping[WorkName, Callable[[Path], list[str]]] = {"digits": _digits, "lenet": _lenet}
-
-
-def work_settings(name: WorkName, folder: Path) -> list[str]:
-    """Return the settings of a task's study that differ from the defaults; its data are written to the folder."""
-    return _WORKS[name](folder)
 
 
 Note = Callable[[str], None]
@@ -366,9 +351,10 @@ def table_lines(report: StudyReport) -> list[str]:
     width = max(map(len, names)) + 2
     rows = [_row(_our_name(grid, runs), width, runs, compared) for grid, runs in report.ours.items()]
     for way, result in report.peers.items():
-        missing = result.missing if isinstance(result, MissingPeer) else None
         rows.append(
-            f"{WAYS[way]:{width}}{missing}" if missing else _row(WAYS[way], width, _runs_text(result), compared)
+            f"{WAYS[way]:{width}}{result.missing}"
+            if isinstance(result, MissingPeer)
+            else _row(WAYS[way], width, result, compared)
         )
     return [
         f"{report.title}; {report.rounds} rounds a training",
@@ -379,10 +365,6 @@ def table_lines(report: StudyReport) -> list[str]:
         *rows,
         *_remarks(report),
     ]
-
-
-def _runs_text(found: tuple[StudyRun, ...] | MissingPeer) -> tuple[StudyRun, ...]:
-    return () if isinstance(found, MissingPeer) else found
 
 
 def _our_name(grid: str, runs: Sequence[StudyRun]) -> str:
@@ -419,7 +401,7 @@ def _remarks(report: StudyReport) -> list[str]:
     """Return remarks on estimates, trainings that ended early, and winners."""
     remarks = []
     for way, result in report.peers.items():
-        for run in _runs_text(result)[:1]:
+        for run in _runs(result)[:1]:
             if run.measured < run.trainings:
                 remarks.append(f"{WAYS[way]}: {run.measured} of {run.trainings} trainings measured, the rest estimated")
             elif run.winner:
