@@ -381,7 +381,9 @@ that is not named in a line made no clear difference there."""
 
 _FORM = """\
 Answer with one JSON object of the form below and nothing else: no prose before or after it, no code fence. Give every \
-parameter of the strategy that you choose, within its range, and no other."""
+parameter of the strategy that you choose, within its range, and no other.
+Its JSON schema, with all strategies that can be chosen here:
+{schema}"""
 
 _BARE_FORM = """\
 Answer with one JSON object and nothing else: no prose before or after it, no code fence. It holds the reason and the \
@@ -413,7 +415,7 @@ def system_message(situation: RecommendationContext, shape: PromptShape, searchi
         _TASK.format(goal=situation.measure.goal),
         *([_SEARCH.format(name=f"mean {situation.measure.name}")] if searching else []),
         f"The federation: {json.dumps(facts)}",
-        _form(situation) if shape.show_schema else _BARE_FORM,
+        _FORM.format(schema=json.dumps(answer_schema(situation.space))) if shape.show_schema else _BARE_FORM,
         *(["\n".join([_MEASURED, *measured])] if measured else []),
         *([_shown_examples(situation, shape.format)] if shape.few_shot and of_classes else []),
         _DATA,
@@ -421,16 +423,9 @@ def system_message(situation: RecommendationContext, shape: PromptShape, searchi
     return Message(role="system", content="\n\n".join(parts))
 
 
-def _form(situation: RecommendationContext) -> str:
-    schema = json.dumps(answer_schema(situation.space))
-    return f"{_FORM}\nIts JSON schema, with all strategies that can be chosen here:\n{schema}"
-
-
 def _shown_examples(situation: RecommendationContext, prompt_format: PromptFormat) -> str:
-    shown_examples = examples(situation, prompt_format)
-    lines = [f"{json.dumps(example.shown)} -> {json.dumps(example.answer)}" for example in shown_examples]
-    heading = _heading(prompt_format)
-    return "\n".join([f"Examples, a federation's {heading} and a valid answer each:", *lines])
+    lines = [f"{json.dumps(each.shown)} -> {json.dumps(each.answer)}" for each in examples(situation, prompt_format)]
+    return "\n".join([f"Examples, a federation's {_heading(prompt_format)} and a valid answer each:", *lines])
 
 
 def _heading(prompt_format: PromptFormat) -> str:
@@ -478,9 +473,14 @@ def render(diagnosis: Diagnosis, prompt_format: PromptFormat) -> dict[str, Any]:
     if diagnosis.median_rows is not None:
         rendered["median_rows_of_a_client"] = _rounded(diagnosis.median_rows)
     if prompt_format == "A":
-        return {**rendered, **_statistics(diagnosis)}
+        values = {heading: getattr(diagnosis, name).value for name, heading in STATISTICS.items()}
+        values |= {"largest_z_score_of_model_distances": diagnosis.outlier_z_score, **diagnosis.metrics}
+        shown = {name: NOT_MEASURED if value is None else _rounded(value) for name, value in values.items()}
+        return {**rendered, **shown}
     for name, heading in ASPECTS.items():
-        rendered[heading] = _decision(getattr(diagnosis, name), prompt_format)
+        aspect: SkewFinding = getattr(diagnosis, name)
+        decision = aspect.severity if prompt_format == "C" else "yes" if aspect.detected else "no"
+        rendered[heading] = NOT_MEASURED if aspect.severity is None else decision
     if diagnosis.feature_skew.named:
         names = [redact(one_line(name, LONGEST_NAME)) for name in diagnosis.feature_skew.named]
         rendered["columns_that_differ_most"] = names
@@ -506,50 +506,34 @@ class Example:
 
 def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> list[Example]:
     """Return an example for each of three federations: homogeneous, with label skew, with an outlier."""
-    cases = (_diagnosis(situation), _diagnosis(situation, labels="high"), _diagnosis(situation, outlier="high"))
-    return [_example(situation.diagnosed(diagnosis), prompt_format) for diagnosis in cases]
+    found = []
+    for skewed, outlying in ((False, False), (True, False), (False, True)):
+        diagnosis = _diagnosis(situation, skewed, outlying)
+        advice = recommend_by_rules(situation.diagnosed(diagnosis))
+        why = advice.grounds[0]
+        answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.because)
+        assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
+        found.append(Example(render(diagnosis, prompt_format), answer))
+    return found
 
 
-def _example(situation: RecommendationContext, prompt_format: PromptFormat) -> Example:
-    assert situation.diagnosis is not None
-    advice = recommend_by_rules(situation)
-    why = advice.grounds[0]
-    answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.because)
-    assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
-    return Example(render(situation.diagnosis, prompt_format), answer)
-
-
-def _diagnosis(situation: RecommendationContext, labels: Severity = "none", outlier: Severity = "none") -> Diagnosis:
+def _diagnosis(situation: RecommendationContext, skewed: bool, outlying: bool) -> Diagnosis:
     """Return the diagnosis of a synthetic federation of the same size, with consistent values."""
-    divergence, flags = {"none": 0.01, "low": 0.2, "high": 0.5}, {"none": 2.0, "low": 4.0, "high": 5.0}
-    flagged = (0,) if outlier != "none" else ()
+    labels: Severity = "high" if skewed else "none"
+    outlier: Severity = "high" if outlying else "none"
     return Diagnosis(
         num_clients=situation.cohort.num_clients,
         num_classes=10,
         num_features=None,
         median_rows=500.0,
-        label_skew=SkewFinding(severity=labels, value=divergence[labels], threshold=0.1),
+        label_skew=SkewFinding(severity=labels, value=0.5 if skewed else 0.01, threshold=0.1),
         feature_skew=SkewFinding(severity="none", value=0.1, threshold=0.25),
-        outlier=SkewFinding(severity=outlier, value=flags[outlier], threshold=4.0, clients=flagged),
-        outlier_z_score={"none": 1.0, "low": 3.0, "high": 8.0}[outlier],
+        outlier=SkewFinding(
+            severity=outlier, value=5.0 if outlying else 2.0, threshold=4.0, clients=(0,) if outlying else ()
+        ),
+        outlier_z_score=8.0 if outlying else 1.0,
         metrics={},
     )
-
-
-def _decision(aspect: SkewFinding, prompt_format: PromptFormat) -> str:
-    if aspect.severity is None:
-        return NOT_MEASURED
-    if prompt_format == "C":
-        return aspect.severity
-    return "yes" if aspect.detected else "no"
-
-
-def _statistics(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the measured statistics of the clients, without any conclusion."""
-    values = {heading: getattr(diagnosis, name).value for name, heading in STATISTICS.items()}
-    values["largest_z_score_of_model_distances"] = diagnosis.outlier_z_score
-    values |= diagnosis.metrics
-    return {name: NOT_MEASURED if value is None else _rounded(value) for name, value in values.items()}
 
 
 def _rounded(value: float) -> float:
