@@ -349,28 +349,21 @@ def decide_shifts(
         for client, row in zip(clients, centred, strict=True)
     }
     corrected = by_client(clients, holm(p_values))
-    text = partial(describe_shift, compared=compared)
-    if one_feature_p_values is None:
-        return decide(
-            NAME,
-            [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)],
-            rate,
-            text,
-            names=names,
-        )
-    joint = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
-    one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
-    one = ClientTest(
-        one_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
-    )
-    min_shift = ONE_EFFECT * min_effect
-    alone = {
-        client
-        for client in clients
-        if one.evidence(client, 1, rate, min_shift).flagged and not joint.evidence(client, 1, rate, min_effect).flagged
-    }
-    one = replace(one, effects={client: one.effects[client] for client in alone})
-    return decide(NAME, [(joint, min_effect), (one, min_shift)], rate, text, names=names)
+    joint_share = None if one_feature_p_values is None else 1 - ONE_SHARE
+    joint = ClientTest(corrected, effects, {}, "features", method, named, joint_share)
+    tests = [(joint, min_effect)]
+    if one_feature_p_values is not None:
+        one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
+        min_shift, method = ONE_EFFECT * min_effect, "largest shift of a feature"
+        one = ClientTest(one_p_values, by_client(clients, shifted), {}, "one feature", method, named, ONE_SHARE)
+        alone = {
+            client: effect
+            for client, effect in one.effects.items()
+            if one.evidence(client, 1, rate, min_shift).flagged
+            and not joint.evidence(client, 1, rate, min_effect).flagged
+        }
+        tests.append((replace(one, effects=alone), min_shift))
+    return decide(NAME, tests, rate, partial(describe_shift, compared=compared), names=names)
 
 
 def describe_shift(client: int, evidence: ClientEvidence, names: Names, compared: str) -> str:

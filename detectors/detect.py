@@ -25,7 +25,7 @@ answers the server holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.G
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,13 +143,12 @@ def measure_labels(
         calibrated = decide_label_skew_calibrated(
             released, rate, settings.label_effect, seed, noise_scale, groups, names
         )
-    notes = []
-    if grouped and private:
-        notes.append(
-            "Clients that add noise tell nothing of which rows belong together: labels were tested as if all rows were "
-            "independent, so that label skew may be a false alarm."
-        )
-    return LabelMeasurement(released, counts, answers.refused, finding, calibrated, tuple(notes))
+    note = (
+        "Clients that add noise tell nothing of which rows belong together: labels were tested as if all rows were "
+        "independent, so that label skew may be a false alarm."
+    )
+    notes = (note,) if grouped and private else ()
+    return LabelMeasurement(released, counts, answers.refused, finding, calibrated, notes)
 
 
 @dataclass(frozen=True)
@@ -333,14 +332,7 @@ def detect(
         centroids=features.centroids,
         density=features.density,
         speed_skew=speeds,
-        notes=(
-            *labels.notes,
-            *features.notes,
-            *_near_copy_notes(copies),
-            *_sampling_notes(len(clients), settings),
-            *_privacy_notes(settings),
-            *([] if classifies else [TENTHS]),
-        ),
+        notes=(*labels.notes, *features.notes, *_notes(copies, len(clients), settings, classifies)),
         names=names,
         timings=timings,
     )
@@ -394,14 +386,26 @@ def _unmeasured_if_near_copies(finding: CalibratedFinding, copies: NearCopies | 
     return CalibratedFinding.unmeasured(finding.name, finding.rate, reason)
 
 
-def _near_copy_notes(copies: NearCopies | None) -> list[str]:
-    if copies is None or not copies.too_many:
-        return []
-    return [
-        f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. Tests take rows as "
-        "independent, so that a difference between clients can't be told; federation.group_column names what rows "
-        "belong to."
-    ]
+def _notes(copies: NearCopies | None, num_clients: int, settings: DetectionConfig, classifies: bool) -> Iterator[str]:
+    """Yield the caveats on near copies, sampled pairs, noise and regression targets."""
+    if copies is not None and copies.too_many:
+        yield (
+            f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. Tests take rows as "
+            "independent, so that a difference between clients can't be told; federation.group_column names what rows "
+            "belong to."
+        )
+    if num_clients > (limit := settings.max_pairwise_clients):
+        yield f"Label and feature distances are over the pairs of {limit} clients drawn by seed, of {num_clients}."
+        yield f"Models of more than {settings.projection_size} parameters were compared in as many random projections."
+    if settings.epsilon is not None:
+        yield (
+            f"Label counts and feature sums hold noise of epsilon {settings.epsilon:g} and delta {settings.delta:g}; "
+            "numbers of rows and the models that were compared hold none."
+        )
+        if settings.noise == "seeded":
+            yield "The noise was drawn from the seed, which shows its effect and protects nobody."
+    if not classifies:
+        yield TENTHS
 
 
 def _detect_by_models(
@@ -438,18 +442,6 @@ def _detect_by_models(
     )
 
 
-def _privacy_notes(settings: DetectionConfig) -> list[str]:
-    if settings.epsilon is None:
-        return []
-    note = (
-        f"Label counts and feature sums hold noise of epsilon {settings.epsilon:g} and delta {settings.delta:g}; "
-        "numbers of rows and the models that were compared hold none."
-    )
-    if settings.noise == "secure":
-        return [note]
-    return [note, "The noise was drawn from the seed, which shows its effect and protects nobody."]
-
-
 def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
     low, high = released.limits()
     withheld = released.num_rows - low.sum(axis=1)
@@ -464,16 +456,6 @@ def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
         )
         for index, client in enumerate(released.clients)
     )
-
-
-def _sampling_notes(num_clients: int, settings: DetectionConfig) -> list[str]:
-    limit = settings.max_pairwise_clients
-    if num_clients <= limit:
-        return []
-    return [
-        f"Label and feature distances are over the pairs of {limit} clients drawn by seed, of {num_clients}.",
-        f"Models of more than {settings.projection_size} parameters were compared in as many random projections.",
-    ]
 
 
 def _metrics(

@@ -500,22 +500,19 @@ def score_test(answers: Mapping[int, Agreement], comparison: Discriminant) -> Cl
 
 def design_effects(answers: Mapping[int, Agreement]) -> dict[int, float]:
     """Return δ of each client, at least 1, by the module's equation; 1 if rows are independent."""
-    grouped = {c: reply for c, reply in answers.items() if reply.together is not None and reply.rows.sum() > 0}
-    table = np.array(
-        [[reply.rows.sum(), (reply.rows > 0).sum(), *_group_statistics(reply)] for reply in grouped.values()]
-    ).reshape(-1, 5)
+    grouped = {
+        client: [reply.rows.sum(), (reply.rows > 0).sum(), *reply.together]
+        for client, reply in answers.items()
+        if reply.together is not None and reply.rows.sum() > 0
+    }
+    table = np.array(list(grouped.values())).reshape(-1, 5)
     rows, classes, _, squares, num_groups = table.sum(axis=0)
     if squares <= rows:
         return dict.fromkeys(answers, 1.0)
     scatter = float(table[:, 0] @ table[:, 2]) / rows * num_groups / max(num_groups - classes, 1)
     correlation = float(np.clip((scatter - 1) / (squares / rows - 1), 0.0, 1.0))
-    surplus = {c: _group_statistics(reply)[1] / reply.rows.sum() - 1 for c, reply in grouped.items()}
+    surplus = {client: size_squares / own_rows - 1 for client, (own_rows, _, _, size_squares, _) in grouped.items()}
     return {client: 1 + correlation * surplus.get(client, 0.0) for client in answers}
-
-
-def _group_statistics(own: Agreement) -> Values:
-    assert own.together is not None
-    return own.together
 
 
 def _top_classes(missing: Values) -> tuple[int, ...]:

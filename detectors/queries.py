@@ -10,12 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedscout.detectors.feature_skew import (
-    CLASS_SUMS,
-    FEATURE_CENTROID,
-    FEATURE_HISTOGRAM,
-    FEATURE_MOMENTS,
-    GROUP_NORMS,
-    ROW_NORMS,
     class_sums,
     feature_centroid,
     feature_histogram,
@@ -23,13 +17,13 @@ from fedscout.detectors.feature_skew import (
     group_norms,
     row_norms,
 )
-from fedscout.detectors.label_agreement import LABEL_AGREEMENT, label_agreement
+from fedscout.detectors.label_agreement import label_agreement
 from fedscout.detectors.label_skew import label_counts
-from fedscout.detectors.near_copies import NEAR_COPIES, near_copies
-from fedscout.detectors.privacy import PRIVATE_COUNTS, PRIVATE_SUMS, private_counts, private_sums
-from fedscout.detectors.statistics import GROUP_LABELS, group_labels
+from fedscout.detectors.near_copies import near_copies
+from fedscout.detectors.privacy import private_counts, private_sums
+from fedscout.detectors.statistics import group_labels
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.data.client import LABEL_COUNTS, Answer, QueryInputs, QueryTable, RowAggregate
+from fedscout.engine.data.client import Answer, QueryInputs, QueryTable, RowAggregate
 
 MEAN_OUTPUT = "mean_output"
 
@@ -44,17 +38,20 @@ def mean_output(inputs: QueryInputs) -> Answer:
 
 
 CLIENT_QUERIES: QueryTable = {
-    LABEL_COUNTS: label_counts,
-    FEATURE_MOMENTS: feature_moments,
-    CLASS_SUMS: class_sums,
-    FEATURE_CENTROID: feature_centroid,
-    FEATURE_HISTOGRAM: feature_histogram,
-    LABEL_AGREEMENT: label_agreement,
-    MEAN_OUTPUT: mean_output,
-    PRIVATE_COUNTS: private_counts,
-    PRIVATE_SUMS: private_sums,
-    ROW_NORMS: row_norms,
-    GROUP_LABELS: group_labels,
-    GROUP_NORMS: group_norms,
-    NEAR_COPIES: near_copies,
+    query.__name__: query
+    for query in (
+        label_counts,
+        feature_moments,
+        class_sums,
+        feature_centroid,
+        feature_histogram,
+        label_agreement,
+        mean_output,
+        private_counts,
+        private_sums,
+        row_norms,
+        group_labels,
+        group_norms,
+        near_copies,
+    )
 }

@@ -368,21 +368,6 @@ class SpeedSkew(_ReportPart):
     ratio: float | None
     sentence: str
 
-    @classmethod
-    def of(cls, slowest: int, slowest_seconds: float, median_seconds: float, names: Names = UNNAMED) -> SpeedSkew:
-        """Return the speed skew with its sentence."""
-        ratio = slowest_seconds / median_seconds if median_seconds > 0 else None
-        times = "" if ratio is None else f", {ratio:.3g} times as long as the median client"
-        text = f"{names.one_client(slowest)} takes {slowest_seconds:.3g} simulated seconds a round{times}"
-        suffix = "; half of the clients take none" if ratio is None else ""
-        return cls(
-            slowest=slowest,
-            slowest_seconds=slowest_seconds,
-            median_seconds=median_seconds,
-            ratio=ratio,
-            sentence=f"Speed: {text}{suffix}.",
-        )
-
     @property
     def is_worth_telling(self) -> bool:
         """Whether the slowest client takes longer than the median client beyond rounding."""

@@ -44,12 +44,11 @@ class RealInterval(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     log: bool = Field(default=False, description="sample in log space")
 
 
-class IntegerInterval(BaseModel, frozen=True, extra="forbid"):
+class IntegerInterval(RealInterval, frozen=True):
     """Bounds of a range of integers."""
 
     low: int = Field(description="smallest value")
     high: int = Field(description="largest value, included")
-    log: bool = Field(default=False, description="sample in log space")
 
 
 class ClientRanges(BaseModel, frozen=True, extra="forbid"):
@@ -68,10 +67,16 @@ class ClientRanges(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _trainable(self) -> Self:
         faults: list[str] = []
-        for name in ClientRanges.model_fields:
-            interval = getattr(self, name)
-            if interval is not None:
-                faults += _interval_faults(name, interval)
+        for name, interval in self:
+            if interval is None:
+                continue
+            if interval.low > interval.high:
+                faults.append(Fault(name, "not end below its start", f"[{interval.low}, {interval.high}]"))
+            for end in ("low", "high"):
+                try:
+                    LocalTraining.model_validate({name: getattr(interval, end)})
+                except ValidationError as error:
+                    faults.append(fault_of(f"{end} of {name}", details(error)[0]))
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -83,23 +88,10 @@ class ClientRanges(BaseModel, frozen=True, extra="forbid"):
         ranges: dict[str, Range] = {}
         for name, field_name in CLIENT_PARAMETERS.items():
             interval = getattr(self, field_name)
-            if isinstance(interval, RealInterval):
-                ranges[name] = RealRange(interval.low, interval.high, interval.log)
-            elif isinstance(interval, IntegerInterval):
-                ranges[name] = IntegerRange(interval.low, interval.high, interval.log)
+            if interval is not None:
+                kind = IntegerRange if isinstance(interval, IntegerInterval) else RealRange
+                ranges[name] = kind(interval.low, interval.high, interval.log)
         return ranges
-
-
-def _interval_faults(name: str, interval: RealInterval | IntegerInterval) -> list[str]:
-    faults: list[str] = []
-    if interval.low > interval.high:
-        faults.append(Fault(name, "not end below its start", f"[{interval.low}, {interval.high}]"))
-    for end, value in (("low", interval.low), ("high", interval.high)):
-        try:
-            LocalTraining.model_validate({name: value})
-        except ValidationError as error:
-            faults.append(fault_of(f"{end} of {name}", details(error)[0]))
-    return faults
 
 
 View = Literal["own", "clean"]
@@ -257,13 +249,9 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
     @model_validator(mode="after")
-    def _something_to_choose_from(self) -> Self:
+    def _settings_go_together(self) -> Self:
         if self.strategies == () and not self.customs:
             raise ValueError("strategies must name at least one kind where customs is empty, got []")
-        return self
-
-    @model_validator(mode="after")
-    def _target_of_an_objective(self) -> Self:
         named = ", ".join(self.objectives)
         needs_target = any(name in HAS_TARGET for name in self.objectives)
         if needs_target and self.target is None:
@@ -273,23 +261,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
                 f"target must be left out unless objective is {' or '.join(HAS_TARGET)}, got {self.target:g} "
                 f"beside objective={named}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _front_of_two(self) -> Self:
-        if len(self.objectives) == 1:
-            return self
-        if len({*self.objectives}) == 1:
-            raise ValueError(f"objective must name two different ones for a front, got {', '.join(self.objectives)}")
-        if self.kind not in FINDS_FRONTS:
+        if len({*self.objectives}) < len(self.objectives):
+            raise ValueError(f"objective must name two different ones for a front, got {named}")
+        if len(self.objectives) > 1 and self.kind not in FINDS_FRONTS:
             raise ValueError(
                 f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} where objective names two, of "
                 f"which the front is found, as the others rank by one number, got {self.kind}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_answer(self) -> Self:
         if self.kind == ONE_SHOT and self.warm_start:
             raise ValueError(
                 f"warm_start must be left out where kind={ONE_SHOT}, which trains the recommendation alone, "

@@ -447,7 +447,9 @@ class OpenAIChat:
         http_client = openai.DefaultHttpxClient(
             timeout=timeout,
             follow_redirects=False,
-            event_hooks={"response": [self._keep_status, bounding_hook(timeout)]},
+            event_hooks={
+                "response": [lambda response: self._statuses.append(response.status_code), bounding_hook(timeout)]
+            },
         )
         return openai.OpenAI(
             api_key=self._key,
@@ -457,9 +459,6 @@ class OpenAIChat:
             default_headers={"Accept-Encoding": "identity"},
             http_client=http_client,
         )
-
-    def _keep_status(self, response: httpx2.Response) -> None:
-        self._statuses.append(response.status_code)
 
 
 def _origin(error: openai.APIStatusError) -> str:
@@ -492,6 +491,9 @@ class Transcript:
         path: The file; it may be missing.
         must_exist: Whether it must exist.
 
+    Attributes:
+        exchanges: All readable exchanges, in order.
+
     Raises:
         LogError: If it can't be read, or is missing and must exist.
     """
@@ -499,12 +501,11 @@ class Transcript:
     def __init__(self, path: Path, must_exist: bool = False) -> None:
         self.path = path
         self._ends_whole = True
-        self._exchanges = self._read(must_exist)
-
-    @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """All readable exchanges, in order."""
-        return tuple(self._exchanges)
+        self.exchanges: list[Exchange] = []
+        if path.exists() or must_exist:
+            self.exchanges, self._ends_whole = read_lines(path, Exchange.model_validate_json)
+        if must_exist and not self.exchanges:
+            raise LogError(Fault("recorded exchanges", "hold at least one", f"{path} without any"))
 
     def find(self, request_digest: str) -> Exchange | None:
         """Return the exchange of a request: the first one with an answer, else the last failed one.
@@ -512,7 +513,7 @@ class Transcript:
         Exchanges before a withdrawal of the request are ignored.
         """
         matches: list[Exchange] = []
-        for exchange in self._exchanges:
+        for exchange in self.exchanges:
             if exchange.request_digest == request_digest:
                 matches = [] if exchange.withdraws else [*matches, exchange]
         return next((exchange for exchange in matches if exchange.reply is not None), matches[-1] if matches else None)
@@ -534,15 +535,7 @@ class Transcript:
         except OSError as error:
             raise EngineError(not_written(self.path, error)) from error
         self._ends_whole = True
-        self._exchanges.append(exchange)
-
-    def _read(self, must_exist: bool) -> list[Exchange]:
-        if not self.path.exists() and not must_exist:
-            return []
-        exchanges, self._ends_whole = read_lines(self.path, Exchange.model_validate_json)
-        if must_exist and not exchanges:
-            raise LogError(Fault("recorded exchanges", "hold at least one", f"{self.path} without any"))
-        return exchanges
+        self.exchanges.append(exchange)
 
 
 def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], bool]:

@@ -212,25 +212,18 @@ class Objective:
             whole = score.name.startswith(score.unit)
             unit = f"{score.unit} of the worst tenth" if whole else f"{score.unit.partition(' of ')[0]} of {name}"
             return score.model_copy(update={"name": name, "goal": goal, "unit": unit, "of": "worst"})
-        if self.name == "time_to_accuracy":
-            return Measure(
-                goal=f"simulated time to spare when a mean {score.name} of {self.target:g} over five rounds is reached",
-                name="time to spare",
-                unit="s of simulated time",
-                per_unit=self.plain_cost,
-                best=self.num_rounds + 1.0,
-                step=1.0,
-                of="target",
-                target=self.target,
-                task=score.task,
-            )
-        what = "rounds" if self.name == "rounds_to_target" else "rounds of plain traffic"
+        what, name, unit = {
+            "rounds_to_target": ("number of rounds", "rounds", "rounds"),
+            "bytes_to_target": ("number of rounds of plain traffic", *["rounds of plain traffic"] * 2),
+            "time_to_accuracy": ("simulated time", "time", "s of simulated time"),
+        }[self.name]
+        fewest = float(min(FITNESS_ROUNDS, self.num_rounds)) if self.name == "rounds_to_target" else 0.0
         return Measure(
-            goal=f"number of {what} to spare when a mean {score.name} of {self.target:g} over five rounds is reached",
-            name=f"{what} to spare",
-            unit=what,
-            per_unit=1.0,
-            best=self.num_rounds + 1.0 - (min(FITNESS_ROUNDS, self.num_rounds) if what == "rounds" else 0.0),
+            goal=f"{what} to spare when a mean {score.name} of {self.target:g} over five rounds is reached",
+            name=f"{name} to spare",
+            unit=unit,
+            per_unit=self.plain_cost if self.name == "time_to_accuracy" else 1.0,
+            best=self.num_rounds + 1.0 - fewest,
             step=1.0,
             of="target",
             target=self.target,

@@ -104,24 +104,28 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
         feature_names: Feature names of the federation, if available, for the features in which clients differ.
     """
     rows = [client.num_rows for client in report.clients]
-    score = _largest_z_score(list(report.metrics.model_distances.values()))
+    model_distances = list(report.metrics.model_distances.values())
+    score = _largest_z_score(model_distances)
     outlier_finding = report.calibrated_finding("outliers")
     is_tested = outlier_finding is not None and outlier_finding.measured
     stands_out = is_tested or (score is not None and score >= OUTLIER_Z_SCORE)
     values = report.metrics.model_dump(exclude={"model_distances", "distances_from_average"})
-    values |= _extent(list(report.metrics.model_distances.values()))
-    features = report.feature_skew
+    if model_distances:  # these two do not identify a client
+        values["median_model_distance"] = statistics.median(model_distances)
+        values["largest_model_distance"] = max(model_distances)
+    labels, features = report.label_skew, report.feature_skew
+    tested = {} if outlier_finding is None else {c: outlier_finding.clients[c] for c in outlier_finding.flagged_clients}
     return Diagnosis(
         num_clients=report.num_clients,
         num_classes=report.num_classes,
         num_features=report.num_features,
         median_rows=float(statistics.median(rows)) if rows else None,
-        label_skew=_aspect(report, report.label_skew, _reaches(report.label_skew, HIGH_LABEL_DIVERGENCE)),
+        label_skew=_aspect(report, labels, _reaches(labels, HIGH_LABEL_DIVERGENCE)),
         feature_skew=_aspect(
             report, features, _reaches(features, HIGH_FEATURE_FACTOR * features.threshold), feature_names
         ),
         outlier=_aspect(report, report.outliers, stands_out),
-        clients_of_other_updates=_by_model_alone(outlier_finding),
+        clients_of_other_updates=tuple(c for c, own in tested.items() if own.source == "models"),
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
         speed_ratio=None if report.speed_skew is None else report.speed_skew.ratio,
@@ -158,20 +162,6 @@ def _named(found: Finding | CalibratedFinding, feature_names: Sequence[str]) -> 
     largest = sorted(shifts, key=lambda shift: -abs(shift.shift))
     names = [feature_names[shift.feature] for shift in largest if shift.feature < len(feature_names)]
     return tuple(dict.fromkeys(names))[:FEATURES_NAMED]
-
-
-def _by_model_alone(tested: CalibratedFinding | None) -> tuple[int, ...]:
-    if tested is None:
-        return ()
-    evidence = tested.clients
-    return tuple(client for client in tested.flagged_clients if evidence[client].source == "models")
-
-
-def _extent(distances: Sequence[float]) -> dict[str, float]:
-    """Return the median and the largest model distance, which do not identify a client; empty without distances."""
-    if not distances:
-        return {}
-    return {"median_model_distance": statistics.median(distances), "largest_model_distance": max(distances)}
 
 
 def _largest_z_score(distances: Sequence[float]) -> float | None:

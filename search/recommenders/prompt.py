@@ -294,155 +294,61 @@ WHERE: Mapping[str, str] = {
 }
 """How clients differ in a federation of the table."""
 
-GAINS: Mapping[str, Mapping[str, float]] = {
-    "dirichlet_0.1": {
-        "fedrep": 9.5,
-        "local": 8.2,
-        "ditto": 7.8,
-        "fedyogi": 7.4,
-        "communities": 7.4,
-        "fedbabu": 7.3,
-        "fedadam": 6.4,
-        "feddyn": 6.4,
-        "fedper": 6.2,
-        "fedrod": 5.4,
-        "fedavgm": 4.9,
-        "fedadagrad": 4.3,
-        "moon": -1.4,
-        "feddf": -3.9,
-        "bulyan": -4.4,
-        "centered_clipping": -7.2,
-        "qfedavg": -8.8,
-        "symmetric_loss": -9.1,
-        "pfedme": -12.6,
-        "dp_fedavg": -31.8,
-        "fedtrimmedavg": -32.4,
-        "fedmedian": -51.7,
-        "krum": -65.8,
-        "multikrum": -73.6,
-    },
-    "dirichlet_0.5": {
-        "feddyn": 3.4,
-        "fedadam": 3.3,
-        "fedavgm": 2.4,
-        "fedyogi": 2.4,
-        "fedadagrad": 1.9,
-        "fedrs": -1.8,
-        "fedprox": -1.9,
-        "fedsam": -2.2,
-        "ditto": -2.3,
-        "qfedavg": -2.5,
-        "moon": -2.6,
-        "feddf": -2.7,
-        "communities": -3.7,
-        "symmetric_loss": -5.4,
-        "rhfl": -9.8,
-        "fedmedian": -10.6,
-        "dp_fedavg": -18.9,
-        "multikrum": -19.1,
-        "pfedme": -27.9,
-        "krum": -35.8,
-    },
-    "class_pairs": {
-        "ditto": 19.2,
-        "fedper": 19.2,
-        "fedrep": 19.2,
-        "local": 19.2,
-        "fine_tuning": 19.2,
-        "fedbabu": 19.2,
-        "pfedme": 19.2,
-        "fedrod": 19.2,
-        "communities": 19.2,
-        "rhfl": 19.2,
-        "fedadam": 11.3,
-        "fedavgm": 8.3,
-        "feddyn": 8.0,
-        "fedyogi": 7.6,
-        "fedadagrad": 6.4,
-        "qfedavg": 4.9,
-        "bulyan": 1.0,
-        "scaffold": -7.2,
-        "fedex": -19.0,
-        "fedpop": -25.6,
-        "fedtrimmedavg": -26.6,
-        "dp_fedavg": -34.1,
-        "fedbio": -40.6,
-        "symmetric_loss": -43.3,
-        "fedmedian": -51.5,
-        "krum": -62.3,
-        "multikrum": -62.9,
-        "fedlc": -67.4,
-    },
-    "wine_colour": {
-        "fedadagrad": 0.9,
-        "rhfl": 0.9,
-        "local": 0.6,
-        "fedbio": 0.1,
-        "rfa": -1.5,
-        "fedyogi": -1.6,
-        "fedavgm": -3.1,
-        "pfedme": -5.0,
-        "dp_fedavg": -23.8,
-    },
-    "feature_scale": {
-        "fedbn": 20.1,
-        "mfedbn": 18.9,
-        "ditto": 14.4,
-        "fedbabu": 13.2,
-        "local": 12.8,
-        "rhfl": 8.2,
-        "fedmedian": 6.7,
-        "rfa": 6.0,
-        "fedtrimmedavg": 5.4,
-        "qfedavg": 4.7,
-        "fine_tuning": 4.3,
-        "fedadam": 4.1,
-        "fedrep": -6.0,
-        "krum": -11.4,
-        "feddf": -15.1,
-        "fedexp": -26.0,
-        "dp_fedavg": -38.0,
-    },
-    "two_concepts": {
-        "fedrep": 45.7,
-        "fedper": 43.5,
-        "local": 34.4,
-        "fedrod": 31.9,
-        "ditto": 25.5,
-        "fine_tuning": 24.4,
-        "rhfl": 22.0,
-        "fedbabu": 13.3,
-        "krum": -6.0,
-        "pfedme": -12.1,
-        "dp_fedavg": -13.3,
-    },
-    "attackers": {
-        "local": 67.5,
-        "rfa": 66.6,
-        "centered_clipping": 59.3,
-        "fedtrimmedavg": 54.5,
-        "fedmedian": 50.6,
-        "ditto": 48.0,
-        "fedbabu": 47.4,
-        "multikrum": 46.9,
-        "rhfl": 41.5,
-        "fedrep": 41.0,
-        "dp_fedavg": 37.6,
-        "fedper": 36.4,
-        "fedrod": 27.9,
-        "krum": 16.8,
-        "pfedme": 16.7,
-        "fine_tuning": 15.4,
-    },
+GAINS_BY_KIND: Mapping[str, Sequence[float | None]] = {
+    "fedadagrad": (4.3, 1.9, 6.4, 0.9, None, None, None),
+    "fedadam": (6.4, 3.3, 11.3, None, 4.1, None, None),
+    "feddyn": (6.4, 3.4, 8.0, None, None, None, None),
+    "fedavgm": (4.9, 2.4, 8.3, -3.1, None, None, None),
+    "fedyogi": (7.4, 2.4, 7.6, -1.6, None, None, None),
+    "ditto": (7.8, -2.3, 19.2, None, 14.4, 25.5, 48.0),
+    "fedper": (6.2, None, 19.2, None, None, 43.5, 36.4),
+    "fedrep": (9.5, None, 19.2, None, -6.0, 45.7, 41.0),
+    "local": (8.2, None, 19.2, 0.6, 12.8, 34.4, 67.5),
+    "fine_tuning": (None, None, 19.2, None, 4.3, 24.4, 15.4),
+    "fedbabu": (7.3, None, 19.2, None, 13.2, 13.3, 47.4),
+    "pfedme": (-12.6, -27.9, 19.2, -5.0, None, -12.1, 16.7),
+    "fedrod": (5.4, None, 19.2, None, None, 31.9, 27.9),
+    "communities": (7.4, -3.7, 19.2, None, None, None, None),
+    "rhfl": (None, -9.8, 19.2, 0.9, 8.2, 22.0, 41.5),
+    "bulyan": (-4.4, None, 1.0, None, None, None, None),
+    "centered_clipping": (-7.2, None, None, None, None, None, 59.3),
+    "dp_fedavg": (-31.8, -18.9, -34.1, -23.8, -38.0, -13.3, 37.6),
+    "fedbio": (None, None, -40.6, 0.1, None, None, None),
+    "fedbn": (None, None, None, None, 20.1, None, None),
+    "feddf": (-3.9, -2.7, None, None, -15.1, None, None),
+    "fedex": (None, None, -19.0, None, None, None, None),
+    "fedexp": (None, None, None, None, -26.0, None, None),
+    "fedlc": (None, None, -67.4, None, None, None, None),
+    "fedmedian": (-51.7, -10.6, -51.5, None, 6.7, None, 50.6),
+    "fedpop": (None, None, -25.6, None, None, None, None),
+    "fedprox": (None, -1.9, None, None, None, None, None),
+    "fedrs": (None, -1.8, None, None, None, None, None),
+    "fedsam": (None, -2.2, None, None, None, None, None),
+    "fedtrimmedavg": (-32.4, None, -26.6, None, 5.4, None, 54.5),
+    "krum": (-65.8, -35.8, -62.3, None, -11.4, -6.0, 16.8),
+    "mfedbn": (None, None, None, None, 18.9, None, None),
+    "moon": (-1.4, -2.6, None, None, None, None, None),
+    "multikrum": (-73.6, -19.1, -62.9, None, None, None, 46.9),
+    "qfedavg": (-8.8, -2.5, 4.9, None, 4.7, None, None),
+    "rfa": (None, None, None, -1.5, 6.0, None, 66.6),
+    "scaffold": (None, None, -7.2, None, None, None, None),
+    "symmetric_loss": (-9.1, -5.4, -43.3, None, None, None, None),
 }
+"""Of each strategy, a column for each federation of `WHERE`; None is a difference within noise."""
+
+GAINS: Mapping[str, Mapping[str, float]] = {
+    federation: {kind: gain for kind, row in GAINS_BY_KIND.items() if (gain := row[column]) is not None}
+    for column, federation in enumerate(WHERE)
+}
+"""Of each federation, the gain of each strategy with a clear difference."""
 
 
 def measured_lines(space: SearchSpace) -> Iterator[str]:
     """Yield a line of gains for each kind of federation, for the strategies of the space."""
     for federation, description in WHERE.items():
-        gains = {kind: gain for kind, gain in GAINS[federation].items() if kind in space.kinds}
-        if gains:
-            yield f"- {description}: " + ", ".join(f"{kind} {gain:+.0f}" for kind, gain in gains.items())
+        best_first = sorted(GAINS[federation].items(), key=lambda entry: -entry[1])
+        if gains := [f"{kind} {gain:+.0f}" for kind, gain in best_first if kind in space.kinds]:
+            yield f"- {description}: {', '.join(gains)}"
 
 
 LONGEST_NAME = 80
@@ -475,7 +381,9 @@ that is not named in a line made no clear difference there."""
 
 _FORM = """\
 Answer with one JSON object of the form below and nothing else: no prose before or after it, no code fence. Give every \
-parameter of the strategy that you choose, within its range, and no other."""
+parameter of the strategy that you choose, within its range, and no other.
+Its JSON schema, with all strategies that can be chosen here:
+{schema}"""
 
 _BARE_FORM = """\
 Answer with one JSON object and nothing else: no prose before or after it, no code fence. It holds the reason and the \
@@ -507,7 +415,7 @@ def system_message(situation: RecommendationContext, shape: PromptShape, searchi
         _TASK.format(goal=situation.measure.goal),
         *([_SEARCH.format(name=f"mean {situation.measure.name}")] if searching else []),
         f"The federation: {json.dumps(facts)}",
-        _form(situation) if shape.show_schema else _BARE_FORM,
+        _FORM.format(schema=json.dumps(answer_schema(situation.space))) if shape.show_schema else _BARE_FORM,
         *(["\n".join([_MEASURED, *measured])] if measured else []),
         *([_shown_examples(situation, shape.format)] if shape.few_shot and of_classes else []),
         _DATA,
@@ -515,16 +423,9 @@ def system_message(situation: RecommendationContext, shape: PromptShape, searchi
     return Message(role="system", content="\n\n".join(parts))
 
 
-def _form(situation: RecommendationContext) -> str:
-    schema = json.dumps(answer_schema(situation.space))
-    return f"{_FORM}\nIts JSON schema, with all strategies that can be chosen here:\n{schema}"
-
-
 def _shown_examples(situation: RecommendationContext, prompt_format: PromptFormat) -> str:
-    shown_examples = examples(situation, prompt_format)
-    lines = [f"{json.dumps(example.shown)} -> {json.dumps(example.answer)}" for example in shown_examples]
-    heading = _heading(prompt_format)
-    return "\n".join([f"Examples, a federation's {heading} and a valid answer each:", *lines])
+    lines = [f"{json.dumps(each.shown)} -> {json.dumps(each.answer)}" for each in examples(situation, prompt_format)]
+    return "\n".join([f"Examples, a federation's {_heading(prompt_format)} and a valid answer each:", *lines])
 
 
 def _heading(prompt_format: PromptFormat) -> str:
@@ -572,9 +473,14 @@ def render(diagnosis: Diagnosis, prompt_format: PromptFormat) -> dict[str, Any]:
     if diagnosis.median_rows is not None:
         rendered["median_rows_of_a_client"] = _rounded(diagnosis.median_rows)
     if prompt_format == "A":
-        return {**rendered, **_statistics(diagnosis)}
+        values = {heading: getattr(diagnosis, name).value for name, heading in STATISTICS.items()}
+        values |= {"largest_z_score_of_model_distances": diagnosis.outlier_z_score, **diagnosis.metrics}
+        shown = {name: NOT_MEASURED if value is None else _rounded(value) for name, value in values.items()}
+        return {**rendered, **shown}
     for name, heading in ASPECTS.items():
-        rendered[heading] = _decision(getattr(diagnosis, name), prompt_format)
+        aspect: SkewFinding = getattr(diagnosis, name)
+        decision = aspect.severity if prompt_format == "C" else "yes" if aspect.detected else "no"
+        rendered[heading] = NOT_MEASURED if aspect.severity is None else decision
     if diagnosis.feature_skew.named:
         names = [redact(one_line(name, LONGEST_NAME)) for name in diagnosis.feature_skew.named]
         rendered["columns_that_differ_most"] = names
@@ -600,50 +506,34 @@ class Example:
 
 def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> list[Example]:
     """Return an example for each of three federations: homogeneous, with label skew, with an outlier."""
-    cases = (_diagnosis(situation), _diagnosis(situation, labels="high"), _diagnosis(situation, outlier="high"))
-    return [_example(situation.diagnosed(diagnosis), prompt_format) for diagnosis in cases]
+    found = []
+    for skewed, outlying in ((False, False), (True, False), (False, True)):
+        diagnosis = _diagnosis(situation, skewed, outlying)
+        advice = recommend_by_rules(situation.diagnosed(diagnosis))
+        why = advice.grounds[0]
+        answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.because)
+        assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
+        found.append(Example(render(diagnosis, prompt_format), answer))
+    return found
 
 
-def _example(situation: RecommendationContext, prompt_format: PromptFormat) -> Example:
-    assert situation.diagnosis is not None
-    advice = recommend_by_rules(situation)
-    why = advice.grounds[0]
-    answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.because)
-    assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
-    return Example(render(situation.diagnosis, prompt_format), answer)
-
-
-def _diagnosis(situation: RecommendationContext, labels: Severity = "none", outlier: Severity = "none") -> Diagnosis:
+def _diagnosis(situation: RecommendationContext, skewed: bool, outlying: bool) -> Diagnosis:
     """Return the diagnosis of a synthetic federation of the same size, with consistent values."""
-    divergence, flags = {"none": 0.01, "low": 0.2, "high": 0.5}, {"none": 2.0, "low": 4.0, "high": 5.0}
-    flagged = (0,) if outlier != "none" else ()
+    labels: Severity = "high" if skewed else "none"
+    outlier: Severity = "high" if outlying else "none"
     return Diagnosis(
         num_clients=situation.cohort.num_clients,
         num_classes=10,
         num_features=None,
         median_rows=500.0,
-        label_skew=SkewFinding(severity=labels, value=divergence[labels], threshold=0.1),
+        label_skew=SkewFinding(severity=labels, value=0.5 if skewed else 0.01, threshold=0.1),
         feature_skew=SkewFinding(severity="none", value=0.1, threshold=0.25),
-        outlier=SkewFinding(severity=outlier, value=flags[outlier], threshold=4.0, clients=flagged),
-        outlier_z_score={"none": 1.0, "low": 3.0, "high": 8.0}[outlier],
+        outlier=SkewFinding(
+            severity=outlier, value=5.0 if outlying else 2.0, threshold=4.0, clients=(0,) if outlying else ()
+        ),
+        outlier_z_score=8.0 if outlying else 1.0,
         metrics={},
     )
-
-
-def _decision(aspect: SkewFinding, prompt_format: PromptFormat) -> str:
-    if aspect.severity is None:
-        return NOT_MEASURED
-    if prompt_format == "C":
-        return aspect.severity
-    return "yes" if aspect.detected else "no"
-
-
-def _statistics(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the measured statistics of the clients, without any conclusion."""
-    values = {heading: getattr(diagnosis, name).value for name, heading in STATISTICS.items()}
-    values["largest_z_score_of_model_distances"] = diagnosis.outlier_z_score
-    values |= diagnosis.metrics
-    return {name: NOT_MEASURED if value is None else _rounded(value) for name, value in values.items()}
 
 
 def _rounded(value: float) -> float:

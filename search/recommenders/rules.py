@@ -212,14 +212,10 @@ def alternatives(situation: RecommendationContext, recommended: StrategySpec) ->
     if situation.measure.task != "classification":
         return
     severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
-    advice = advice_for(situation.dealing, severity)
-    for advised in () if advice is None else advice.specs:
-        spec = situation.space.nearest(advised)
-        if (
-            advice is not None
-            and spec is not None
-            and situation.space.digest(spec) != situation.space.digest(recommended)
-        ):
+    if (advice := advice_for(situation.dealing, severity)) is None:
+        return
+    for spec in map(situation.space.nearest, advice.specs):
+        if spec is not None and situation.space.digest(spec) != situation.space.digest(recommended):
             yield Alternative(spec, f"The table's advice for {advice.applies_to}.", SOURCE)
 
 
@@ -281,15 +277,21 @@ class Rule:
         name: Name for the output.
         source: Publication of the proposed strategy.
         because: Returns the facts for which it applies, in a sentence; None if it does not apply.
-        proposal: Returns the proposed configuration.
+        spec: The proposed configuration; None is the trimmed mean that cuts off as many values as there are outliers
+            in a round.
         by_name: Whether it applies only if the space contains the proposed strategy.
     """
 
     name: str
     source: str
     because: Callable[[RecommendationContext, Diagnosis], str | None]
-    proposal: Callable[[RecommendationContext, Diagnosis], StrategySpec]
+    spec: StrategySpec | None
     by_name: bool = False
+
+    def proposal(self, situation: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
+        """Return the proposed configuration."""
+        num_cut = _in_a_round(_with_like_inputs(diagnosis), situation, diagnosis)
+        return self.spec or FedTrimmedAvgSpec(beta=cut_of(num_cut, situation))
 
 
 def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
@@ -303,7 +305,9 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
     passed_over: list[Reason] = []
     for rule, because in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
-        spec = situation.space.nearest(_with_client_rate(proposal, situation))
+        if "client_learning_rate" in situation.space.client_ranges:
+            proposal = proposal.model_copy(update={"client_learning_rate": CLIENT_RATE})
+        spec = situation.space.nearest(proposal)
         if spec is not None:
             return _recommendation(situation, spec, Reason(rule.name, True, because, rule.source), passed_over)
         if rule.by_name:
@@ -326,13 +330,6 @@ def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator
             yield rule, because
             if rule.because is _no_classes:
                 return
-
-
-def _with_client_rate(proposal: StrategySpec, situation: RecommendationContext) -> StrategySpec:
-    """Return a proposal with the rules' client learning rate, if the rate is searched."""
-    if "client_learning_rate" not in situation.space.client_ranges:
-        return proposal
-    return proposal.model_copy(update={"client_learning_rate": CLIENT_RATE})
 
 
 def _recommendation(
@@ -395,24 +392,22 @@ def _no_classes(situation: RecommendationContext, diagnosis: Diagnosis) -> str |
 
 
 def _wrong_labels_at_a_fifth(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    clients = _with_like_inputs(diagnosis)
-    if _share(diagnosis, clients) < LARGE_SHARE:
+    if _share(diagnosis, _with_like_inputs(diagnosis)) < LARGE_SHARE:
         return None
-    named = diagnosis.names.some_clients(clients)
-    return (
-        f"The model of {named} is far from the others', with the same inputs and shares of labels: its "
-        f"labels are wrong. {_of(clients, diagnosis)} would move a mean far; the median leaves them out."
-    )
+    return _wrong_labels(diagnosis, "would move a mean far; the median leaves them out.")
 
 
 def _wrong_labels_of_few(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    clients = _with_like_inputs(diagnosis)
-    if not clients or diagnosis.num_classes >= MANY_CLASSES:
+    if not _with_like_inputs(diagnosis) or diagnosis.num_classes >= MANY_CLASSES:
         return None
-    named = diagnosis.names.some_clients(clients)
+    return _wrong_labels(diagnosis, "are few: a mean without the extremes keeps most of the others.")
+
+
+def _wrong_labels(diagnosis: Diagnosis, remedy: str) -> str:
+    clients = _with_like_inputs(diagnosis)
     return (
-        f"The model of {named} is far from the others', with the same inputs and shares of labels: its "
-        f"labels are wrong. {_of(clients, diagnosis)} are few: a mean without the extremes keeps most of the others."
+        f"The model of {diagnosis.names.some_clients(clients)} is far from the others', with the same inputs and "
+        f"shares of labels: its labels are wrong. {len(clients)} of {diagnosis.num_clients} {remedy}"
     )
 
 
@@ -478,18 +473,14 @@ def _few_steps(situation: RecommendationContext, diagnosis: Diagnosis) -> str | 
     steps = situation.steps_a_round
     if steps is None or steps * situation.num_rounds > FEW_STEPS:
         return None
-    if diagnosis.num_classes < MANY_CLASSES and not _are_steps_small(situation):
+    rate_is_fixed = "client_learning_rate" not in situation.space.client_ranges
+    are_steps_small = rate_is_fixed and float(situation.space.given["client_learning_rate"]) <= SMALL_RATE
+    if diagnosis.num_classes < MANY_CLASSES and not are_steps_small:
         return None
     return (
         f"A client makes about {steps * situation.num_rounds} steps in {situation.num_rounds} rounds, few for "
         f"{diagnosis.num_classes} classes{_skewed(diagnosis)}: an adaptive server gets further with them."
     )
-
-
-def _are_steps_small(situation: RecommendationContext) -> bool:
-    """Whether clients train at a small learning rate that a proposal does not change."""
-    rate = situation.space.given["client_learning_rate"]
-    return "client_learning_rate" not in situation.space.client_ranges and float(rate) <= SMALL_RATE
 
 
 def _many_classes(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
@@ -529,24 +520,11 @@ def _nothing_to_mend(_: RecommendationContext, diagnosis: Diagnosis) -> str | No
     return f"Of what was found ({skew_names}) none calls for more than the mean with {diagnosis.num_classes} classes."
 
 
-def _of(clients: tuple[int, ...], diagnosis: Diagnosis) -> str:
-    return f"{len(clients)} of {diagnosis.num_clients}"
-
-
 def _skewed(diagnosis: Diagnosis) -> str:
     return {"high": " and strong label skew", "low": " and label skew"}.get(diagnosis.label_skew.severity or "", "")
 
 
 # What they propose.
-
-
-def _always(spec: StrategySpec) -> Callable[[RecommendationContext, Diagnosis], StrategySpec]:
-    return lambda _situation, _diagnosis: spec
-
-
-def _trimmed_mean(situation: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
-    """Return the trimmed mean that cuts off as many values as there are outliers in a round."""
-    return FedTrimmedAvgSpec(beta=cut_of(_in_a_round(_with_like_inputs(diagnosis), situation, diagnosis), situation))
 
 
 def cut_of(suspects: int, situation: RecommendationContext) -> float:
@@ -559,25 +537,20 @@ def _in_a_round(clients: tuple[int, ...], situation: RecommendationContext, diag
     return -(-len(clients) * situation.cohort.num_sampled // diagnosis.num_clients)
 
 
-_FEDAVG = _always(FedAvgSpec())
-_MEDIAN = _always(FedMedianSpec())
-_MOMENTUM = _always(MOMENTUM)
-_ADAPTIVE = _always(ADAPTIVE)
-
 RULES: tuple[Rule, ...] = (
-    Rule("no classes", FEDAVG_PAPER, _no_classes, _FEDAVG),
-    Rule("features of their own", FedBNSpec.paper, _own_features, _always(FedBNSpec()), by_name=True),
-    Rule("poisoned updates", RfaSpec.paper, _poisoned_updates, _always(RfaSpec()), by_name=True),
-    Rule("concepts of their own", FedRepSpec.paper, _own_concepts, _always(OWN_HEAD), by_name=True),
-    Rule("wrong labels at a fifth", ROBUST_PAPER, _wrong_labels_at_a_fifth, _MEDIAN),
-    Rule("wrong labels, few classes", ROBUST_PAPER, _wrong_labels_of_few, _trimmed_mean),
-    Rule("corrupted, clean view", ROBUST_PAPER, _corrupted_and_clean, _MEDIAN),
-    Rule("labels of their own", FedRepSpec.paper, _own_labels, _always(OWN_HEAD), by_name=True),
-    Rule("few steps", ADAPTIVE_PAPER, _few_steps, _ADAPTIVE),
-    Rule("many classes", ADAPTIVE_PAPER, _many_classes, _always(STEADY)),
-    Rule("skewed labels", MOMENTUM_PAPER, _skewed_labels, _MOMENTUM),
-    Rule("other inputs", MOMENTUM_PAPER, _other_inputs, _MOMENTUM),
-    Rule("nothing to mend", FEDAVG_PAPER, _nothing_to_mend, _FEDAVG),
+    Rule("no classes", FEDAVG_PAPER, _no_classes, FedAvgSpec()),
+    Rule("features of their own", FedBNSpec.paper, _own_features, FedBNSpec(), by_name=True),
+    Rule("poisoned updates", RfaSpec.paper, _poisoned_updates, RfaSpec(), by_name=True),
+    Rule("concepts of their own", FedRepSpec.paper, _own_concepts, OWN_HEAD, by_name=True),
+    Rule("wrong labels at a fifth", ROBUST_PAPER, _wrong_labels_at_a_fifth, FedMedianSpec()),
+    Rule("wrong labels, few classes", ROBUST_PAPER, _wrong_labels_of_few, None),
+    Rule("corrupted, clean view", ROBUST_PAPER, _corrupted_and_clean, FedMedianSpec()),
+    Rule("labels of their own", FedRepSpec.paper, _own_labels, OWN_HEAD, by_name=True),
+    Rule("few steps", ADAPTIVE_PAPER, _few_steps, ADAPTIVE),
+    Rule("many classes", ADAPTIVE_PAPER, _many_classes, STEADY),
+    Rule("skewed labels", MOMENTUM_PAPER, _skewed_labels, MOMENTUM),
+    Rule("other inputs", MOMENTUM_PAPER, _other_inputs, MOMENTUM),
+    Rule("nothing to mend", FEDAVG_PAPER, _nothing_to_mend, FedAvgSpec()),
 )
 
 
