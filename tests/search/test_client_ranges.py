@@ -20,6 +20,7 @@ from tests.search.studies import (
     Measured,
     ScriptedRunner,
     completed,
+    document,
     facts_of,
     local_runner,
     open_ledger,
@@ -96,6 +97,7 @@ def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: P
     assert searched["param_client_local_epochs"].isin([1, 2, 3]).all()
     assert table["param_client_learning_rate"].isna()[0]
     assert "fedavg" in set(searched["strategy"])  # at other client parameters it is a candidate
+    assert outcome.confirmation is not None
     challenger, fedavg = outcome.confirmation.contestants
     assert challenger.learning_rate == min(searched["learning_rate"], key=lambda rate: abs(rate - 0.4))
     assert fedavg.learning_rate == FACTS.session.training.learning_rate
@@ -109,6 +111,31 @@ def test_a_candidate_at_the_study_s_own_values_is_the_reference(tmp_path: Path) 
     outcome = study(tmp_path, ScriptedRunner(by_rate), config)
     assert FACTS.session.training.local_epochs == 1
     assert [entry.spec for entry in outcome.trials] == [FedAvgSpec(client_local_epochs=2)]
+
+
+@pytest.mark.slow
+def test_a_study_with_them_goes_on_with_the_same_result(tmp_path: Path) -> None:
+    config = SearchConfig(
+        client_ranges=ClientRanges.model_validate(RANGES),
+        strategies=("fedavg", "fedadam", "qfedavg"),
+        budget=4,
+        generation_size=2,
+        confirmation_seeds=1,
+    )
+    whole = document(study(tmp_path, local_runner(tiny_federation()), config))
+    for path in sorted((tmp_path / "trials").iterdir())[2::2]:
+        path.unlink()
+    assert document(study(tmp_path, local_runner(tiny_federation()), config)) == whole
+
+
+def test_a_plan_s_own_rate_comes_first_and_the_strategy_s_reaches_flower(tmp_path: Path) -> None:
+    runner = ScriptedRunner(by_rate)
+    spec = QFedAvgSpec(q=1.0, client_learning_rate=0.05)
+    own, planned = open_ledger(tmp_path, runner).run(
+        [FACTS.trial("search", spec), FACTS.trial("search", spec, learning_rate=0.6)]
+    )
+    assert (own.learning_rate, planned.learning_rate) == (0.05, 0.6)
+    assert own.key != planned.key
 
 
 def test_a_rate_of_the_strategy_trains_as_the_same_rate_of_the_study(tmp_path: Path) -> None:

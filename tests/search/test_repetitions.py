@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -11,7 +12,7 @@ import pytest
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
 from fedscout.search.ledger import StudyEvents, trainings_of
@@ -178,3 +179,9 @@ def test_the_number_is_odd_and_part_of_the_identity_where_it_is_not_one() -> Non
     assert load_config(["training.repetitions=5"]).identity()["training"]["repetitions"] == 5
     with refused(ConfigurationError, key="training.repetitions"):
         load_config(["training.repetitions=4"])
+
+
+def test_settings_of_a_trial_stay_as_they_are() -> None:
+    training = trainings_of(PLAN, 3)[1]
+    assert replace(training, whole=True).on_seed(SEED) == PLAN
+    assert isinstance(training, TrialSettings)

@@ -42,31 +42,37 @@ def changed(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "key"),
+    ("change", "said"),
     [
-        (lambda rows: rows.drop(columns=["batch_size", "local_epochs"]), "batch_size, local_epochs"),
-        (lambda rows: rows.iloc[:3], "heterogeneity 0.8, quantity 1000"),
-        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "heterogeneity 0.2, quantity 100"),
-        (lambda rows: rows.iloc[:0], "cells"),
-        (lambda rows: rows.assign(learning_rate=float("nan")), "cell 1: learning_rate"),
-        (lambda rows: rows.assign(learning_rate="0.1"), "cell 1: learning_rate"),
-        (lambda rows: rows.assign(learning_rate=[0.1, 0.1, 0.0, 0.1]), "cell 3: learning_rate"),
-        (lambda rows: rows.assign(local_epochs=1001), "local_epochs"),
+        (lambda rows: rows.drop(columns=["batch_size", "local_epochs"]), "lacks batch_size, local_epochs"),
+        (
+            lambda rows: rows.iloc[:3],
+            "full 2 x 2 grid, and lacks 1 cells, the first at heterogeneity 0.8, quantity 1000",
+        ),
+        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "heterogeneity 0.2, quantity 100 2 times"),
+        (lambda rows: rows.iloc[:0], "must have cells, got none"),
+        (lambda rows: rows.assign(learning_rate=float("nan")), "cell 1: learning_rate must be a number, got nan"),
+        (lambda rows: rows.assign(learning_rate="0.1"), "cell 1: learning_rate must be a number, got '0.1'"),
+        (lambda rows: rows.assign(learning_rate=[0.1, 0.1, 0.0, 0.1]), "cell 3: learning_rate must be greater than 0"),
+        (lambda rows: rows.assign(local_epochs=1001), "local_epochs must be less than or equal to 1000"),
         (lambda rows: rows.assign(batch_size=2.5), "batch_size"),
-        (lambda rows: rows.assign(quantity=[0, 1000, 0, 1000]), "quantity"),
-        (lambda rows: rows.assign(heterogeneity=[0.2, 0.2, 1.5, 1.5]), "heterogeneity"),
+        (lambda rows: rows.assign(quantity=[0, 1000, 0, 1000]), "quantity must be a number of rows, at least 1, got 0"),
+        (lambda rows: rows.assign(heterogeneity=[0.2, 0.2, 1.5, 1.5]), "heterogeneity in [0, 1], got 1.5"),
     ],
 )
 def test_a_table_that_cannot_serve_is_refused_in_one_line(
-    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], key: str
+    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], said: str
 ) -> None:
     path = tmp_path / "table.parquet"
     write_settings_table(path, TABLE, PROVENANCE)
     changed(path, change)
-    with pytest.raises(ConfigurationError) as caught:
+
+    with pytest.raises(ConfigurationError) as refused:
         read_settings_table(path)
-    (fault,) = caught.value.faults
-    assert key in fault.removeprefix(str(path))
+
+    (fault,) = refused.value.faults
+    assert said in fault
+    assert str(path) in fault
     assert "\n" not in fault
 
 
@@ -74,8 +80,9 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     damaged, other = tmp_path / "damaged.parquet", tmp_path / "other.parquet"
     damaged.write_bytes(b"PAR1 and then nothing")
     pd.DataFrame({"a": [1]}).to_parquet(other)
-    for path in (tmp_path / "none", damaged, other):
-        with pytest.raises(ConfigurationError):
+
+    for path, said in [(tmp_path / "none", "no such file"), (damaged, "a Parquet file"), (other, "with the mark")]:
+        with pytest.raises(ConfigurationError, match=said):
             read_settings_table(path)
 
 

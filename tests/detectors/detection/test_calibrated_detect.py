@@ -11,7 +11,7 @@ from fedscout.detectors.report import Verdict, verdicts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from tests.detectors.detection.test_detect import report_of
-from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, federation, gaussian_clients
+from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, SpreadGrid, federation, gaussian_clients
 from tests.detectors.rates import most_alarms
 
 
@@ -86,6 +86,27 @@ def test_half_of_the_rows_told_of_class_by_class_suffice(told: int, compared: st
     found = calibrated(report_of(federation(clients, num_classes=7)))["feature_skew"]
     assert found.measured == bool(compared)
     assert compared in found.method
+
+
+def test_classes_as_one_are_not_compared_where_labels_are_skewed() -> None:
+    clients = many_classes(6)
+    clients[2] = (clients[2][0], np.repeat([0, 1, 2, 3, 4, 5, 6, 7], [9, 3, 3, 3, 3, 3, 3, 3]))
+    clients[3] = (
+        clients[3][0],
+        np.array([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 4 + [6] * 4 + [7] * 2),
+    )
+    clients[4] = (clients[4][0], np.array([8] * 4 + [9] * 26))
+    found = calibrated(report_of(federation(clients, num_classes=10)))
+    assert found["label_skew"].detected
+    assert not found["feature_skew"].measured
+
+
+@pytest.mark.slow
+def test_the_same_findings_on_any_number_of_hosts() -> None:
+    source = federation(gaussian_clients([40, 41, 40, 45, 50]), transforms={2: (FlipLabels(),)})
+    expected = report_of(source, seed=4).calibrated
+    for num_hosts in (2, 3):
+        assert report_of(SpreadGrid(source, num_hosts), seed=4).calibrated == expected
 
 
 def test_clients_without_rows_are_compared_by_models_alone() -> None:
@@ -171,3 +192,9 @@ def test_of_copied_rows_no_difference_is_told(times: int) -> None:
         assert not any(verdict.detected for verdict in found.values())
     assert not found["feature_skew"].measured
     assert skew_verdicts(copied(0, 1, 1.0), 0)["feature_skew"].detected
+
+
+@pytest.mark.slow
+def test_copied_rows_raise_no_alarm_of_any_property() -> None:
+    found = [skew_verdicts(copied(seed, 10), seed) for seed in range(25)]
+    assert not any(verdict.detected for own in found for verdict in own.values())

@@ -199,3 +199,10 @@ def test_a_single_client_can_not_be_compared() -> None:
 def test_without_any_answer_there_is_no_report() -> None:
     with refused(DataError, key="at least one client"):
         report_of(federation(gaussian_clients([3, 3])))
+
+
+def test_more_clients_than_the_first_block() -> None:
+    """The first exchange is read in blocks; nothing may depend on them."""
+    source = federation(gaussian_clients([10 + k for k in range(20)]))
+    report = report_of(source)
+    assert list(report.feature_skew.client_values) == list(range(20))

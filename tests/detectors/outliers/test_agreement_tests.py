@@ -80,6 +80,21 @@ def test_nothing_to_compare_is_no_evidence() -> None:
     assert disagreement_tail(np.array([9, 5]), np.array([9, 0]), np.array([9, 40]), np.array([9, 3])) == 1
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 20, 1000), (10, 180, 200), (100, 200, 30)])
+@pytest.mark.parametrize("agreement", [(0.99, 0.95, 0.9), (0.7, 0.4, 0.2)])
+def test_label_alarms_keep_to_the_rate(clients: int, rows: int, federations: int, agreement: tuple[float, ...]) -> None:
+    """Skewed clients, classes of unlike difficulty, no minimum effect to speak of."""
+    generator = np.random.default_rng(clients)
+    alarms = 0
+    for _ in range(federations):
+        shares = generator.dirichlet(np.full(3, 0.5), size=clients)
+        held = np.stack([generator.multinomial(rows, own) for own in shares])
+        alarms += bool(flagged(counted(generator, held, np.array(agreement))))
+    assert alarms <= most_alarms(federations, RATE)
+
+
 @pytest.mark.parametrize("clients", [4, 10, 100])
 def test_mislabelled_rows_are_found(clients: int) -> None:
     """30 % of one client's 150 rows disagree where the others agree at 0.8: 0.56 is six standard errors below."""
@@ -96,6 +111,7 @@ def test_what_one_client_lacks_the_others_do_not() -> None:
     """A poisoned client lowers what all are expected to agree; the others are above it, and above is no alarm."""
     rows, right = np.full((4, 2), 100), np.array([[95, 95], [0, 0], [95, 95], [95, 95]])
     found = count_test(agreements(rows, right))
+    assert found is not None
     assert flagged(found) == [1]
     assert found.effects[1] == 1
     assert found.effects[0] == pytest.approx(1 - 95 / (190 / 3))
@@ -107,12 +123,14 @@ def test_a_class_of_one_client_alone_says_nothing() -> None:
     for right_there in (0, 30):
         rows = np.array([[50, 30], [50, 0], [50, 0], [50, 0]])
         found = count_test(agreements(rows, np.array([[40, right_there], [40, 0], [40, 0], [40, 0]])))
+        assert found is not None
         assert found.effects == dict.fromkeys(range(4), 0.0)
         assert found.classes[0] == ()
 
 
 def test_a_single_row_may_miss_all_that_it_should_agree() -> None:
     found = count_test(agreements(np.ones((3, 1), int), np.array([[0], [1], [1]])))
+    assert found is not None
     assert found.effects[0] == 1.0
 
 
@@ -123,6 +141,8 @@ def test_the_order_of_clients_does_not_matter() -> None:
     order = generator.permutation(6)
     plain = count_test(agreements(rows, right))
     permuted = count_test(agreements(rows[order], right[order]))
+    assert plain is not None
+    assert permuted is not None
     for position, client in enumerate(order):
         assert permuted.p_values[position] == pytest.approx(plain.p_values[int(client)])
         assert permuted.effects[position] == pytest.approx(plain.effects[int(client)])
@@ -161,6 +181,20 @@ def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float 
     found = score_test(*answered(generator, held, mislabelled))
     assert found is not None
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 60, 300), (10, 120, 100)])
+def test_alarms_of_rows_judged_in_groups_keep_to_the_rate(clients: int, rows: int, federations: int) -> None:
+    """Groups of ordered rows agree less by chance than rows that are drawn, which is what the test takes them for."""
+    generator = np.random.default_rng(clients)
+    alarms = 0
+    for _ in range(federations):
+        shares = generator.dirichlet(np.full(3, 5.0), size=clients)
+        held = np.stack([generator.multinomial(rows, own) for own in shares])
+        found = count_test(answered(generator, held, min_release=5)[0])
+        alarms += found is not None and bool(flagged(found))
+    assert alarms <= most_alarms(federations, RATE)
 
 
 def test_swapped_labels_are_found_in_groups() -> None:

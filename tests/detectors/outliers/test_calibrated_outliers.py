@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from fedscout.detectors import outliers
 from fedscout.detectors.outliers import (
+    FEWEST_DRAWS,
     MOST_DRAWS,
     Comparison,
     decide_outliers_calibrated,
@@ -16,6 +20,8 @@ from fedscout.detectors.outliers import (
 )
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig
 from fedscout.detectors.statistics import ClientTest
+from fedscout.engine.data.federation import Names
+from tests.detectors.rates import fewest_alarms, most_alarms
 
 RATE = 0.05
 
@@ -30,6 +36,24 @@ def decide(
 ) -> CalibratedFinding:
     settings = DetectionConfig(false_alarm_rate=3 * RATE, disagreement_effect=least, distance_effect=least)
     return decide_outliers_calibrated(labels, models, explained, settings)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [3, 4, 10, 100])
+def test_model_alarms_keep_to_the_rate(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distances of any distribution, here heavy on the right; each part another draw.
+
+    The fewest permutations do: the p-value of a permutation test keeps to its rate with any number of them.
+    """
+    monkeypatch.setattr(outliers, "MOST_DRAWS", FEWEST_DRAWS)
+    generator = np.random.default_rng(clients)
+    federations = 300
+    alarms = sum(
+        smallest([compared(*np.exp(generator.exponential(size=clients))) for _ in range(6)]) <= RATE
+        for _ in range(federations)
+    )
+    assert fewest_alarms(federations, RATE) <= alarms <= most_alarms(federations, RATE)
 
 
 def smallest(parts: list[Comparison]) -> float:
@@ -140,14 +164,17 @@ def test_who_is_missing_in_a_repetition_is_compared_in_the_others() -> None:
     """Twice the median client in the repetition that it is part of, whose scale is another."""
     small, large = compared(1.0, 1.0, 1.0), compared(10.0, 10.0, 10.0, 20.0, 10.0)
     found = model_test([small, large], [large] * 5, RATE)
+    assert found is not None
     assert found.effects == pytest.approx({0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0, 4: 0.0})
     unparted = model_test([large], [small] * 5, RATE)
+    assert unparted is not None
     assert [unparted.p_values[client] for client in (3, 4)] == [1.0, 1.0]
 
 
 def test_effects_are_relative_to_the_median_client_over_all_repetitions() -> None:
     """Geometric means over the median distance: 1 / sqrt(8), sqrt(2), sqrt(2); the first is a quarter of the others."""
     found = model_test([compared(1.0, 2.0, 4.0), compared(1.0, 8.0, 4.0)], [compared(1.0, 1.0, 1.0)] * 3, RATE)
+    assert found is not None
     assert found.effects == pytest.approx({0: -0.75, 1: 0.0, 2: 0.0})
 
 
@@ -179,6 +206,23 @@ def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:
     for disagreement, distance, flagged in ((0.4, 0.6, (0,)), (0.6, 0.4, (1,))):
         settings = DetectionConfig(disagreement_effect=disagreement, distance_effect=distance)
         assert decide_outliers_calibrated([labels], models, None, settings).flagged_clients == flagged
+
+
+def test_a_sentence_names_client_and_classes_and_never_more_than_all_rows() -> None:
+    labels = ClientTest({0: 0.001, 1: 1.0, 2: 1.0}, {0: 0.5, 1: 0.0, 2: 0.0}, {0: (1, 4)}, "labels", "labels")
+    models = ClientTest({0: 1.0, 1: 0.001, 2: 1.0}, {0: 0.0, 1: 0.7, 2: 0.0}, {}, "models", "models")
+    nobody = ClientTest({0: 1.0, 1: 1.0, 2: 1.0}, {0: 0.0, 1: 0.0, 2: 0.0}, {}, "labels", "labels")
+    names = Names(tuple("xyz"), tuple("abcde"))
+    for effect, share in ((0.5, "50%"), (1.6, "100%")):
+        strong = replace(labels, effects={0: effect, 1: 0.0, 2: 0.0})
+        sentence = decide_outliers_calibrated([strong], None, None, DetectionConfig(), names=names).sentence
+        assert all(part in sentence for part in ("client x", share, "classes b and e"))
+    far = decide_outliers_calibrated([], models, None, DetectionConfig(), names=names).sentence
+    assert "client y" in far
+    assert "70%" in far
+    assert not any(name in decide(None, nobody).sentence for name in ("client 0", "client 1", "client 2"))
+    for compared_or_not in (models, None):
+        assert "of skew" in decide(compared_or_not, labels, explained="of skew").sentence
 
 
 def test_why_models_differ() -> None:

@@ -76,3 +76,9 @@ def test_equal_clients_have_none_and_opposite_clients_the_entropy_of_their_mixtu
     high[:, 0] = 100.0
     opposite = LocalGrid(federation([(np.zeros_like(high), labels), (high, labels)]), CLIENT_QUERIES)
     assert hold(opposite, measure_output_divergence((0, 1), model)) == pytest.approx(0.311278, abs=1e-6)
+
+
+def test_one_answer_is_no_divergence() -> None:
+    rows, labels = np.ones((10, 3), np.float32), np.zeros(10, np.int64)
+    grid = LocalGrid(federation([(rows, labels), (rows[:2], labels[:2])]), CLIENT_QUERIES)
+    assert hold(grid, measure_output_divergence((0, 1), linear_outputs(grid, 3, 1.0))) is None

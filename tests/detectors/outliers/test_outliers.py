@@ -22,7 +22,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.contents import TrainAnswers, train_config
 from fedscout.engine.messages.exchange import send_train
 from fedscout.engine.seeds import integer
-from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
+from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients
 
 TRIANGLE = np.array([[0, 0], [3, 0], [0, 4]], dtype=np.float32)
 SETTINGS = DetectionConfig()
@@ -33,6 +33,7 @@ def compared(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
 
 
 def told(comparison: Comparison | None) -> tuple[object, ...]:
+    assert comparison is not None
     return comparison.distances, comparison.from_average, comparison.diverged, comparison.average.tobytes()
 
 
@@ -63,6 +64,7 @@ def test_mean_distances_over_several_chunks() -> None:
 def test_distance_from_the_weighted_average() -> None:
     """Weights 10, 20, 30 of the triangle: average (1, 2)."""
     comparison = compare(TRIANGLE)
+    assert comparison is not None
     assert comparison.from_average == pytest.approx({0: np.sqrt(5), 1: np.sqrt(8), 2: np.sqrt(5)})
 
 
@@ -95,9 +97,18 @@ def test_an_outlier_is_flagged_in_four_of_five_repetitions() -> None:
     assert finding.threshold == 4
 
 
+def test_who_is_flagged_is_told() -> None:
+    two, three = compared(1, 1, 5, 1), compared(1, 1, 1, 5)
+    yes, no = (decide_outliers(comparisons, SETTINGS) for comparisons in ([two] * 5, [two, two, three, three, two]))
+    assert "was flagged 5 times (client 2); an outlier is flagged at least 4 times. Outliers: client 2." in yes.sentence
+    assert no.sentence.endswith("was flagged 3 times (client 2); an outlier is flagged at least 4 times.")
+    assert no.client_values == {0: 0, 1: 0, 2: 3, 3: 2}
+
+
 def test_a_diverged_client_is_flagged_and_does_not_disturb_the_others() -> None:
     vectors = np.concatenate([TRIANGLE, [[np.nan, 0]]]).astype(np.float32)
     comparison = compare(vectors)
+    assert comparison is not None
     assert comparison.distances == pytest.approx({0: 3.5, 1: 4, 2: 4.5})
     assert flag_distant(comparison, 90) == (2, 3)
 
@@ -134,6 +145,8 @@ def test_many_clients_are_compared_in_projection() -> None:
     vectors[7] += 2
     exact = compare(vectors)
     projected = compare(vectors, DetectionConfig(max_pairwise_clients=10, projection_size=256))
+    assert exact is not None
+    assert projected is not None
     assert projected.distances != exact.distances
     assert projected.distances == pytest.approx(exact.distances, rel=5 * np.sqrt(2 / 256))
     assert max(projected.distances, key=projected.distances.__getitem__) == 7
@@ -159,7 +172,16 @@ def test_messages_of_two_rounds() -> None:
     shares = first.num_examples / first.num_examples.sum()
     average = (shares @ first.vectors.astype(np.float64)).astype(np.float32)
     second = send_train(grid, average, train_config(training, seeds[1], 2, "individual"))
+    assert comparisons[1] is not None
     assert list(comparisons[1].distances.values()) == pytest.approx(mean_distances(second.vectors), rel=1e-4)
+
+
+def test_more_rounds_are_merged_but_for_the_last() -> None:
+    grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
+    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=3)
+    hold(grid, train_and_compare((0, 1, 2), grid.initial_vectors, LocalTraining(), settings, seed=0))
+    rounds = [(config["server-round"], config["reply"]) for _, _, config in grid.sent]
+    assert rounds == [(1, "merged"), (2, "merged"), (3, "individual")]
 
 
 def test_divergence_in_the_first_round_voids_the_repetition() -> None:
@@ -202,3 +224,13 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(mo
         exchanges[held] = [len(contents) for contents in grid.exchanges]
     assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 1: [5, 1, 1, 1, 1, 1]}
     assert together[5] == together[2] == together[1]
+
+
+def test_a_client_with_flipped_labels_is_the_only_outlier() -> None:
+    """Client 1 learns the opposite of the other three, so it is the farthest in every repetition."""
+    source = federation(gaussian_clients([100] * 4), transforms={1: (FlipLabels(),)})
+    grid = RecordingGrid(source)
+    comparisons = hold(grid, train_and_compare((0, 1, 2, 3), grid.initial_vectors, LocalTraining(), SETTINGS, seed=0))
+    finding = decide_outliers(comparisons, SETTINGS)
+    assert finding.flagged_clients == (1,)
+    assert finding.client_values == {0: 0, 1: 5, 2: 0, 3: 0}

@@ -35,7 +35,7 @@ from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import holm, moment_matched_tail
 from fedscout.engine.data.federation import Names
 from tests.detectors.federations import inputs, samples
-from tests.detectors.rates import most_alarms
+from tests.detectors.rates import fewest_alarms, most_alarms
 from tests.detectors.skew.test_class_sums import moments_of
 
 RATE = 0.05
@@ -129,6 +129,22 @@ def two_clients(apart: float) -> Shifts:
     shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))
     assert isinstance(shifts, Shifts)
     return shifts
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 400), (4, 400, 200), (30, 60, 50)])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_false_alarms_keep_to_the_rate(clients: int, rows: int, federations: int, skewed: bool) -> None:
+    """Without a minimum effect, with like labels and with skewed ones."""
+    generator = np.random.default_rng(rows + skewed)
+    alarms = 0
+    for _ in range(federations):
+        counts = unlike_labels(generator, clients, rows) if skewed else [[rows // 3] * 3] * clients
+        pooled, classes = measure([draw(generator, own) for own in counts])
+        shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))  # none if no class is shared
+        alarms += decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
+    assert fewest_alarms(federations, 0.5 * RATE) <= alarms <= most_alarms(federations, RATE)
 
 
 @pytest.mark.parametrize("skewed", [False, True])
@@ -228,6 +244,20 @@ def test_a_small_shift_of_one_feature_is_certain_and_not_found() -> None:
     assert not decide_feature_skew_calibrated(shifts, 0.05 / 3, 0.25).detected
 
 
+@pytest.mark.slow
+def test_the_second_test_takes_little_power_from_the_first() -> None:
+    """Against the test of all features at the whole rate, over shifts that are found about every other time."""
+    alone = together = 0
+    for seed in range(150):
+        for rows, shift in ((50, 0.3), (100, 0.26)):
+            shifts = shifts_of(normal_members(seed, rows, NUM_FEATURES, shift, NUM_FEATURES))
+            arguments = (shifts.clients, shifts.p_values(), shifts.offsets, shifts.by_chance, shifts.features)
+            alone += decide_shifts(*arguments, 0.05 / 3, 0.25, "a test", "of any class").detected
+            together += decide_feature_skew_calibrated(shifts, 0.05 / 3, 0.25).detected
+    assert 0.3 < alone / 300 < 0.9
+    assert together >= alone - 0.02 * 300
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("kind", ["log-normal", "rare", "heavy"])
 @pytest.mark.parametrize(("clients", "rows", "num_features"), [(4, 30, 20), (20, 20, 20), (10, 100, 50)])
@@ -246,6 +276,7 @@ def test_the_second_test_keeps_to_its_part_of_the_rate(kind: str, clients: int, 
             members.append((features.astype(np.float32), generator.integers(0, 2, rows)))
         pooled, classes = measure(members, 2)
         shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))
+        assert isinstance(shifts, Shifts)
         alarms += bool((holm(shifts.one_feature_p_values()) <= 0.05 / 3).any())
     assert alarms <= most_alarms(300, 0.05 / 3)
 
@@ -262,6 +293,14 @@ def test_nothing_told_is_nothing_released_and_no_features_do_not_vary() -> None:
     assert released_share(nobody, pooled) == 0
     np.testing.assert_allclose(within_covariance(pooled, nobody), pooled.covariance, rtol=1e-9)
     assert varying(np.zeros((0, 0))).tolist() == varying(np.zeros((3, 3))).tolist() == []
+
+
+def test_swapped_labels_are_no_shift() -> None:
+    """Two equally frequent classes change names at one client: its rows as a whole stay where they are."""
+    generator = np.random.default_rng(5)
+    members = [draw(generator, [200, 200, 0]) for _ in range(6)]
+    members[3] = (members[3][0], 1 - members[3][1])
+    assert not decide(members).detected
 
 
 def test_the_order_of_clients_does_not_matter() -> None:
@@ -298,6 +337,7 @@ def test_classes_as_one_is_the_comparison_without_labels() -> None:
     totals = {k: ClientTotals(len(x), x.sum(axis=0), len(x) * x.var(axis=0)) for k, x in enumerate(rows)}
     merged = label_adjusted_shifts(classes_as_one(totals, pooled), pooled.covariance)
     expected = shifts_of(unlabelled)
+    assert isinstance(merged, Shifts)
     np.testing.assert_allclose(merged.statistics, expected.statistics, rtol=1e-6)
     np.testing.assert_allclose(merged.offsets, expected.offsets, rtol=1e-6, atol=1e-9)
 

@@ -175,6 +175,11 @@ def test_many_that_differ_are_taken_out_in_few_comparisons(monkeypatch: pytest.M
     assert len(asked) <= 9
 
 
+def test_the_statistics_of_many_tables_are_those_of_each() -> None:
+    tables = np.stack([like_clients(np.random.default_rng(seed), 5, 90, 4) for seed in range(3)])
+    np.testing.assert_allclose(pearson(tables), [pearson(table) for table in tables])
+
+
 @pytest.mark.parametrize("noise_scale", [0.0, 3.0])
 def test_what_chance_makes_of_the_distance_is_taken_off(noise_scale: float) -> None:
     """Its mean over simulated clients of 500 rows that are like the reference, by counts with noise or without."""

@@ -30,6 +30,19 @@ def test_two_disjoint_clients_of_one_size_are_as_far_from_both_as_can_be() -> No
     assert expected == pytest.approx(0.3113, abs=5e-5)
 
 
+def test_like_clients_of_any_sizes_have_none() -> None:
+    counts = [size * np.array([[3, 1, 0, 2], [1, 1, 1, 3]]) for size in (1, 4, 10)]
+    assert feature_divergence(counts, bins_of(2)) == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize("noise", [1, 9])
+def test_features_in_which_nobody_differs_dilute_it_in_proportion(noise: int) -> None:
+    different = [np.array([[8, 2, 0, 0]]), np.array([[1, 1, 4, 4]])]
+    padded = [np.concatenate([own, np.tile([5, 3, 1, 1], (noise, 1))]) for own in different]
+    alone = feature_divergence(different, bins_of(1))
+    assert feature_divergence(padded, bins_of(1 + noise)) == pytest.approx(alone / (1 + noise), rel=1e-14)
+
+
 def test_constant_features_do_not_count() -> None:
     counts = [np.array([[8, 2, 0, 0], [10, 0, 0, 0]]), np.array([[1, 1, 4, 4], [10, 0, 0, 0]])]
     bins = Bins.around(np.zeros(2), np.array([1.0, 0.0]), 4, reach=4.0)

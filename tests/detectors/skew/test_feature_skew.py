@@ -93,6 +93,17 @@ def test_centroids_are_those_of_pooled_pca(scale: str) -> None:
     assert find(clients, scale).value == pytest.approx(largest, rel=1e-9)
 
 
+def test_the_second_exchange_agrees_with_the_first() -> None:
+    """A centroid is (m_k − μ)ᵀU, which the sums of the first exchange give too."""
+    clients = uneven_clients()
+    pooled = pool(clients)
+    axes = principal_axes(pooled, "standardised").axes
+    for client in clients:
+        own_mean = client.astype(np.float64).mean(axis=0)
+        answer = feature_centroid(inputs(samples(client), arrays={"mean": pooled.mean, "axes": axes}))
+        np.testing.assert_allclose(answer["centroid"].values, (own_mean - pooled.mean) @ axes, atol=1e-10)
+
+
 def test_images_are_flattened() -> None:
     images = np.random.default_rng(0).normal(size=(6, 2, 3, 4))
     whole = feature_moments(inputs(samples(images), config={"max_features": 24}))
@@ -158,6 +169,34 @@ def test_constant_features_and_a_single_feature() -> None:
     single = [np.arange(10).reshape(10, 1), np.arange(10).reshape(10, 1) + 100]
     deviation = np.concatenate(single).std(ddof=1)
     assert find(single).value == pytest.approx(100 / deviation)
+
+
+def test_one_corrupted_client_is_flagged_and_no_other() -> None:
+    """A unit shift of one of six clients in 20 features; sampling errors of centroids are about √(20/400)."""
+    generator = np.random.default_rng(5)
+    clients = [generator.normal(size=(400, 20)) for _ in range(6)]
+    clients[4] += 1.0
+    finding = find(clients)
+    assert finding.detected
+    assert finding.flagged_clients == (4,)
+    assert "client 4." in finding.sentence
+
+
+def test_iid_below_corrupted_below_skewed() -> None:
+    """The order of the published rows, on unit-variance features with the published noise of four clients."""
+    generator = np.random.default_rng(6)
+    base = [generator.normal(size=(200, 254)) for _ in range(4)]
+
+    def noisy(*noise: tuple[float, float]) -> list[np.ndarray]:
+        return [x + generator.normal(mean, std, x.shape) for x, (mean, std) in zip(base, noise, strict=True)]
+
+    iid = find(base)
+    corrupted = find(noisy((0, 0), (0, 0), (1, 0.5), (0, 0)))
+    skewed = find(noisy((0, 0.1), (0, 0.5), (1, 0.1), (-0.1, 0.1)))
+    assert not iid.detected
+    assert iid.value < corrupted.value < skewed.value
+    assert corrupted.flagged_clients == skewed.flagged_clients == (2,)
+    assert skewed.value <= 1.1 * np.sqrt(254) * 1.05  # a shift of 1.1 in every feature, and its sampling error
 
 
 @pytest.mark.slow

@@ -42,6 +42,18 @@ def test_published_shares() -> None:
     assert "yes" in finding.sentence
 
 
+def test_the_sentence_names_the_farthest_client_and_all_that_are_flagged() -> None:
+    """With 10, 6, 2 and 7 of ten rows in the first class, clients 5 and 2 are the farthest from the 25 of 40."""
+    counts = {7: np.array([6, 4]), 2: np.array([10, 0]), 9: np.array([7, 3]), 5: np.array([2, 8])}
+    finding = decide(counts, threshold=0.1)
+    assert finding.flagged_clients == (2, 5)
+    assert max(finding.client_values, key=finding.client_values.__getitem__) == 2
+    assert "(client 2;" in finding.sentence
+    assert finding.sentence.endswith("above the threshold 0.1. Above it: clients 2, 5.")
+    none = decide({client: counts[client] for client in (7, 9)}, threshold=0.1)
+    assert none.sentence.endswith("not above the threshold 0.1.")
+
+
 def test_a_client_at_the_threshold_is_not_above_it() -> None:
     counts = counts_of((0.9, 0.1))
     value = decide(counts, threshold=0.1).value
@@ -56,6 +68,22 @@ def test_equal_clients_have_none() -> None:
     assert not finding.detected
     assert finding.flagged_clients == ()
     assert "no." in finding.sentence
+
+
+def test_federations_are_ordered_as_published() -> None:
+    """IID below the bearing shares below a strong Dirichlet, as in the published rows."""
+    generator = np.random.default_rng(0)
+    iid = dict(enumerate(generator.multinomial(2000, [0.1] * 10, size=4)))
+    dirichlet = {c: generator.multinomial(2000, generator.dirichlet([0.1] * 10)) for c in range(4)}
+    values = [decide(c, 0.1).value for c in (iid, counts_of((0.9, 0.7, 0.5, 0.1)), dirichlet)]
+    assert values == sorted(values)
+    assert values[0] < 0.01
+
+
+def test_larger_clients_weigh_more_in_the_global_distribution() -> None:
+    counts = {0: np.array([10_000, 0]), 1: np.array([0, 10])}
+    finding = decide(counts, threshold=0.1)
+    assert finding.flagged_clients == (1,)
 
 
 def test_the_order_of_clients_does_not_matter() -> None:

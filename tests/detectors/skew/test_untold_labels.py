@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, decide_label_skew_calibrated
+from fedscout.detectors.report import DetectionConfig
 from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
 from fedscout.engine.data.client import told_counts
 from tests.detectors.detection.test_detect import report_of
@@ -117,6 +118,21 @@ def test_alarms_keep_to_the_rate(margins: tuple[float, ...], min_release: int) -
         counts = released(generator.multinomial(40, margins, size=8), min_release)
         alarms += decide_label_skew_calibrated(counts, RATE, 0.0, index).detected
     assert alarms <= most_alarms(federations, RATE)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("min_release", [1, 2, 5, 20])
+@pytest.mark.parametrize("sizes", [(30,) * 3, (30,) * 20, (25, *[1000] * 5), tuple(range(20, 200, 9))])
+@pytest.mark.parametrize("margins", [(0.995, 0.005), (0.95, 0.05), (0.8, 0.2), (0.4, 0.3, 0.2, 0.08, 0.02)])
+def test_alarms_keep_to_the_rate_of_a_detector(
+    margins: tuple[float, ...], sizes: tuple[int, ...], min_release: int
+) -> None:
+    """Whatever the margins, the number and sizes of clients, and what they withhold."""
+    generator, rate, federations, alarms = np.random.default_rng(1), DetectionConfig().detector_rate, 200, 0
+    for index in range(federations):
+        counts = released(np.stack([generator.multinomial(rows, margins) for rows in sizes]), min_release)
+        alarms += decide_label_skew_calibrated(counts, rate, 0.0, index).detected
+    assert alarms <= most_alarms(federations, rate)
 
 
 def clients_of(counts: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:

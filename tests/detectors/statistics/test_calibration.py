@@ -64,6 +64,11 @@ def test_a_decision_tells_of_the_flagged_client_that_stands_out_most() -> None:
     assert "3: 0.9 (p = 0.004" in finding.sentence
 
 
+def test_flagged_clients_come_in_their_order() -> None:
+    known = {5: (0.001, 0.9), 1: (0.5, 0.1), 3: (0.004, 0.9)}
+    assert told(known, lambda *_: "").flagged_clients == (3, 5)
+
+
 def test_who_is_at_both_limits_is_flagged() -> None:
     assert told({1: (0.01, LEAST), 2: (0.0101, LEAST), 3: (0.01, 0.99 * LEAST)}, lambda *_: "").flagged_clients == (1,)
 

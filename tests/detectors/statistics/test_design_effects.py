@@ -83,6 +83,12 @@ def test_alike_groups_have_their_size_as_design_effect() -> None:
     np.testing.assert_allclose(design_effects(counts, sums), 5.0)
 
 
+def test_rows_with_labels_of_their_own_have_design_effects_near_one() -> None:
+    generator = np.random.default_rng(0)
+    counts, sums = sums_of(drawn(generator, 10, np.full(200, 5), 0.5, alike=0.0), 2)
+    assert design_effects(counts, sums).max() < 1.1
+
+
 @pytest.mark.parametrize("alike", [0.3, 0.7, 1.0])
 def test_the_correlation_is_found(alike: float) -> None:
     """Two rows share the subject's label with probability alike², else they are independent: ρ = alike²."""

@@ -20,6 +20,10 @@ def binary(share: float) -> np.ndarray:
     return np.array([share, 1 - share])
 
 
+def binary_entropy(share: float) -> float:
+    return -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+
+
 def test_each_row_is_a_distribution_of_its_own() -> None:
     np.testing.assert_allclose(metrics.distribution([[1, 3], [2, 0], [5, 5]]), [[0.25, 0.75], [1, 0], [0.5, 0.5]])
 
@@ -55,6 +59,14 @@ def test_disjoint_distributions_are_at_the_upper_bound() -> None:
     assert metrics.kl_divergence(p, q) == np.inf
 
 
+def test_js_of_the_published_label_shares() -> None:
+    """For positive shares 0.9/0.7/0.5/0.1 of equal clients the global share is 0.55; JS = H(M) − (H(P) + H(G))/2."""
+    divergences = metrics.js_divergence(np.stack([binary(s) for s in SHARES]), binary(0.55))
+    expected = [binary_entropy((s + 0.55) / 2) - (binary_entropy(s) + binary_entropy(0.55)) / 2 for s in SHARES]
+    assert divergences == pytest.approx(expected, abs=1e-14)
+    assert divergences.max() == pytest.approx(0.1789, abs=5e-5)
+
+
 def test_js_is_the_divergence_and_not_its_root() -> None:
     from scipy.spatial.distance import jensenshannon
 
@@ -86,6 +98,12 @@ def test_entropy_spread_orders_wrongly_where_js_does_not() -> None:
     assert metrics.entropy_spread(severe) == 0 < metrics.entropy_spread(mild)
     largest = [metrics.js_divergence(shares, shares.mean(axis=0)).max() for shares in (mild, severe)]
     assert largest[0] < largest[1]
+
+
+def test_wasserstein_of_a_shift_is_the_shift() -> None:
+    p = np.array([0.1, 0.6, 0.3, 0, 0, 0, 0])
+    for bins in range(1, 5):
+        assert metrics.wasserstein(p, np.roll(p, bins), 0.5) == pytest.approx(0.5 * bins)
 
 
 @REPEATABLE
@@ -167,6 +185,13 @@ def test_label_wasserstein_is_the_mean_of_scipys_over_pairs_on_class_numbers(tab
     classes = np.arange(4)
     pairs = [wasserstein_distance(classes, classes, p, q) for p, q in itertools.combinations(tables, 2)]
     assert metrics.count_metrics(tables, tables)["label_wasserstein"] == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+def test_label_wasserstein_counts_how_many_classes_apart_while_hellinger_does_not() -> None:
+    near, far = ([[7, 0, 0, 0], other] for other in ([0, 9, 0, 0], [0, 0, 0, 9]))
+    found = [metrics.count_metrics(counts, counts) for counts in (near, far)]
+    assert [one["label_wasserstein"] for one in found] == [1, 3]
+    assert found[0]["label_hellinger"] == found[1]["label_hellinger"] == pytest.approx(1)
 
 
 def test_what_counts_tell_has_the_names_of_the_report() -> None:

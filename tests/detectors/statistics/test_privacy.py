@@ -74,6 +74,12 @@ def test_seeded_noise_is_repeated_and_differs_by_seed() -> None:
     assert (first[1] != other[1]).all()
 
 
+def test_secure_noise_is_never_repeated() -> None:
+    first, again = ask(terms(source="secure")), ask(terms(source="secure"))
+    assert (first[1] != again[1]).all()
+    assert (first[2] != again[2]).all()
+
+
 @pytest.mark.parametrize(("source", "repeated"), [("seeded", True), ("secure", False)])
 def test_noise_on_counts_is_repeated_only_from_a_seed(source: str, repeated: bool) -> None:
     asked = inputs(samples(np.zeros((40, 1))), num_classes=40, config=terms(source=source))

@@ -85,6 +85,12 @@ def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> Non
     assert ends == [-1.0, 1.0] * 2
 
 
+def test_a_clear_winner_does_not_give_up(tmp_path: Path) -> None:
+    found = confirmation_of(scripted(tmp_path, by_kind(fedadam=0.8))[0])
+    assert not found.gave_up
+    assert "hardly" not in found.sentence
+
+
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
     config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
     drawn, same = (
@@ -134,6 +140,7 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     own = {"path": "tests.strategies.flower_programs:DrivesItself"}
     config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5, tuned_baseline=False)
     outcome = study(tmp_path, local_runner(tiny_federation()), config, num_rounds=num_rounds)
+    assert outcome.best is not None
     assert outcome.best.round_accuracy == outcome.baseline.round_accuracy
     found = confirmation_of(outcome)
     assert found.verdict == "no difference"
@@ -194,6 +201,14 @@ def test_contestants_are_the_pick_the_baselines_and_the_others(tmp_path: Path) -
     assert (found.reference, found.verdict) == ("tuned-fedavg", "worse")
     assert [rival.name for rival in found.rivals] == [one.name for one in challengers[1:]]
     assert "all 3 configurations compared together" in found.sentence
+
+
+def test_who_can_t_be_told_from_the_pick_is_named(tmp_path: Path) -> None:
+    outcome, _ = scripted(tmp_path, by_kind(fedadam=0.8, fedadagrad=0.8), confirmation_top=2, budget=12)
+    found = confirmation_of(outcome)
+    (rival,) = found.rivals
+    assert not rival.dropped
+    assert f"Not told apart from it: {rival.name}." in found.sentence
 
 
 @pytest.mark.slow

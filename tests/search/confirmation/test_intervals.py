@@ -49,6 +49,15 @@ def test_the_interval_for_new_data_is_of_the_published_variance(num_seeds: int, 
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
+def test_no_number_of_seeds_says_more_of_new_data_than_the_rows_do() -> None:
+    differences = np.tile([0.01, 0.03], 500)
+    found = paired_difference(differences, np.zeros(1000), test_to_train=0.25)
+    assert found.low is not None
+    assert found.here_low is not None
+    assert found.mean - found.here_low < 0.001
+    assert found.mean - found.low == pytest.approx(1.96 * 0.01 * 0.5, rel=0.01)
+
+
 def test_one_pair_has_no_interval_and_no_verdict() -> None:
     found = paired_difference([0.9], [0.1])
     assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.8), None, None, 0)
@@ -107,6 +116,11 @@ def test_the_best_of_equal_candidates_is_wrongly_better_as_often_as_is_said(
 ) -> None:
     num_wrong = wrongly_better(count, shared, num_tried, critical_value(count, 0.05, shared, num_tried))
     assert stats.binomtest(num_wrong, NULL_STUDIES, 0.025).pvalue > 1e-5
+
+
+def test_without_the_correction_the_best_of_eight_is_wrongly_better_twice_as_often() -> None:
+    num_wrong = wrongly_better(5, 0.25, 8, critical_value(5, 0.05))
+    assert num_wrong > 0.05 * NULL_STUDIES
 
 
 @pytest.mark.parametrize("error", [0.05, 0.01, 1e-4, 1e-7, 1e-12])
@@ -169,3 +183,29 @@ def test_an_interval_ends_where_differences_do_and_says_the_same(error: float, s
         assert cut_low == max(-span, -np.inf if low is None else low)
         assert cut_high == min(span, np.inf if high is None else high)
     assert (cut.mean, cut.verdict) == (wide.mean, wide.verdict)
+
+
+def test_swapping_the_sides_mirrors_everything() -> None:
+    ours, baseline = [0.7, 0.9, 0.8], [0.5, 0.69, 0.61]
+    forth, back = paired_difference(ours, baseline), paired_difference(baseline, ours)
+    assert (back.mean, back.low, back.high) == pytest.approx((-forth.mean, -forth.high, -forth.low))
+    assert (forth.verdict, back.verdict) == (1, -1)
+
+
+def test_what_pairs_share_cancels() -> None:
+    differences = np.array([0.01, 0.02, 0.03])
+    seeds_matter_much = np.array([0.1, 0.5, 0.9])
+    found = paired_difference(seeds_matter_much + differences, seeds_matter_much)
+    alone = paired_difference(differences, np.zeros(3))
+    assert (found.low, found.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_interval_covers_the_truth_in_95_of_100_studies() -> None:
+    num_studies, num_pairs, truth = 2000, 5, 0.03
+    generator = np.random.default_rng(20260101)
+    baseline = generator.normal(0.7, 0.1, size=(num_studies, num_pairs))
+    ours = baseline + generator.normal(truth, 0.02, size=(num_studies, num_pairs))
+    found = [paired_difference(*pair) for pair in zip(ours, baseline, strict=True)]
+    num_covered = sum(one.low <= truth <= one.high for one in found)
+    # Normal differences make the coverage exactly 0.95, so the count is binomial.
+    assert stats.binomtest(num_covered, num_studies, 0.95).pvalue > 1e-6

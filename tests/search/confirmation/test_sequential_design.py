@@ -123,6 +123,15 @@ def test_without_a_difference_none_is_found_in_19_of_20_studies_however_often_on
     assert not too_many(sum(verdict != 0 for verdict in found))
 
 
+def test_ordinary_intervals_looked_at_again_and_again_would_find_differences_that_are_not_there() -> None:
+    generator = np.random.default_rng(20260101)
+    num_wrong = 0
+    for _ in range(NUM_STUDIES // 4):
+        ours, fedavg = scores_of(generator, [0.0, 0.0], 12).tolist()
+        num_wrong += any(paired_difference(ours[:look], fedavg[:look]).verdict for look in range(2, 13))
+    assert too_many(num_wrong, NUM_STUDIES // 4)
+
+
 @pytest.mark.slow
 def test_the_best_challenger_is_seldom_dropped_and_bad_ones_are() -> None:
     design = SequentialDesign(max_seeds=16, batch=4, num_challengers=3)

@@ -128,45 +128,38 @@ def test_numbers_are_what_json_says_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        "",
-        " \n\t ",
-        "FedProx, I think.",
-        "[1, 2]",
-        '{"reason": "x"}',
-        '{"strategy": "fedprox"}',
-        '{"kind": "fedavg"} or {"kind": "fedmedian"}',
-        '{"kind": "fedprox", "proximal_mu": NaN}',
-        "x" * (LONGEST_ANSWER + 1),
+        ("", "the answer must be one JSON object, got nothing"),
+        (" \n\t ", "the answer must be one JSON object, got nothing"),
+        ("FedProx, I think.", "the answer must be one JSON object with a 'kind', got none"),
+        ("[1, 2]", "the answer must be one JSON object with a 'kind', got none"),
+        ('{"reason": "x"}', "the answer must be one JSON object with a 'kind', got none"),
+        ('{"strategy": "fedprox"}', "the answer must be one JSON object with a 'kind', got none"),
+        ('{"kind": "fedavg"} or {"kind": "fedmedian"}', "the answer must be one JSON object, got 2 different ones"),
+        ('{"kind": "fedsgd"}', "kind must be one of fedavg, fedprox, fedavgm,"),
+        ('{"kind": ["fedavg"]}', "kind must be one of fedavg"),
+        ('{"kind": "custom", "path": "os:system", "values": {}}', "kind must be one of fedavg"),
+        ('{"kind": "fedprox"}', "proximal_mu of fedprox must be given, in [0.0001, 1] (log)"),
+        ('{"kind": "fedprox", "proximal_mu": 7}', "proximal_mu of fedprox must be in [0.0001, 1] (log), got 7"),
+        ('{"kind": "fedprox", "proximal_mu": "0.1"}', "proximal_mu of fedprox must be in [0.0001, 1] (log), got '0.1'"),
+        ('{"kind": "fedprox", "proximal_mu": true}', "proximal_mu of fedprox must be in [0.0001, 1] (log), got True"),
+        ('{"kind": "fedprox", "proximal_mu": NaN}', "the answer must be one JSON object"),
+        ('{"kind": "fedprox", "proximal_mu": 1e999}', "proximal_mu of fedprox must be in"),
+        ('{"kind": "krum", "num_malicious_nodes": 8}', "num_malicious_nodes of krum must be in 0 … 7, got 8"),
+        ('{"kind": "krum", "num_malicious_nodes": 1.5}', "num_malicious_nodes of krum must be in 0 … 7, got 1.5"),
+        (
+            '{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 8}',
+            "num_nodes_to_select of multikrum must be in 1 … 7, got 8",
+        ),
+        ('{"kind": "fedavg", "eta": 1}', "'eta' is no parameter of fedavg; its parameters are none"),
+        ('{"kind": "fedavg", "sample_scaling": "uniform"}', "'sample_scaling' is no parameter of fedavg"),
+        ('{"kind": "fedavg", "__class__": "x"}', "'__class__' is no parameter of fedavg"),
+        ("x" * (LONGEST_ANSWER + 1), f"the answer must have at most {LONGEST_ANSWER} characters"),
     ],
 )
-def test_what_is_no_answer_is_refused(text: str) -> None:
-    assert len(faults(text)) == 1
-
-
-@pytest.mark.parametrize(
-    ("strategy", "key"),
-    [
-        ('"kind": "fedsgd"', "kind"),
-        ('"kind": ["fedavg"]', "kind"),
-        ('"kind": "custom", "path": "os:system", "values": {}', "kind"),
-        ('"kind": "fedprox"', "proximal_mu"),
-        ('"kind": "fedprox", "proximal_mu": 7', "proximal_mu"),
-        ('"kind": "fedprox", "proximal_mu": "0.1"', "proximal_mu"),
-        ('"kind": "fedprox", "proximal_mu": true', "proximal_mu"),
-        ('"kind": "fedprox", "proximal_mu": 1e999', "proximal_mu"),
-        ('"kind": "krum", "num_malicious_nodes": 8', "num_malicious_nodes"),
-        ('"kind": "krum", "num_malicious_nodes": 1.5', "num_malicious_nodes"),
-        ('"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 8', "num_nodes_to_select"),
-        ('"kind": "fedavg", "eta": 1', "'eta'"),
-        ('"kind": "fedavg", "sample_scaling": "uniform"', "'sample_scaling'"),
-        ('"kind": "fedavg", "__class__": "x"', "'__class__'"),
-    ],
-)
-def test_what_is_outside_the_space_is_refused_by_its_name(strategy: str, key: str) -> None:
-    (fault,) = faults("{" + strategy + "}")
-    assert fault.split()[0] == key
+def test_what_is_no_answer_is_refused_with_its_fault(text: str, expected: str) -> None:
+    assert faults(text)[0].startswith(expected)
 
 
 def test_every_fault_of_an_answer_is_told() -> None:
@@ -182,7 +175,7 @@ def test_a_range_that_depends_on_another_parameter_is_held() -> None:
 def test_what_the_cohort_forbids_is_refused_with_the_reason() -> None:
     space = space_of(Cohort(2, 2, 0.2))
     (fault,) = faults('{"kind": "krum", "num_malicious_nodes": 0}', space)
-    assert space.absent["krum"] in fault
+    assert fault.endswith("(krum must have at least 3 clients a round, got 2)")
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
@@ -191,7 +184,8 @@ def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found(fin
 
 
 def test_a_refusal_is_no_answer() -> None:
-    assert len(faults("", refusal="I can't\nhelp with that.")) == 1
+    (fault,) = faults("", refusal="I can't\nhelp with that.")
+    assert fault == 'the answer must not be a refusal, got "I can\'t help with that."'
 
 
 @pytest.mark.parametrize(

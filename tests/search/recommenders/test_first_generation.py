@@ -54,6 +54,19 @@ def test_a_generation_is_whole_new_and_of_the_space(
     assert all(situation.space.contains(each.spec) for each in found)
 
 
+@pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=3)])
+def test_the_rules_answer_is_the_first_or_fedavg_itself(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+    situation = situation_of(diagnosis)
+    answer = recommend_by_rules(situation).spec
+    assert proposed(situation)[0].spec == answer or answer == FEDAVG
+
+
+def test_unlike_federations_get_unlike_generations(situation_of: SituationOf) -> None:
+    diagnoses = [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=2, outlier="high")]
+    first = [[str(each.spec) for each in proposed(situation_of(diagnosis))][:3] for diagnosis in diagnoses]
+    assert len({tuple(each) for each in first}) == 3
+
+
 def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> None:
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
@@ -137,3 +150,10 @@ def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
     recommendation = recommend_by_rules(situation)
     assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
     assert {each.because for each in proposed(situation)} == {DRAWN}
+
+
+@pytest.mark.parametrize("num_clients", [4, 10])
+def test_nothing_that_is_the_same_as_another_strategy_is_proposed(situation_of: SituationOf, num_clients: int) -> None:
+    situation = situation_of(diagnosis_of(outlier="high", num_clients=num_clients, outliers=(2,)), num_clients)
+    for seed in range(5):
+        assert [each for each in proposed(situation, 6, seed) if situation.space.is_twin(each.spec)] == []

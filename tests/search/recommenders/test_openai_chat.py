@@ -15,6 +15,7 @@ import pytest
 from fedscout.engine.errors import RecommenderError, UnreachableModelError
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import (
+    MAX_BYTES,
     OPENAI_URL,
     ChatRequest,
     Exchange,
@@ -189,21 +190,14 @@ def test_a_key_that_is_not_accepted(server: Server, talk: TalkTo, status: int) -
     assert KEY not in line
 
 
-@pytest.mark.parametrize(
-    ("play", "kind"),
-    [
-        (fails(404, "The model `gpt-4.1` does not exist"), RecommenderError),
-        (Play(delay_seconds=20), UnreachableModelError),
-        (Play(body=b"x" * 65536, endless=True), UnreachableModelError),
-        (Play(status=400, body=b"x" * 65536, endless=True), UnreachableModelError),
-        (Play(body=gzip.compress(b" " * 1000), headers={"content-encoding": "gzip"}), UnreachableModelError),
-    ],
-    ids=["unknown model", "slow", "endless", "endless error", "compressed"],
-)
-def test_a_server_that_can_not_be_used(server: Server, talk: TalkTo, play: Play, kind: type[RecommenderError]) -> None:
-    at = server([play])
-    talk(at, timeout_seconds=0.3 if play.delay_seconds else 10.0).error(kind)
-    assert at.asked[0].headers["accept-encoding"] == "identity"
+def test_an_unknown_model(server: Server, talk: TalkTo) -> None:
+    line = talk(server([fails(404, "The model `gpt-4.1` does not exist")])).error()
+    assert "must accept the request for model 'gpt-4.1', and answered 404" in line
+
+
+def test_a_slow_server(server: Server, talk: TalkTo) -> None:
+    asking = talk(server([Play(delay_seconds=20)]), timeout_seconds=0.3)
+    assert "must answer within 0.3 s, and did not" in asking.error(UnreachableModelError)
 
 
 @pytest.mark.slow
@@ -220,6 +214,18 @@ def test_nobody_listens(server: Server, talk: TalkTo) -> None:
         pass
     line = talk(gone).error(UnreachableModelError)
     assert "must be reachable, and is not: Connection error." in line
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_endless_answer_is_cut_off(server: Server, talk: TalkTo, status: int) -> None:
+    at = server([Play(status=status, body=b"x" * 65536, endless=True)])
+    assert f"its answer must have at most {MAX_BYTES} bytes" in talk(at).error(UnreachableModelError)
+
+
+def test_a_compressed_answer_is_refused(server: Server, talk: TalkTo) -> None:
+    at = server([Play(body=gzip.compress(b" " * 1000), headers={"content-encoding": "gzip"})])
+    assert "must not be compressed, and is by 'gzip'" in talk(at).error(UnreachableModelError)
+    assert at.asked[0].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.parametrize(
@@ -303,6 +309,25 @@ def test_a_key_of_any_length_is_neither_sent_nor_kept_nor_shown(
     for exchange in asking.exchanges:
         kept = f"{exchange.error} {exchange.reply and exchange.reply.text} {exchange.request.messages[0].content}"
         assert not [written for written in (f"'{key}'", f" {key};", f" {key}.") if written in kept]
+
+
+def test_what_stands_for_a_key_where_none_is_needed_is_no_secret(server: Server, talk: TalkTo) -> None:
+    reply = talk(server([says("none of them")]), api_key_variable=None).chat.complete(REQUEST)
+    assert reply.text == "none of them"
+
+
+def test_a_key_in_a_message_is_neither_sent_nor_kept(
+    server: Server, talk: TalkTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "not-of-any-known-form-42"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    at = server([says("{}")])
+    asking = talk(at)
+    request = REQUEST.model_copy(update={"messages": (Message(role="user", content=f"psst: {key}"),)})
+    asking.chat.complete(request)
+    assert at.asked[0].turns == [("user", "psst: [redacted]")]
+    assert key not in asking.exchanges[0].model_dump_json()
+    assert asking.exchanges[0].request_digest == request.digest()
 
 
 def test_the_key_comes_from_the_variable_that_is_named(

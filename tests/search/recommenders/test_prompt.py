@@ -111,6 +111,19 @@ def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tup
     assert set(shown.values()) == of_the_report
 
 
+def test_raw_statistics_are_the_same_whatever_was_concluded() -> None:
+    """Other thresholds, other clients flagged, other decisions of the calibrated tests: the same numbers."""
+    measured = report_of(0.4, 5.0)
+    aspects = {
+        name: SkewFinding(severity="high", value=getattr(diagnose(measured), name).value, threshold=1.0, clients=(0, 1))
+        for name in ("label_skew", "feature_skew")
+    }
+    outlier = SkewFinding(severity="high", value=5.0, threshold=4.0, clients=(2,))
+    concluded = diagnose(measured).model_copy(update={**aspects, "outlier": outlier, "clients_of_other_updates": (2,)})
+    assert render(concluded, "A") == render(diagnose(measured), "A")
+    assert render(concluded, "B") != render(diagnose(measured), "B")
+
+
 def test_no_word_of_a_conclusion_is_in_a_prompt_of_raw_statistics(situation: RecommendationContext) -> None:
     """Neither in what is said of the federation nor in the examples; what was measured of strategies is no part."""
     (examples_told,) = [

@@ -55,6 +55,7 @@ def test_what_the_table_does_not_name_is_left_to_the_measurement(dealing: DataOr
 def test_mu_begins_at_a_hundredth() -> None:
     for dealing, expected in DEALT.values():
         advice = advice_for(dealing, None)
+        assert advice is not None
         assert (PROX in advice.specs) == ("fedprox" in expected)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ def test_a_record_holds_no_key(record: Path) -> None:
     (line,) = text.splitlines()
     exchange = Exchange.model_validate_json(line)
     assert (exchange.request, exchange.request_digest) == (request(), request().digest())
+    assert exchange.reply is not None
     assert (exchange.reply.prompt_tokens, exchange.reply.completion_tokens) == (1000, 50)
 
 
@@ -122,6 +124,7 @@ def test_unusual_line_breaks_in_a_text_do_not_break_the_record(
     text = "a\u2028b\u0085c\nd"
     model_at(server([says(text)])).chat.complete(request(text))
     (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
+    assert exchange.reply is not None
     assert exchange.reply.text == text
 
 
@@ -134,8 +137,19 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None) -> 
         Transcript(path, must_exist=True)
 
 
+def test_a_folder_is_no_record(tmp_path: Path) -> None:
+    with refused(LogError, key="recorded exchanges"):
+        Transcript(tmp_path)
+
+
 def test_an_exchange_that_can_not_be_kept_stops_the_work(server: Server, tmp_path: Path, model_at: ModelAt) -> None:
     model = model_at(server([says("this")]))
     (tmp_path / "llm.jsonl").mkdir()
     with pytest.raises(EngineError, match=r"llm\.jsonl can't be written"):
         model.chat.complete(request())
+
+
+def test_a_record_is_one_json_object_a_line(record: Path, server: Server, model_at: ModelAt) -> None:
+    model_at(server([says("that")])).chat.complete(request("and now?"))
+    for line in record.read_text().splitlines():
+        assert isinstance(json.loads(line), dict)

@@ -227,6 +227,16 @@ def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: Situati
     assert found.spec.client_learning_rate == 0.5
 
 
+@pytest.mark.parametrize(
+    ("severity", "advised"), [(None, []), ("none", ["fedavg"]), ("low", ["fedavg", "fedprox"]), ("high", ["fedprox"])]
+)
+def test_the_published_table_of_advice_stands_beside(
+    situation_of: SituationOf, severity: Any, advised: list[str]
+) -> None:
+    found = recommend_by_rules(situation_of(diagnosis_of(label_skew=severity)))
+    assert [alternative.spec.kind for alternative in found.alternatives] == advised
+
+
 def test_the_advice_does_not_repeat_the_pick(situation_of: SituationOf) -> None:
     found = recommend_by_rules(situation_of(diagnosis_of(num_classes=2)))
     assert found.spec.kind == "fedavg"

@@ -69,6 +69,7 @@ def test_prices() -> None:
     """A thousand tokens of the prompt at 2 and 500 of the answer at 8 US dollars a million are 0.006."""
     own = Price(input=1, output=1)
     price = RecommenderConfig().price(is_openai=True)
+    assert price is not None
     assert price.cost_usd(1000, 500) == pytest.approx(0.006)
     assert RecommenderConfig().price(is_openai=False) is None
     assert RecommenderConfig(prices={"gpt-4.1": own}).price(is_openai=True) == own

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher, ranking
 from fedscout.search.searchers.genetic import GeneticSearcher, mutate
@@ -17,6 +18,7 @@ from fedscout.strategies import (
     CustomSpec,
     FedAdamSpec,
     FedAvgMSpec,
+    FedAvgSpec,
     FedMedianSpec,
     FedProxSpec,
     IntegerRange,
@@ -28,6 +30,7 @@ from fedscout.strategies import (
 )
 from tests.search.searcher_conformance import (
     BATCH,
+    BUDGET,
     COHORT,
     GenerationalLaws,
     proposals,
@@ -42,6 +45,11 @@ SPACE = space_of(COHORT)
 class TestGeneticSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
         return GeneticSearcher(task(space, seed))
+
+
+class TestMixedGeneticSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(task(space, seed, mutation_rate=0.5))
 
 
 def searched_kinds() -> list[str]:
@@ -80,6 +88,16 @@ def test_all_steps_of_an_integer_are_taken() -> None:
     assert steps == {2, 3, 4}
     at_the_end = KrumSpec(num_malicious_nodes=7)
     assert {mutate(at_the_end, SPACE, generator).search_values()["num_malicious_nodes"] for _ in range(60)} == {6, 7}
+
+
+def test_steps_of_reals_fill_the_tenth() -> None:
+    """Of 400 uniform steps the largest exceeds 95 % of the bound but with probability 0.95^400 < 1e-8."""
+    generator = np.random.default_rng(0)
+    parent = FedProxSpec(proximal_mu=0.01)
+    moved = [math.log(mutate(parent, SPACE, generator).proximal_mu / 0.01) / math.log(1e4) for _ in range(400)]
+    assert max(moved) > 0.095
+    assert min(moved) < -0.095
+    assert abs(np.mean(moved)) < 4 * 0.1 / math.sqrt(3 * 400)
 
 
 def test_a_users_choice_is_drawn_anew() -> None:
@@ -196,6 +214,18 @@ def test_failures_stay_as_parents_of_the_last_resort() -> None:
     assert {child.kind for child in children} <= {spec.kind for spec in specs}
 
 
+def test_the_reference_is_no_parent() -> None:
+    searcher = told((FedAvgSpec(), 1.0), (ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (FedProxSpec(), 0.2))
+    kinds = {spec.kind for seed in range(10) for spec in _with_seed(searcher, seed).ask(4)}
+    assert kinds == {"fedadam", "fedavgm"}
+
+
+def _with_seed(searcher: GeneticSearcher, seed: int) -> GeneticSearcher:
+    other = GeneticSearcher(task(searcher.space, seed))
+    other.tell([*searcher.archive.references, *searcher.archive.searched])
+    return other
+
+
 @pytest.mark.parametrize(
     ("searches_clients", "options", "largest"),
     [(False, {}, 0.1), (True, {}, 0.3), (False, {"mutation_step": 0.5}, 0.5), (True, {"mutation_step": 0.05}, 0.05)],
@@ -226,6 +256,14 @@ def test_at_rate_zero_the_search_is_random() -> None:
     assert len(kinds) >= 8  # 80 draws of 11 kinds miss four or more but once in a million times
 
 
+def test_a_first_generation_may_come_from_elsewhere() -> None:
+    """Three told from elsewhere leave one place in the first generation."""
+    searcher = told((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1))
+    (fourth,) = searcher.ask(BUDGET)
+    searcher.tell([Trial(fourth, fitness=0.0)])
+    assert {spec.kind for spec in searcher.ask(4)} <= {"fedadam", "fedavgm"}
+
+
 def test_a_parent_from_outside_is_drawn_back_into_the_ranges() -> None:
     """FedProx(mu = 0) would be FedAvg, eta = 30 is far above the range."""
     searcher = told((FedAdamSpec(eta=30), 0.9), (FedProxSpec(proximal_mu=50), 0.8), (KRUM, 0.1), (MOMENTUM, 0.2))
@@ -238,3 +276,31 @@ def test_a_parent_of_a_strategy_outside_the_space_yields() -> None:
     space = space_of(COHORT, kinds=("fedprox", "fedavgm"))
     searcher = told((ADAM, 0.9), (FedProxSpec(), 0.8), (MOMENTUM, 0.1), (KRUM, 0.2), space=space)
     assert {spec.kind for spec in searcher.ask(4)} == {"fedprox"}
+
+
+def test_equivalents_are_not_evaluated_twice() -> None:
+    """Among four clients a trimmed mean is the median or, as Bulyan, FedAvg's mean: one configuration, not many."""
+    cohort = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
+    space = space_of(cohort, kinds=("fedmedian", "fedtrimmedavg", "bulyan"))
+    assert [spec.kind for spec in proposals(GeneticSearcher(task(space)))] == ["fedmedian"]
+
+
+@pytest.mark.parametrize("num_clients", [4, 7, 20])
+def test_no_child_is_the_same_as_another_strategy(num_clients: int) -> None:
+    space = space_of(Cohort(num_clients, num_clients, 0.2))
+    for seed in range(5):
+        found = proposals(GeneticSearcher(task(space, seed)))
+        assert [spec for spec in found if space.is_twin(spec)] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_neither_parent_has_a_free_parameter_children_are_of_another_strategy(seed: int) -> None:
+    space = space_of(COHORT, kinds=("fedmedian", "fednova", "fedprox", "fedavgm"))
+    bare = [kind for kind in space.kinds if not space.parameters_of(kind)]
+    parents = [space.default(kind) for kind in bare]
+    searcher = GeneticSearcher(task(space, seed))
+    searcher.tell([Trial(spec, fitness=0.9) for spec in parents])
+    searcher.tell([Trial(FedProxSpec(proximal_mu=0.01 * place), fitness=0.1) for place in range(1, 5 - len(parents))])
+    children = searcher.ask(4)
+    assert len(children) == 4
+    assert {child.kind for child in children} <= set(space.kinds) - set(bare)

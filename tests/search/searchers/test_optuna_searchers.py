@@ -97,6 +97,7 @@ def test_padded_coordinates_are_shared_by_name_and_in_the_middle_where_they_mean
     coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedyogi", "fedprox")), padded=True)
     assert set(coordinates.distributions) == {"strategy", "eta", "tau", "beta_1", "beta_2", "proximal_mu"}
     encoded = coordinates.encode(FedAdamSpec(eta=1.0))
+    assert encoded is not None
     assert (encoded["eta"], encoded["proximal_mu"]) == (1.0, 0.5)
 
 
@@ -108,6 +109,7 @@ def test_clients_parameters_are_one_coordinate_for_all_strategies() -> None:
 def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> None:
     coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedprox")))
     beyond = coordinates.encode(FedAdamSpec(eta=30))
+    assert beyond is not None
     assert beyond["fedadam.eta"] == 1.0
     assert coordinates.encode(FedAvgSpec()) is None
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
@@ -146,6 +148,14 @@ def adam_is_good(spec: StrategySpec) -> Trial:
         return Trial(spec, fitness=0.3)
     place = SPACE.parameters_of("fedadam")["eta"].to_unit(spec.eta)  # type: ignore[union-attr]
     return Trial(spec, fitness=0.9 - (place - 0.5) ** 2)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+def test_they_learn_which_strategy_is_good(make: Callable[..., OptunaSearcher]) -> None:
+    """Of the last 24 trials, one in twelve would be FedAdam's by chance, and 9 but once in 10⁴ studies."""
+    found = proposals(make(task(SPACE, budget=52)), adam_is_good, budget=52)
+    assert sum(isinstance(spec, FedAdamSpec) for spec in found[-24:]) >= 9
 
 
 def test_the_first_trials_are_random_whatever_they_bring(make: Callable[..., OptunaSearcher]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,11 @@ def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
 
 def test_only_full_trainings_win_and_are_confirmed(raced: tuple[Path, StudyOutcome, int]) -> None:
     _, outcome, _ = raced
+    assert outcome.best is not None
     whole = [outcome.baseline, *outcome.trials[6:]]
     assert outcome.whole_trials == outcome.trials[6:]
     assert outcome.best.fitness == max(entry.fitness for entry in whole)
+    assert outcome.confirmation is not None
     assert outcome.confirmation.contestants[0].strategy in {entry.spec.label for entry in outcome.whole_trials}
 
 
@@ -85,6 +88,26 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
         for survivor in outcome.whole_trials:
             if survivor.spec == entry.spec:
                 assert survivor.round_accuracy[:2] == entry.round_accuracy
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.slow
+@pytest.mark.parametrize("num_lost", [0, 4, 5, 6, 7, 9, 11, NUM_TRIALS])
+def test_a_race_cut_off_anywhere_ends_with_the_same_result(
+    tmp_path: Path, raced: tuple[Path, StudyOutcome, int], num_lost: int
+) -> None:
+    """The log is cut, and with it went all checkpoints."""
+    folder, outcome, _ = raced
+    files = sorted((folder / "trials").iterdir())
+    assert len(files) == NUM_TRIALS
+    (tmp_path / "trials").mkdir()
+    for file in files[: NUM_TRIALS - num_lost]:
+        shutil.copy(file, tmp_path / "trials")
+
+    assert document(race(tmp_path, runner_in(tmp_path))) == document(outcome)
+
+    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == [file.name for file in files]
+    assert list(tmp_path.glob("checkpoints/*")) == []
 
 
 class Killed(BaseException):

@@ -48,6 +48,14 @@ def test_a_study_that_lost_trials_ends_with_the_same_result(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_generations_are_of_the_configured_size(tmp_path: Path, kind: str) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5))
+    outcome = study(tmp_path, runner, config(kind))
+    assert [len(batch) for batch in runner.batches] == [1 + 3, 3, 1]
+    assert [entry.generation for entry in outcome.trials] == [1, 1, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_study_whose_trials_fail_goes_on_to_its_end(tmp_path: Path, kind: str) -> None:
     outcome = study(tmp_path, ScriptedRunner(lambda spec: failed("diverged")), config(kind))
     assert len(outcome.trials) == BUDGET
@@ -62,6 +70,8 @@ def test_the_worst_is_told_beside_the_best(tmp_path: Path) -> None:
 
     found = study(tmp_path, ScriptedRunner(outcome), SearchConfig(kind="random", strategies=("fedprox",), budget=5))
     fitness = [entry.fitness for entry in (found.baseline, *found.trials)]
+    assert found.best is not None
+    assert found.worst is not None
     assert (found.best.fitness, found.worst.fitness) == (max(fitness), min(fitness))
 
 

@@ -95,7 +95,6 @@ def test_what_is_no_report_tells_nothing() -> None:
         "classes, log2",
         "features, log10",
         "feature skew",
-        "quantity, Gini",
     }
 
 
@@ -185,6 +184,17 @@ def test_client_parameters_are_those_of_this_space() -> None:
     )
     found = warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
     assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
+
+
+def test_without_studies_there_is_nothing_to_say() -> None:
+    assert proposed([]) == WarmStart(studies=(), proposals=())
+
+
+def test_it_can_be_written_and_read() -> None:
+    found = proposed([study_of("near", {ADAM: 0.2, PROX: 0.1})])
+    again = WarmStart.model_validate_json(found.model_dump_json())
+    assert again == found
+    assert again.specs() == found.specs()
 
 
 def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
