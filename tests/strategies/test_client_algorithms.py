@@ -35,26 +35,34 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
     CHOSEN_BY_NAME_KINDS,
     STRATEGIES,
+    CenteredClippingSpec,
     CustomSpec,
     DittoSpec,
+    DPFedAvgSpec,
+    FedAdamSpec,
     FedAvgSpec,
     FedBNSpec,
     FedDynSpec,
+    FedExPSpec,
     FedLCSpec,
     FedNovaSpec,
     FedPerSpec,
     FedProxSpec,
     LocalOnlySpec,
     MoonSpec,
+    RfaSpec,
     ScaffoldSpec,
     StrategySpec,
+    parse_strategy,
 )
 from fedscout.strategies.methods.batch_norm import MFedBNSpec
 from fedscout.strategies.methods.fedbio import FedBiOSpec
+from fedscout.strategies.methods.feddf import FedDFSpec
 from fedscout.strategies.methods.fedsam import FedSAMSpec
 from fedscout.strategies.methods.losses import FedRSSpec, SymmetricLossSpec
 from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedRepSpec, FedRoDSpec
 from fedscout.strategies.methods.personal_models import FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.rhfl import RhflSpec
 from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
@@ -93,6 +101,22 @@ METHODS: Mapping[str, StrategySpec] = {
 MODELS: Mapping[str, ModelFactory] = {"fedbn": normalised, "mfedbn": normalised, "mfedbn, overwritten": normalised}
 """Of methods that need another net than the dense one."""
 
+OTHERS: Mapping[str, StrategySpec] = {
+    "rfa": RfaSpec(),
+    "centered_clipping": CenteredClippingSpec(clipping_radius=0.05),  # clips, or what is kept would not matter
+    "fedexp": FedExPSpec(),
+    "feddf": FedDFSpec(distillation_steps=24, distillation_rate=2e-3, distillation_batch=16),
+    "rhfl": RhflSpec(),
+    "dp_fedavg": DPFedAvgSpec(clipping_norm=0.3),
+    "dp_fedavg, adaptive": DPFedAvgSpec(
+        around=FedAdamSpec(sample_scaling="uniform"), clipping="adaptive", clipped_count_stddev=1.0, clipping_norm=0.3
+    ),
+    **{pair: parse_strategy(pair) for pair in ("fedyogi+fedlc", "krum+fedper", "fedexp+fedlc", "qfedavg+ditto")},
+}
+"""Strategies without a client algorithm of their own that a block of clients would train, and pairs."""
+
+EVERY: Mapping[str, StrategySpec] = {**METHODS, **OTHERS}
+
 IN_THE_LOOP = frozenset(("fedsam", "symmetric_loss"))
 """Methods that are trained client by client on any model."""
 
@@ -104,6 +128,11 @@ def host_for(name: str) -> ClientHost:
     if model not in HOSTS:
         HOSTS[model] = host_of(model)
     return HOSTS[model]
+
+
+def sampled(name: str) -> dict[str, int]:
+    """Return how many clients a round trains: RHFL has no rounds without any of them."""
+    return {"num_sampled": len(SIZES)} if name == "rhfl" else {}
 
 
 def test_the_table_is_complete() -> None:
@@ -150,24 +179,26 @@ def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
     assert np.abs(loop.vector - in_lanes.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", EVERY)
 def test_means_formed_in_the_driver_have_the_bits_of_those_formed_on_hosts(name: str) -> None:
-    on_hosts, in_driver = (result_of(host_for(name), METHODS[name], merge_on_hosts=merged) for merged in (True, False))
+    on_hosts, in_driver = (
+        result_of(host_for(name), EVERY[name], merge_on_hosts=merged, **sampled(name)) for merged in (True, False)
+    )
     assert_all_same(on_hosts, in_driver)
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) -> None:
     """Stopped in round 3, resumed from the checkpoint of round 2."""
-    spec, host = spec_of(METHODS[name]), host_for(name)
+    spec, host = spec_of(EVERY[name], **sampled(name)), host_for(name)
     store = CheckpointStore(tmp_path, every_rounds=2)
     with pytest.raises(Interruption):
         run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
     assert store.path(spec.checkpoint).exists()  # type: ignore[union-attr]
     resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    assert_all_same(resumed, result_of(host, METHODS[name]))
+    assert_all_same(resumed, result_of(host, EVERY[name], **sampled(name)))
 
 
 @pytest.mark.stress
@@ -176,10 +207,10 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("model", [dense, pytest.param(normalised, marks=pytest.mark.stress)])
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, model: ModelFactory, num_hosts: int) -> None:
     hosts = start_hosts(with_server_rows(uneven_federation(model, SIZES), labelled=True), QUERIES, num_hosts)
-    for name in [name for name in METHODS if MODELS.get(name, dense) is model]:
-        spec = spec_of(METHODS[name])
+    for name in [name for name in EVERY if MODELS.get(name, dense) is model]:
+        spec = spec_of(EVERY[name], **sampled(name))
         by_ray = run_trial(spec, RayGrid(hosts, spec.session))
-        assert_all_same(by_ray, result_of(host_for(name), METHODS[name]))
+        assert_all_same(by_ray, result_of(host_for(name), EVERY[name], **sampled(name)))
     hosts.stop()
 
 

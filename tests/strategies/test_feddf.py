@@ -19,12 +19,9 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
-from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_training, run_workflow
@@ -33,9 +30,7 @@ from fedscout.strategies.aggregation.rules import Outputs
 from fedscout.strategies.methods.feddf import Distillation, FedDFSpec
 from tests.engine.choices import rounds_of
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
-from tests.engine.trials.test_resume import Interruption, assert_same, run
 from tests.kits.refusals import refused
-from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, result_of, spec_of
 from tests.strategies.rounds import played
 
@@ -236,20 +231,6 @@ def test_clients_that_fail_or_are_absent_teach_nobody() -> None:
         assert sum(counts) == 4 * 7 - len(result.dropped_clients)
 
 
-def test_a_trial_stopped_after_round_3_goes_on_from_the_checkpoint_of_round_2(host: ClientHost, tmp_path: Path) -> None:
-    spec, store = spec_of(FEW, num_sampled=8), CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=3)
-    path = store.path(spec.key)
-    assert path is not None
-    document, arrays = read_checkpoint(path)
-    assert document["state"]["server_round"] == 2
-    assert sum(array.shape == (host.facts().layout.size,) for array in arrays) == 1  # the model, and no client's
-    resumed, trained = run(spec, host, store)
-    assert trained == [3, 4, 5]
-    assert_same(resumed, run(spec, host)[0])
-
-
 def test_a_server_without_rows_is_refused_before_anything_trains(tmp_path: Path) -> None:
     with refused(StrategyError, key="feddf", given="none", names="federation.server_rows"):
         FedDFSpec().build(Cohort(8, 5, 0.1))
@@ -281,20 +262,3 @@ def test_who_drives_rounds_loads_no_torch() -> None:
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_ray_gives_the_bits_of_the_local_grid(ray_session: None, host: ClientHost, num_hosts: int) -> None:
-    import ray
-
-    spec = spec_of(FEW, num_sampled=8)
-    expected, _ = run(spec, host)
-    hosts = start_hosts(with_server_rows(uneven_federation(sizes=SIZES)), QUERIES, num_hosts)
-    try:
-        assert_same(run_trial(spec, RayGrid(hosts, spec.session)), expected)
-        assert_same(ray.get(start_trial(hosts, spec, CheckpointStore(None))), expected)
-    finally:
-        hosts.stop()

@@ -9,17 +9,14 @@ import pytest
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedPop, FedPopSpec
 from tests.engine.federations import uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
-from tests.strategies.by_hand import SEED, SIZES, TRAINING, ended, host_of, result_of, spec_of, weights_of
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, ended, host_of, result_of, weights_of
 from tests.strategies.test_fedex import SHARE, ValidatingHand
 
 EVERYBODY = len(SIZES)
@@ -150,25 +147,6 @@ def test_a_rate_that_is_far_too_low_rises(rules: list[FedPop]) -> None:
     assert np.median(rule.population[:, 0]) > np.median([each.rate for each in spec.configurations()])
     (note,) = [note for note in result.notes if "validates best after 25 evolutions" in note]
     assert note.startswith("of 8 configurations ")
-
-
-def test_a_trial_goes_on_from_its_population(tmp_path: Any) -> None:
-    spec = spec_of(FedPopSpec(num_configurations=4, evolve_every=2), num_rounds=6, num_sampled=EVERYBODY)
-    store = CheckpointStore(tmp_path, every_rounds=3)
-
-    class Stop(BaseException):
-        """Ends a trial as a signal does."""
-
-    def stop(done: int) -> None:
-        if done == 4:
-            raise Stop
-
-    with pytest.raises(Stop):
-        run_trial(spec, LocalGrid(host_of(), session=spec.session), store, stop)
-    done: list[int] = []
-    result = run_trial(spec, LocalGrid(host_of(), session=spec.session), store, done.append)
-    assert done == [4, 5, 6]
-    assert_same(result, run_trial(spec, LocalGrid(host_of(), session=spec.session)))
 
 
 def test_the_first_population_is_around_the_study_s_setting() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,12 @@ import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import DittoSpec, FedAvgSpec, FedBNSpec, FedPerSpec, LocalOnlySpec, StrategySpec
 from fedscout.strategies.methods.personal_models import FineTuningSpec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
-from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
-from tests.strategies.by_hand import SIZES, Hand, result_of, spec_of, weights_of
+from tests.strategies.by_hand import SIZES, Hand, result_of, weights_of
 
 UNSEEN = frozenset((2, 5))
 SEEN = tuple(client for client in range(8) if client not in UNSEEN)
@@ -147,28 +141,3 @@ def test_who_keeps_a_model_where_clients_have_their_own_is_told_which_one_it_is(
         "local": [(False, True)],
     }[strategy.kind]
     assert not run(host, strategy, keep_model=False).notes
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Of all three; stopped in round 2."""
-    strategy, model, _ = CASES[name]
-    host = ClientHost(federation_of(model), QUERIES)
-    spec = spec_of(strategy, num_sampled=len(SEEN), num_rounds=NUM_ROUNDS)
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(2))
-    assert_all_same(run_trial(spec, LocalGrid(host, session=spec.session), store), run(host, strategy))
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize("name", ["ditto", "fedbn"])
-def test_two_hosts_give_the_local_grid_s_bits(ray_session: None, name: str) -> None:
-    strategy, model, _ = CASES[name]
-    federation = federation_of(model)
-    spec = spec_of(strategy, num_sampled=len(SEEN), num_rounds=NUM_ROUNDS)
-    hosts = start_hosts(federation, QUERIES, 2)
-    by_ray = run_trial(spec, RayGrid(hosts, spec.session))
-    hosts.stop()
-    assert_all_same(by_ray, run(ClientHost(federation, QUERIES), strategy))

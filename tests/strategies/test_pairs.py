@@ -6,7 +6,6 @@ import itertools
 import json
 import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,11 +15,7 @@ import pytest
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
     ALL_KINDS,
     BUILT_IN_KINDS,
@@ -37,11 +32,10 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.methods.averaging import MeanSpec, ProximalGradient
 from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
-from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
+from tests.engine.federations import dense, normalised
+from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
-from tests.ray_processes import NUM_HOSTS
-from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
+from tests.strategies.by_hand import host_of, result_of
 
 PAIRS = [f"{server}+{client}" for server, client in itertools.product(SERVER_RULE_KINDS, CLIENT_KINDS)]
 TEN = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2, server_rows=60, server_labels=True)
@@ -98,30 +92,6 @@ def test_a_pair_is_neither_of_its_halves(host: ClientHost, kind: str) -> None:
     both = [result_of(host, parse_strategy(half)).vector for half in kind.split("+")]
     vector = result_of(host, parse_strategy(kind)).vector
     assert not any(np.array_equal(vector, half) for half in both)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fedyogi+fedbn", "krum+fedper", "fedexp+fedlc", "qfedavg+ditto"])
-def test_hosts_driver_and_resumed_trials_have_the_same_bits(host: ClientHost, kind: str, tmp_path: Path) -> None:
-    strategy = parse_strategy(kind)
-    spec, whole = spec_of(strategy), result_of(host, strategy)
-    assert_same(whole, result_of(host, strategy, merge_on_hosts=False))
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    assert_same(whole, run_trial(spec, LocalGrid(host, session=spec.session), store))
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientHost, num_hosts: int) -> None:
-    hosts = start_hosts(uneven_federation(normalised, SIZES), QUERIES, num_hosts)
-    for kind in ("fedyogi+fedbn", "fedadam+fedprox", "krum+ditto"):
-        spec = spec_of(parse_strategy(kind))
-        by_ray = run_trial(spec, RayGrid(hosts, spec.session))
-        assert_same(by_ray, result_of(host, parse_strategy(kind)))
-    hosts.stop()
 
 
 def test_a_proximal_term_needs_no_message_to_tell_its_weight() -> None:

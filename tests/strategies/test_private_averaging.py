@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from fedscout.strategies import BUILT_IN_KINDS, DPFedAvgSpec, FedAvgSpec, parame
 from fedscout.strategies.aggregation.private import LEAST_NOISE, Sampling, epsilon_of
 from fedscout.strategies.methods.dp_fedavg import AVERAGING
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
+from tests.engine.trials.test_resume import interrupt_in
 from tests.kits.refusals import refused
 from tests.strategies.rounds import grid_of, models
 
@@ -290,25 +289,6 @@ def settings(strategy: DPFedAvgSpec, num_rounds: int = 4, num_sampled: int = 3, 
 
 def trial(asked: TrialSettings, host: ClientHost, store: CheckpointStore | None = None, stop_in: int = 0) -> Trial:
     return run_trial(asked, LocalGrid(host, session=asked.session), store, interrupt_in(stop_in))
-
-
-ADAPTIVE = {"clipping": "adaptive", "clipped_count_stddev": 1.0, "clipping_norm": 0.3}
-VARIANTS: dict[str, dict[str, Any]] = {"fixed": {"clipping_norm": 0.3}, "adaptive": {**ADAPTIVE, "around": "fedadam"}}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_trial_repeats_and_resumes_to_the_bit(host: ClientHost, tmp_path: Path, name: str) -> None:
-    asked = settings(spec(**VARIANTS[name]))
-    whole = trial(asked, host)
-    assert (whole.status, whole.error) == ("completed", None)
-    np.random.seed(99)  # noqa: NPY002 - of no consequence
-    assert_same(trial(asked, host), whole)
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        trial(asked, host, store, stop_in=3)
-    assert_same(trial(asked, host, store), whole)
-    other = trial(replace(asked, session=replace(SESSION, seed=4)), host)
-    assert not np.array_equal(other.vector, whole.vector)
 
 
 def test_a_shorter_trial_has_the_noise_of_the_whole_one(host: ClientHost) -> None:

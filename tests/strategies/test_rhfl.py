@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,21 +15,16 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.messages.contents import client_of, metrics_of
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import LocalOnlySpec
 from fedscout.strategies.methods import rhfl
 from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in, run
 from tests.kits.refusals import refused
-from tests.ray_processes import NUM_HOSTS
-from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
+from tests.strategies.by_hand import SIZES, host_of, result_of
 from tests.strategies.test_feddf import NUM_ROWS, context_of, features
 
 ALL = len(SIZES)
@@ -169,27 +163,6 @@ def test_who_has_no_weight_is_not_heard() -> None:
     found, alone = aligned(models, [1.0, 0.0, 0.0]), aligned(models[:2], [1.0, 0.0])
     np.testing.assert_allclose(told(found[1]), told(alone[1]), atol=0.02)
     assert np.array_equal(found[0], models[0])
-
-
-def test_it_is_resumed_and_runs_on_ray_with_the_same_bits(host: ClientHost, tmp_path: Path) -> None:
-    spec = spec_of(RhflSpec(), num_sampled=ALL)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    resumed, trained = run(spec, host, store)
-    assert trained == [3, 4, 5]
-    assert_same(resumed, result_of(host, RhflSpec(), num_sampled=ALL))
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientHost, num_hosts: int) -> None:
-    federation = with_server_rows(uneven_federation(sizes=SIZES), labelled=True)
-    hosts = start_hosts(federation, QUERIES, num_hosts)
-    spec = spec_of(RhflSpec(), num_sampled=ALL)
-    assert_same(run_trial(spec, RayGrid(hosts, spec.session)), result_of(host, RhflSpec(), num_sampled=ALL))
-    hosts.stop()
 
 
 @pytest.mark.parametrize("cohort", [Cohort(8, 8, 0.1), Cohort(8, 5, 0.1, server_rows=9)])

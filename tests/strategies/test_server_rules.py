@@ -13,11 +13,9 @@ from flwr.serverapp.exception import AggregationError, InconsistentMessageReplie
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
-from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
@@ -33,8 +31,7 @@ from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
 from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import EMPTY, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.trials.test_resume import Interruption, assert_same, run
-from tests.ray_processes import NUM_HOSTS
+from tests.engine.trials.test_resume import Interruption, run
 from tests.strategies.rounds import grid_of, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
@@ -179,19 +176,6 @@ def test_clients_that_miss_rounds_are_those_that_have_no_rows(kind: str) -> None
         assert {f"{server_round}:{EMPTY}" for server_round in range(1, 5)} <= {*result.dropped_clients}
 
 
-@pytest.mark.parametrize("kind", RULES)
-def test_a_trial_stopped_after_round_3_goes_on_from_the_checkpoint_of_round_2(
-    host: ClientHost, tmp_path: Path, kind: str
-) -> None:
-    spec = trial_of(RULES[kind], num_rounds=5)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=3)
-    resumed, trained = run(spec, host, store)
-    assert trained == [3, 4, 5]
-    assert_same(resumed, run(spec, host)[0])
-
-
 @pytest.mark.parametrize(("kind", "kept"), [("rfa", 0), ("centered_clipping", 1), ("fedexp", 1)])
 def test_a_checkpoint_holds_the_model_and_what_the_rule_keeps(
     host: ClientHost, tmp_path: Path, kind: str, kept: int
@@ -218,22 +202,3 @@ def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: 
     run_trial(replace(spec, num_rounds=4), grid)
     sent = [call.vector for method, call in grid.calls_made if method == "train"]
     np.testing.assert_allclose(three.vector, (sent[2] + sent[3]) / 2, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_ray_gives_the_bits_of_the_local_grid(ray_session: None, host: ClientHost, num_hosts: int) -> None:
-    import ray
-
-    hosts = start_hosts(uneven_federation(), QUERIES, num_hosts)
-    try:
-        for rule in RULES.values():
-            spec = trial_of(rule, num_sampled=7)
-            expected, _ = run(spec, host)
-            assert expected.status == "completed"
-            assert_same(run_trial(spec, RayGrid(hosts, spec.session)), expected)
-            assert_same(ray.get(start_trial(hosts, spec, CheckpointStore(None))), expected)
-    finally:
-        hosts.stop()
