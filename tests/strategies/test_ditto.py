@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import DittoSpec, FedAvgSpec
+from fedscout.strategies import DittoSpec
 from fedscout.strategies.methods.personal_models import OWN
 from tests.engine.federations import linear, uneven_federation
-from tests.strategies.by_hand import SIZES, WHOLE, Hand, host_of, models, result_of, spec_of
+from tests.strategies.by_hand import SIZES, WHOLE, Hand, host_of, result_of, spec_of
 
 
 @pytest.fixture(scope="module")
 def host() -> ClientHost:
     return host_of()
-
-
-def test_the_global_model_is_fedavg_s(host: ClientHost) -> None:
-    ditto, fedavg = result_of(host, DittoSpec()), result_of(host, FedAvgSpec())
-    assert np.array_equal(ditto.vector, fedavg.vector)
-    assert list(ditto.round_train_loss) == list(fedavg.round_train_loss)
-    assert list(ditto.round_accuracy) != list(fedavg.round_accuracy)
-
-
-def test_scores_are_those_of_the_clients_own_models_by_hand(host: ClientHost) -> None:
-    """Algorithm 1 in float64: v ← v − η (g_i(v) + λ (v − x)), on batches drawn after those of the global model."""
-    spec, hand, own = spec_of(DittoSpec(personal_pull=0.7)), Hand(uneven_federation(sizes=SIZES)), {}
-    result = result_of(host, spec.strategy)  # type: ignore[arg-type]
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        for client in clients:
-            hand.descend(vector, client, server_round)
-            own[client], _ = hand.descend(
-                own.get(client, vector),
-                client,
-                server_round,
-                lambda weights, gradient, x=vector: gradient + 0.7 * (weights - x),
-            )
-        vector = found.astype(np.float64)
-        rows = np.array([round(0.2 * size) for size in SIZES])
-        expected = np.dot([hand.accuracy(own.get(client, vector), client) for client in range(8)], rows) / rows.sum()
-        assert result.round_accuracy[server_round - 1] == pytest.approx(expected)
 
 
 def test_without_a_pull_a_client_s_own_model_is_trained_alone(host: ClientHost) -> None:

@@ -21,11 +21,9 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity, client_of, companion_record, sent_companions
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.fedbio import FedBiO, FedBiOSpec, on_simplex
-from tests.engine.choices import rounds_of
 from tests.engine.federations import linear, uneven_federation, with_server_rows
-from tests.strategies.by_hand import SIZES, Hand, host_of, result_of, spec_of
+from tests.strategies.by_hand import SIZES, Hand, host_of, spec_of
 
 FAST = FedBiOSpec(weight_rate=2.0, direction_rate=0.3)
 Points = st.lists(st.floats(-3, 3), min_size=1, max_size=8).map(np.array)
@@ -154,16 +152,6 @@ def test_who_does_not_answer_keeps_its_weight() -> None:
 
 
 # Over a federation.
-
-
-@pytest.mark.parametrize("spec", [FedBiOSpec(weight_rate=0), FedBiOSpec(direction_rate=0)])
-def test_where_weights_never_move_it_is_fedavg(host: ClientHost, spec: FedBiOSpec) -> None:
-    """Up to the rounding of another sum."""
-    one, other = result_of(host, spec), result_of(host, FedAvgSpec())
-    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=1e-6)
-    assert rounds_of(one)[0][:2] == rounds_of(other)[0][:2]
-    cohort = Cohort(8, 5, 0.1, server_rows=60, server_labels=True)
-    assert spec.digest(cohort) == FedAvgSpec().digest(cohort)
 
 
 class Kept(LocalGrid):

@@ -28,7 +28,6 @@ from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.aggregation.rules import Outputs
 from fedscout.strategies.methods.feddf import Distillation, FedDFSpec
-from tests.engine.choices import rounds_of
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, result_of, spec_of
@@ -94,16 +93,6 @@ def divergence_by_hand(models: Vectors, vector: Vectors) -> float:
     teacher = teacher_by_hand(models)
     student = plain_model(dense, vector).double().eval()(features()).detach().softmax(dim=1)
     return float((teacher * (teacher.log() - student.log())).sum(dim=1).mean())
-
-
-@pytest.mark.parametrize("scaling", ["num-examples", "uniform"])
-def test_without_a_step_it_is_fedavg_to_the_bit(host: ClientHost, scaling: Any) -> None:
-    spec = FedDFSpec(distillation_steps=0, sample_scaling=scaling)
-    one, other = result_of(host, spec), result_of(host, FedAvgSpec(sample_scaling=scaling))
-    assert np.array_equal(one.vector, other.vector)
-    assert rounds_of(one) == rounds_of(other)
-    cohort = Cohort(8, 5, 0.1, server_rows=NUM_ROWS)
-    assert spec.digest(cohort) == FedAvgSpec(sample_scaling=scaling).digest(cohort)
 
 
 def test_divergences_are_those_computed_by_hand_and_distillation_lowers_them() -> None:

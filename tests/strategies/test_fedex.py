@@ -19,7 +19,6 @@ from fedscout.engine.seeds import stream
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedExSpec, Schedule
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of
 
@@ -47,17 +46,6 @@ def choice_of(*configurations: Configuration, **values: Any) -> ChosenSpec:
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[FedEx]:
     """The server's halves of all trials that have ended."""
     return ended(FedEx, monkeypatch)
-
-
-@pytest.mark.parametrize("backend", ["auto", "loop"])
-@pytest.mark.parametrize("scaling", ["num-examples", "uniform"])
-def test_one_configuration_is_fedavg_on_the_same_rows(backend: Any, scaling: Any) -> None:
-    one = FedExSpec(num_configurations=1, validation_share=SHARE, sample_scaling=scaling)
-    results = [
-        result_of(host_of(), strategy, backend=backend, validation_fraction=fraction)
-        for strategy, fraction in ((one, 0.0), (FedAvgSpec(sample_scaling=scaling), SHARE))
-    ]
-    assert_same(*results)
 
 
 @dataclass

@@ -10,26 +10,11 @@ import torch
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import FedAvgSpec, FedNovaSpec
+from fedscout.strategies import FedNovaSpec
 from fedscout.strategies.methods.fednova import path_lengths
 from tests.engine.federations import uneven_federation
 from tests.kits.refusals import refused
-from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
-
-EQUAL = (40, 37, 39, 36)
-"""Rows of which 30 to 32 train: four batches of eight, whatever remains."""
-
-
-@pytest.mark.parametrize(("momentum", "tolerance"), [(0.0, 0.0), (0.9, 1e-6)])
-@pytest.mark.parametrize("scaling", ["num-examples", "uniform"])
-def test_equal_steps_are_fedavg(momentum: float, tolerance: float, scaling: Any) -> None:
-    """Eight steps are a power of two, so dividing weights by them does not round; a length with momentum is not."""
-    host, training = host_of(sizes=EQUAL), TRAINING.model_copy(update={"momentum": momentum})
-    one, other = (
-        result_of(host, strategy(sample_scaling=scaling), num_sampled=4, training=training)
-        for strategy in (FedNovaSpec, FedAvgSpec)
-    )
-    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=tolerance)
+from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, spec_of, weights_of
 
 
 @pytest.mark.parametrize(

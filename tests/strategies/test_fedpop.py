@@ -11,10 +11,8 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import stream
-from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedPop, FedPopSpec
 from tests.engine.federations import uneven_federation
-from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, ended, host_of, result_of, weights_of
 from tests.strategies.test_fedex import SHARE, ValidatingHand
@@ -30,15 +28,6 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> list[FedPop]:
 
 def rule_of(**values: Any) -> FedPop:
     return FedPop(FedPopSpec(**values), fraction_train=1.0)
-
-
-def test_one_configuration_is_fedavg_on_the_same_rows() -> None:
-    one = FedPopSpec(num_configurations=1, validation_share=SHARE)
-    results = [
-        result_of(host_of(), strategy, validation_fraction=fraction, num_rounds=6)
-        for strategy, fraction in ((one, 0.0), (FedAvgSpec(), SHARE))
-    ]
-    assert_same(*results)
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])

@@ -19,7 +19,6 @@ from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.messages.contents import client_of, metrics_of
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.strategies import LocalOnlySpec
 from fedscout.strategies.methods import rhfl
 from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
@@ -54,14 +53,6 @@ def aligned(models: Any, weights: Any, **changes: Any) -> Any:
 
 def told(vector: Any) -> torch.Tensor:
     return context().outputs(torch.from_numpy(np.array(vector))).double().softmax(dim=1)
-
-
-def test_without_common_steps_and_with_the_plain_loss_it_is_local_training(host: ClientHost) -> None:
-    plain = RhflSpec(cross_entropy_weight=1.0, reverse_weight=0.0, alignment_epochs=0)
-    own, local = (result_of(host, spec, num_sampled=ALL, backend="loop") for spec in (plain, LocalOnlySpec()))
-    assert list(own.round_accuracy) == list(local.round_accuracy)
-    assert own.vector is not None
-    assert own.vector.shape == (ALL, 53)
 
 
 def test_who_improves_is_heard_more() -> None:
@@ -102,12 +93,6 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
         now[[*losses]] = [*losses.values()]
         assert work == Alignment(7, 0.02)
         assert np.array_equal(weights, confidences(before, now, 2.0))
-
-
-def test_a_client_alone_learns_from_nobody() -> None:
-    host = host_of(sizes=SIZES[:1])
-    alone, plain = (result_of(host, RhflSpec(alignment_epochs=count), num_sampled=1) for count in (1, 0))
-    assert np.array_equal(alone.vector, plain.vector)
 
 
 @pytest.mark.parametrize("weights", [[0.2, 0.5, 0.3], [1 - 2e-7, 1e-7, 1e-7]], ids=["all are heard", "one is heard"])

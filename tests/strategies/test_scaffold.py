@@ -13,32 +13,14 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import FedAvgSpec, ScaffoldSpec
-from tests.engine.choices import rounds_of
+from fedscout.strategies import ScaffoldSpec
 from tests.engine.federations import normalised, uneven_federation
-from tests.strategies.by_hand import SIZES, TRAINING, WHOLE, Hand, host_of, models, result_of, spec_of, weights_of
+from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, spec_of, weights_of
 
 
 @pytest.fixture(scope="module")
 def host() -> ClientHost:
     return host_of()
-
-
-def test_without_controls_yet_the_first_round_is_fedavg_s(host: ClientHost) -> None:
-    one, other = (
-        result_of(host, strategy(sample_scaling="uniform"), num_rounds=1) for strategy in (ScaffoldSpec, FedAvgSpec)
-    )
-    assert np.array_equal(one.vector, other.vector)
-    assert rounds_of(one) == rounds_of(other)
-
-
-def test_full_gradients_of_all_clients_are_fedavg_s(host: ClientHost) -> None:
-    """With one step on all rows, the controls add up to the same mean gradient: x ← x − η Σ p_i g_i(x)."""
-    one, other = (
-        result_of(host, strategy(sample_scaling="uniform"), num_rounds=6, num_sampled=len(SIZES), training=WHOLE)
-        for strategy in (ScaffoldSpec, FedAvgSpec)
-    )
-    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("scaling", "rate"), [("uniform", 1.0), ("num-examples", 0.7)])
