@@ -317,11 +317,6 @@ def missing_layers(cohort: Cohort, kind: str, what: str, *layers: str) -> str | 
     return Fault(kind, f"have a model with {what}", f"layers {', '.join(sorted(cohort.layers)) or 'none'}")
 
 
-def without_classes(cohort: Cohort, kind: str) -> str | None:
-    """Return the fault that a classification strategy is used for regression; None for classification."""
-    return None if cohort.classifies else Fault(kind, "have classes", "a federation that predicts a quantity")
-
-
 class StrategySpec(BaseModel, ABC):
     """A strategy and its parameters: a validated, picklable value that satisfies `TrialStrategy`.
 
@@ -330,6 +325,7 @@ class StrategySpec(BaseModel, ABC):
         paper: Reference of the strategy.
         bound: Parameters of Flower's class that can't be set here, and what determines them.
         reads_layers: Whether it depends on the model's layers, which the cohort must then contain.
+        needs_classes: Whether it can't train a model that predicts a quantity.
         unpaired: Reason why it can't be combined in a pair, if its methods do not imply it; empty otherwise.
         grouped: Whether groups of clients may have separate global models.
     """
@@ -339,6 +335,7 @@ class StrategySpec(BaseModel, ABC):
     paper: ClassVar[str] = ""
     bound: ClassVar[Mapping[str, str]] = {}
     reads_layers: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = False
     unpaired: ClassVar[str] = ""
     grouped: ClassVar[bool] = False
 
@@ -450,8 +447,9 @@ class StrategySpec(BaseModel, ABC):
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return the reason why the strategy works with no parameters in a cohort; None if it can work."""
-        del cohort
-        return None
+        if cohort.classifies or not cls.needs_classes:
+            return None
+        return Fault(cls.model_fields["kind"].default, "have classes", "a federation that predicts a quantity")
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults that prevent building the strategy for a cohort, as sentences; empty if none."""

@@ -118,7 +118,12 @@ class MeanSpec(StrategySpec):
     """Base class of strategies that need only the mean of the replies, so the engine may merge them.
 
     By default the server sets the global model to that mean, as FedAvg does.
+
+    Attributes:
+        fedavg_at: Values of parameters with which it is FedAvg; empty if there are none.
     """
+
+    fedavg_at: ClassVar[Mapping[str, float]] = {}
 
     sample_scaling: Annotated[
         SampleScaling, Field(description="p_i, a client's weight in the mean: by its number of examples, or equal")
@@ -134,7 +139,9 @@ class MeanSpec(StrategySpec):
         return EngineNeeds(arrays="flat", replies="merged", weighted_by=self.weighted_by)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: with one client the weight does not matter."""
+        """Return a simpler specification: FedAvg at `fedavg_at`; with one client the weight does not matter."""
+        if self.fedavg_at and all(getattr(self, name) == value for name, value in self.fedavg_at.items()):
+            return FedAvgSpec(sample_scaling=self.sample_scaling)
         if cohort.num_sampled == 1 and self.sample_scaling == "uniform":
             return self.model_copy(update={"sample_scaling": "num-examples"})
         return self
@@ -160,6 +167,7 @@ class FedProxSpec(MeanSpec):
 
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"proximal_mu": 0}
     kind: Literal["fedprox"] = "fedprox"
     proximal_mu: Annotated[
         float,
@@ -175,12 +183,6 @@ class FedProxSpec(MeanSpec):
         """Return the client algorithm with μ as an attribute instead of a message value."""
         return ProximalGradient(self.proximal_mu)
 
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without the proximal term it is FedAvg."""
-        if self.proximal_mu == 0:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
-
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         return quick.FedProx(**node_counts(cohort), weighted_by_key=self.weighted_by, proximal_mu=self.proximal_mu)
 
@@ -190,6 +192,7 @@ class FedAvgMSpec(MeanSpec):
 
     paper: ClassVar[str] = "Hsu et al. 2019, arXiv:1909.06335"
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"server_learning_rate": 1, "server_momentum": 0}
     kind: Literal["fedavgm"] = "fedavgm"
     server_learning_rate: Annotated[
         float, Field(gt=0, description="η, the server's step along the momentum"), SearchRange(RealRange(0.1, 1.5))
@@ -199,12 +202,6 @@ class FedAvgMSpec(MeanSpec):
         Field(ge=0, lt=1, description="β, the share of the last step that is kept; 0 is none"),
         SearchRange(RealRange(0.0, 0.99)),
     ] = 0.9
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: a full step without momentum is FedAvg."""
-        if self.server_learning_rate == 1 and self.server_momentum == 0:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         return quick.FedAvgM(

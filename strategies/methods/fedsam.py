@@ -7,15 +7,15 @@ arXiv:2206.02618, Algorithm 1). Batch-normalisation statistics are updated twice
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec
+from fedscout.strategies.methods.averaging import MeanSpec
+from fedscout.strategies.specification import RealRange, SearchRange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,7 @@ class FedSAMSpec(MeanSpec):
 
     paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"sharpness_radius": 0}
     kind: Literal["fedsam"] = "fedsam"
     sharpness_radius: Annotated[
         float,
@@ -36,12 +37,6 @@ class FedSAMSpec(MeanSpec):
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return SharpnessAware(self.sharpness_radius)
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: with radius 0 it is FedAvg."""
-        if self.sharpness_radius == 0:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,25 @@ which limits the influence of a wrong label. It is also the local loss of RHFL (
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, RowLoss
-from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, without_classes
+from fedscout.strategies.methods.averaging import MeanSpec
+from fedscout.strategies.specification import RealRange, SearchRange
 
 
 class FedLCSpec(MeanSpec):
     """FedLC: FedAvg with client logits calibrated by the number of rows of each class."""
 
     paper: ClassVar[str] = "Zhang et al. 2022, arXiv:2209.00189"
+    needs_classes: ClassVar[bool] = True
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"calibration": 0}
     kind: Literal["fedlc"] = "fedlc"
     calibration: Annotated[
         float,
@@ -45,20 +47,9 @@ class FedLCSpec(MeanSpec):
         SearchRange(RealRange(0.1, 2.0, log=True)),
     ] = 1.0
 
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that regression has no classes."""
-        return without_classes(cohort, cls.model_fields["kind"].default)
-
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return CalibratedDescent(self.calibration)
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without calibration it is FedAvg."""
-        if self.calibration == 0:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,9 @@ class FedRSSpec(MeanSpec):
     """FedRS: FedAvg whose clients hardly change the logits of classes that they lack."""
 
     paper: ClassVar[str] = "Li and Zhan 2021, doi:10.1145/3447548.3467254"
+    needs_classes: ClassVar[bool] = True
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"missing_scale": 1}
     kind: Literal["fedrs"] = "fedrs"
     missing_scale: Annotated[
         float,
@@ -93,20 +86,9 @@ class FedRSSpec(MeanSpec):
         SearchRange(RealRange(0.0, 0.9)),
     ] = 0.5
 
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that regression has no classes."""
-        return without_classes(cohort, cls.model_fields["kind"].default)
-
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return RestrictedSoftmax(self.missing_scale)
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: with a scale of 1 it is FedAvg."""
-        if self.missing_scale == 1:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
 
 @dataclass(frozen=True)
@@ -133,7 +115,9 @@ class SymmetricLossSpec(MeanSpec):
     """FedAvg with the symmetric cross-entropy, which is robust to label noise."""
 
     paper: ClassVar[str] = "Wang et al. 2019, arXiv:1908.06112"
+    needs_classes: ClassVar[bool] = True
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"cross_entropy_weight": 1, "reverse_weight": 0}
     kind: Literal["symmetric_loss"] = "symmetric_loss"
     cross_entropy_weight: Annotated[
         float,
@@ -142,20 +126,9 @@ class SymmetricLossSpec(MeanSpec):
     ] = 0.1
     reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
 
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that regression has no classes."""
-        return without_classes(cohort, cls.model_fields["kind"].default)
-
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return SymmetricDescent(self.cross_entropy_weight, self.reverse_weight)
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: the cross-entropy alone is FedAvg's."""
-        if (self.cross_entropy_weight, self.reverse_weight) == (1, 0):
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ layers before the last one; here the study's model is unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -20,8 +21,8 @@ from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, missing_layers
+from fedscout.strategies.methods.averaging import MeanSpec
+from fedscout.strategies.specification import RealRange, SearchRange, missing_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +36,7 @@ class MoonSpec(MeanSpec):
     paper: ClassVar[str] = "Li et al. 2021, arXiv:2103.16257"
     reads_layers: ClassVar[bool] = True
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"contrast": 0}
     kind: Literal["moon"] = "moon"
     contrast: Annotated[
         float,
@@ -51,12 +53,6 @@ class MoonSpec(MeanSpec):
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return ContrastiveDescent(self.contrast, self.temperature)
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without the contrastive term it is FedAvg."""
-        if self.contrast == 0:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, Descent, LocalRun
-from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, ParameterLayout
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.personal_models import FineTuned
-from fedscout.strategies.specification import IntegerRange, SearchRange, without_classes
+from fedscout.strategies.specification import IntegerRange, SearchRange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -205,13 +204,9 @@ class FedRoDSpec(MeanSpec):
     """FedRoD: FedAvg with a class-balanced loss, and a second, personal head per client."""
 
     paper: ClassVar[str] = "Chen and Chao 2022, arXiv:2107.00778"
+    needs_classes: ClassVar[bool] = True
 
     kind: Literal["fedrod"] = "fedrod"
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that regression has no classes."""
-        return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""

@@ -23,6 +23,7 @@ learning, 2021, arXiv:2108.07313, section 3, FTFA).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -30,9 +31,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, LocalRun
-from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec, pull_towards
-from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec
+from fedscout.strategies.methods.averaging import MeanSpec, pull_towards
+from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,6 +134,7 @@ class FineTuningSpec(MeanSpec):
 
     paper: ClassVar[str] = "Cheng et al. 2021, arXiv:2108.07313"
 
+    fedavg_at: ClassVar[Mapping[str, float]] = {"tuning_epochs": 0}
     kind: Literal["fine_tuning"] = "fine_tuning"
     tuning_epochs: Annotated[
         int,
@@ -144,12 +145,6 @@ class FineTuningSpec(MeanSpec):
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return FineTuned(self.tuning_epochs)
-
-    def equivalent(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification: without tuning it is FedAvg."""
-        if self.tuning_epochs == 0:
-            return FedAvgSpec(sample_scaling=self.sample_scaling)
-        return super().equivalent(cohort)
 
 
 @dataclass(frozen=True)

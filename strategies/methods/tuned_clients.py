@@ -76,7 +76,7 @@ from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import IntegerRange, SearchRange, node_counts, without_classes
+from fedscout.strategies.specification import IntegerRange, SearchRange, node_counts
 
 DIVERGED = "num-diverged"
 SPREAD = 1.2207440846057596
@@ -103,6 +103,8 @@ class Configuration:
 
 class DrawnTrainingSpec(MeanSpec):
     """Base class of strategies that tune client configurations on validation rows."""
+
+    needs_classes: ClassVar[bool] = True
 
     num_configurations: Annotated[
         int,
@@ -133,7 +135,7 @@ class DrawnTrainingSpec(MeanSpec):
         kind = cls.model_fields["kind"].default
         if cohort.own_settings:
             return f"{kind} must be the only one that chooses clients' rates and epochs, got client_settings.kind=table"
-        return without_classes(cohort, kind)
+        return super().unavailable(cohort)
 
     @property
     def factors(self) -> tuple[float, float, float]:
