@@ -209,20 +209,12 @@ class StudyConfig(BaseModel):
 
     @field_validator("training")
     @classmethod
-    def _players_have_no_batches(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+    def _fits_the_task(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
         federation = info.data.get("federation")
-        if training.is_narrow and federation is not None and federation.dataset in ENVIRONMENTS:
+        plays = federation is not None and federation.dataset in ENVIRONMENTS
+        if plays and training.is_narrow:
             raise ValueError(f"precision must be float32 where clients play episodes, got {training.precision}")
-        return training
-
-    @field_validator("training")
-    @classmethod
-    def _added_terms_are_of_classes(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
-        federation = info.data.get("federation")
-        if federation is None or not training.is_weighed:
-            return training
-        plays = federation.dataset in ENVIRONMENTS
-        if plays or federation.predicts_quantity:
+        if training.is_weighed and (plays or (federation is not None and federation.predicts_quantity)):
             terms = ", ".join(f"{name}={value:g}" for name in ADDED_TERMS if (value := getattr(training, name)))
             where = "clients play episodes" if plays else "a quantity is predicted"
             raise ValueError(f"must add nothing to the loss where {where}: its terms are of classes, got {terms}")

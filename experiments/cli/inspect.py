@@ -374,43 +374,30 @@ def export(
     prepare(verbose=False)
     user_folders()
     from fedscout.engine.runtime.files import refuse_links
-    from fedscout.experiments.reports.export import read_study
+    from fedscout.experiments.reports import export as exports
 
     refuse_links(out)
-    study = read_study(out)
+    study = exports.read_study(out)
     for fault in study.faults:
         tell(fault)
     folder = out / "exports"
     match to:
         case Target.optuna:
-            from fedscout.experiments.reports.export import export_to_optuna
-
-            target_path = path or str(folder / "optuna.log")
-            written = export_to_optuna(study, Path(target_path))
-            viewer = f"optuna-dashboard {_address(Path(target_path))}"
+            target = path or str(folder / "optuna.log")
+            written = exports.export_to_optuna(study, Path(target))
+            is_sqlite = Path(target).suffix.lower() in exports.SQLITE_SUFFIXES
+            viewer = f"optuna-dashboard {'sqlite:///' if is_sqlite else ''}{Path(target)}"
         case Target.mlflow:
-            from fedscout.experiments.reports.export import export_to_mlflow
-
-            target_path = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
-            written = export_to_mlflow(study, target_path)
-            viewer = f"mlflow ui --backend-store-uri {target_path}"
+            target = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+            written = exports.export_to_mlflow(study, target)
+            viewer = f"mlflow ui --backend-store-uri {target}"
         case Target.tensorboard:
-            from fedscout.experiments.reports.export import export_to_tensorboard
-
-            target_path = path or str(folder / "tensorboard")
-            written = export_to_tensorboard(study, Path(target_path))
-            viewer = f"tensorboard --logdir {target_path}"
+            target = path or str(folder / "tensorboard")
+            written = exports.export_to_tensorboard(study, Path(target))
+            viewer = f"tensorboard --logdir {target}"
         case Target.wandb:
-            from fedscout.experiments.reports.export import export_to_wandb
-
-            target_path = path or str(folder / "wandb")
-            written = export_to_wandb(study, Path(target_path))
-            viewer = f"wandb sync --sync-all {Path(target_path) / study.name}"
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {target_path}")
+            target = path or str(folder / "wandb")
+            written = exports.export_to_wandb(study, Path(target))
+            viewer = f"wandb sync --sync-all {Path(target) / study.name}"
+    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {target}")
     show(f"To see them: {viewer}")
-
-
-def _address(path: Path) -> str:
-    from fedscout.experiments.reports.export import SQLITE_SUFFIXES
-
-    return f"sqlite:///{path}" if path.suffix.lower() in SQLITE_SUFFIXES else str(path)

@@ -158,9 +158,9 @@ def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
 
 def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     """Print the studies and their state from earlier commands."""
+    from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import show_points
-    from fedscout.experiments.sweeps.run import num_planned_trials
     from fedscout.experiments.sweeps.sweep import check_sweep_folder
 
     folder = check_sweep_folder(out, planned)
@@ -170,7 +170,7 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
             "values": dict(configuration.setting),
             "finished": folder.result(configuration) is not None,
             "trials": folder.num_trials(configuration),
-            "planned_trials": num_planned_trials(configuration.config),
+            "planned_trials": planned_trials(configuration.config)[0],
         }
         for configuration in planned.configurations
     ]
@@ -272,7 +272,6 @@ def tune_table(
         read_coarse,
         read_config,
         refine_table,
-        with_threshold,
     )
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import TuningProgress, show_table, table_document
@@ -291,8 +290,8 @@ def tune_table(
         work = partial(make_table, TableRequest(config, threshold=threshold, **given_options), out)
     else:
         _check_refine_options({**options, "proxy": proxy})
-        coarse = read_coarse(refine, settings or [], config_file)
-        work = partial(refine_table, with_threshold(coarse, threshold), out)
+        coarse = read_coarse(refine, settings or [], config_file, threshold)
+        work = partial(refine_table, coarse, out)
     progress = TuningProgress()
     with progress.live():
         tuned = work(progress.display(), parallel, verbose, user_folders())

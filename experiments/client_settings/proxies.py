@@ -355,8 +355,9 @@ def warm_started_by(
 
 def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
     """Return the class counts of a refined grid: the given ones, and those of HI between and beyond."""
-    indices = _midpoints(sorted(index_of(count, num_classes) for count in {*held}), 0.0, 1.0)
-    return tuple(sorted({*held, *(classes_of(index, num_classes) for index in indices)}))
+    coarse = {*held}
+    indices = _midpoints(sorted(index_of(count, num_classes) for count in coarse), 0.0, 1.0)
+    return tuple(sorted({*coarse, *(classes_of(index, num_classes) for index in indices)}))
 
 
 def refined_values(metric: str, values: Iterable[float]) -> tuple[float, ...]:

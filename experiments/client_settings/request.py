@@ -14,7 +14,7 @@ cells that can't be filled are left out with a warning.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedscout.experiments.client_settings.proxies import (
     LEVELS,
     QUANTITIES,
     CellPosition,
+    MetricRow,
     ProxyData,
     classes_of,
     grid_of,
@@ -367,8 +368,12 @@ class CoarseTable:
     request: TableRequest
 
 
-def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = None) -> CoarseTable:
+def read_coarse(
+    path: Path, arguments: Sequence[str] = (), file: Path | None = None, threshold: float | None = None
+) -> CoarseTable:
     """Return a table and its request; arguments may only set paths and execution, which do not change results.
+
+    A `threshold` replaces the table's.
 
     Raises:
         ConfigurationError: If it was not written by `fedscout tune-table`.
@@ -388,7 +393,8 @@ def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = N
     request_fields["synthetic"] = stored_provenance.get("proxy", {}).get("synthetic")
     request_fields["metric"] = stored_provenance.get("metric", HETEROGENEITY)
     request_fields["heterogeneities"] = tuple(sorted({cell.heterogeneity for cell in table.cells}))
-    return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **request_fields))
+    request_fields["threshold"] = table.threshold if threshold is None else threshold
+    return CoarseTable(path, results, tuned, TableRequest(config, **request_fields))
 
 
 def refine_table(
@@ -428,52 +434,38 @@ def refine_table(
 
 
 def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the refined grid as far as there are enough proxy rows; omitted cells are logged."""
-    if places[0].row is not None:
-        return _finer_metric_grid(places, proxy)
-    held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
-    wanted_held, wanted = refined_classes(held, proxy.num_classes), refined_quantities(quantities)
+    """Return the refined grid, columns before rows, as far as there are enough proxy rows; omitted cells are logged."""
+    row, num_classes = places[0].row, proxy.num_classes
+    quantities, levels = {place.quantity for place in places}, {_level(place) for place in places}
+    wanted, wanted_levels = refined_quantities(quantities), _refined_levels(row, levels, num_classes)
 
-    def fits(classes: Sequence[int], rows: Sequence[int]) -> bool:
-        return not any(place_faults(place, proxy) for place in grid_of(classes, rows))
+    def grid(rows: Iterable[float], columns: Sequence[int]) -> tuple[CellPosition, ...]:
+        if row is None:
+            return grid_of(map(int, rows), columns)
+        return metric_grid(row.metric, rows, columns, num_classes, among=wanted_levels)
 
-    feasible = [quantity for quantity in wanted if quantity in quantities or fits([*held], [quantity])]
-    feasible_held = [count for count in wanted_held if count in held or fits([count], feasible)]
+    def fits(rows: Iterable[float], columns: Sequence[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid(rows, columns))
+
+    feasible = [quantity for quantity in wanted if quantity in quantities or fits(levels, [quantity])]
+    feasible_levels = [level for level in wanted_levels if level in levels or fits([level], feasible)]
     left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in feasible]
     left_out += [
-        f"heterogeneity {index_of(count, proxy.num_classes):.2f}" for count in wanted_held if count not in feasible_held
+        f"heterogeneity {index_of(int(level), num_classes):.2f}" if row is None else f"{row.metric} {level:.3g}"
+        for level in wanted_levels
+        if level not in feasible_levels
     ]
     if left_out:
         logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
-    return grid_of(feasible_held, feasible)
+    return grid(feasible_levels, feasible)
 
 
-def _finer_metric_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the refined grid of entropy or a user's own metric: columns, then rows, with enough rows."""
-    first = places[0].row
-    assert first is not None, "of a metric"
-    quantities, metric, num_classes = {place.quantity for place in places}, first.metric, proxy.num_classes
-    values = {place.row.value for place in places if place.row is not None}
-    wanted_values, wanted = refined_values(metric, values), refined_quantities(quantities)
-
-    def grid(held: Sequence[float], rows: Sequence[int]) -> tuple[CellPosition, ...]:
-        return metric_grid(metric, held, rows, num_classes, among=wanted_values)
-
-    def fits(held: Sequence[float], rows: Sequence[int]) -> bool:
-        return not any(place_faults(place, proxy) for place in grid(held, rows))
-
-    feasible = [quantity for quantity in wanted if quantity in quantities or fits([*values], [quantity])]
-    feasible_values = [value for value in wanted_values if value in values or fits([value], feasible)]
-    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in feasible]
-    left_out += [f"{metric} {value:.3g}" for value in wanted_values if value not in feasible_values]
-    if left_out:
-        logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
-    return grid(feasible_values, feasible)
+def _level(place: CellPosition) -> float:
+    return place.num_classes if place.row is None else place.row.value
 
 
-def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:
-    """Return the table with another τ, if one is given."""
-    return coarse if threshold is None else replace(coarse, request=replace(coarse.request, threshold=threshold))
+def _refined_levels(row: MetricRow | None, levels: Collection[float], num_classes: int) -> tuple[float, ...]:
+    return refined_classes(map(int, levels), num_classes) if row is None else refined_values(row.metric, levels)
 
 
 def _place(result: CellResult, num_classes: int, metric: str) -> CellPosition:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,7 @@ from typing import Any
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import UNUSABLE, folder_lock, folder_made, read_json_object, remove_unfinished
 from fedscout.engine.seeds import integer
@@ -51,7 +50,7 @@ from fedscout.experiments.studies.run_folder import RunFolder, federation_code
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import study_facts
 from fedscout.experiments.sweeps import workers
-from fedscout.experiments.sweeps.sweep import StudyEnd, await_release, one_line
+from fedscout.experiments.sweeps.sweep import StudyEnd, await_release, end_by
 from fedscout.search.config import View
 from fedscout.search.ledger import BASELINE, Ledger, StudyEvents, best_of
 from fedscout.search.objective import Objective
@@ -150,19 +149,6 @@ class CellResult:
         """The best settings."""
         return self.cell.learning_rate, self.cell.batch_size, self.cell.local_epochs
 
-    def beside(self) -> dict[str, Any]:
-        """Return the fields that a table's file stores in addition to the cell's settings."""
-        return {name: value for name, value in asdict(self).items() if name != "cell"}
-
-    def document(self) -> dict[str, Any]:
-        """Return the result as a JSON-serialisable dictionary."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> CellResult:
-        """Return the result from a dictionary made by `document`."""
-        return cls(**{**document, "cell": SettingsCell(**document["cell"])})
-
 
 @dataclass(frozen=True)
 class _ScoreAtEnd(Objective):
@@ -201,7 +187,7 @@ def tune_cell(
         federation, _config_of_cell(tuning, place), tuning.patience, first, digest, folder, tuning.proxy.digest(), told
     )
     result = _result(tuning, place, clients, trials)
-    RunFolder(folder).write_json(RESULT_FILE, result.document())
+    RunFolder(folder).write_json(RESULT_FILE, asdict(result))
     return result
 
 
@@ -435,15 +421,20 @@ def write_tuned(
 ) -> TunedTable:
     """Write and return the table of cells, which form a full grid, with the provenance and each cell's result."""
     table = SettingsTable(tuple(result.cell for result in results), threshold)
-    described = {**provenance, "cells": [result.beside() for result in results]}
+    described = {**provenance, "cells": [_fields_beside_cell(result) for result in results]}
     write_settings_table(path, table, described)
     return TunedTable(path, table, described)
+
+
+def _fields_beside_cell(result: CellResult) -> dict[str, Any]:
+    return {name: value for name, value in asdict(result).items() if name != "cell"}
 
 
 def stored_result(cell: PlannedCell) -> CellResult | None:
     """Return the stored result of a cell; None if there is none."""
     try:
-        return CellResult.of(read_json_object(cell.folder / RESULT_FILE))
+        stored = read_json_object(cell.folder / RESULT_FILE)
+        return CellResult(**{**stored, "cell": SettingsCell(**stored["cell"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -475,10 +466,8 @@ def run_cell(
                 first = [*cell.known, *(result.setting for result in results)]
                 tune_cell(tuning, cell.place, first, cell.digest, cell.folder, lambda _trial, _known: told())
             end = StudyEnd("completed")
-        except UserError as error:
-            end = StudyEnd("failed", str(error))
         except Exception as error:  # told by whoever waits for it
-            end = StudyEnd("lost", one_line(error), traceback.format_exc())
+            end = end_by(error)
         gc.collect()
     return end
 
@@ -515,10 +504,7 @@ def _run_all(
     before = [[planned[near] for near in planned[position].after] for position in pending]
     engine = tuning.config.engine
     if engine.grid == "local":
-        if parallel not in (None, 1):
-            raise ConfigurationError(
-                Fault("--parallel", "be left out or 1 with engine.grid=local, which is this process alone", parallel)
-            )
+        workers.check_sequential(parallel, "with engine.grid=local, which is this process alone")
         for position, near in zip(pending, before, strict=True):
             display.begun(position)
             yield position, run_cell(tuning, planned[position], near, display.tick)

@@ -52,10 +52,10 @@ class SweepProgress(WorkLine):
 
     def known(self, known: Sequence[GridConfiguration], pending: Sequence[GridConfiguration]) -> None:
         """Set the finished studies and those that must be run."""
-        from fedscout.experiments.sweeps.run import num_planned_trials
+        from fedscout.experiments.config import planned_trials
 
         self._num_ended = len(known)
-        self._planned = {one.digest: num_planned_trials(one.config) for one in pending}
+        self._planned = {one.digest: planned_trials(one.config)[0] for one in pending}
         self._refresh(0)
 
     def begun(self, one: GridConfiguration) -> None:

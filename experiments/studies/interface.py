@@ -206,7 +206,7 @@ class Federation:
         **settings: Any,
     ) -> None:
         prepare_environment(verbose=False)
-        _add_working_directory_to_path()
+        _user_folders()
         dataset = None
         if isinstance(data, str | os.PathLike):
             settings["dataset"] = os.fspath(data)
@@ -396,7 +396,7 @@ def study(
             folder,
             display,
             detection=detection_first,
-            search_path=(os.getcwd(),),
+            search_path=_user_folders(),
             federation=federation._built_for(config),
         )
     return Study(finished.folder, finished.report, finished.outcome.confirmation, finished.document)
@@ -421,10 +421,9 @@ def train(
     kind = {"kind": strategy} if isinstance(strategy, str) else dict(strategy)
     config = federation._config(strategy=kind, **sections)
     folder = Path(out) if out is not None else federation._folder(config)
-    search_path = (os.getcwd(),)
     built = federation._built_for(config)
     with notebook_progress() as display:
-        _, trial, folder = run_training(config, folder, display, search_path=search_path, federation=built)
+        _, trial, folder = run_training(config, folder, display, search_path=_user_folders(), federation=built)
     rounds = {"accuracy": trial.round_accuracy, "loss": trial.round_loss, "train_loss": trial.round_train_loss}
     if all(map(isnan, trial.round_accuracy)):  # nobody is right about a quantity
         del rounds["accuracy"]
@@ -434,10 +433,11 @@ def train(
     return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds, index=numbers))
 
 
-def _add_working_directory_to_path() -> None:
-    """Append the working directory to the import path, to find a user's own strategies and models."""
+def _user_folders() -> tuple[str, ...]:
+    """Return the folders searched for a user's own strategies: the working directory, appended to the path."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    return (os.getcwd(),)
 
 
 def _log(folder: Path, named_strategies: Collection[str]) -> pd.DataFrame:
@@ -463,13 +463,14 @@ def _holds_quantity(data: Any, label: Any) -> bool:
 
 
 def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
-    """Return in-memory data as a data set.
+    """Return in-memory data as a data set; a DataFrame as the one that the same table in a file would be.
 
     Raises:
         DataError: If they can't be converted.
     """
     if isinstance(data, pd.DataFrame):
-        return _from_frame(data, request)
+        table = read_frame(data, request.dropped)
+        return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
     return _from_hugging_face(data, request) if _is_hugging_face(data) else _from_arrays(data, request)
 
 
@@ -485,12 +486,6 @@ def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
         return dataset_of_rows(data, request, "a Dataset")
     table = cells_of_rows(data, request.dropped)
     return dataset_from_own_table(GIVEN, table, request, request.label, source="a Dataset")
-
-
-def _from_frame(frame: pd.DataFrame, request: DatasetRequest) -> Dataset:
-    """Return a DataFrame as the data set that the same table in a file would be."""
-    table = read_frame(frame, request.dropped)
-    return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
 
 
 def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:

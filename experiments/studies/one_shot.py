@@ -30,7 +30,7 @@ from pydantic import BaseModel, ValidationError
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, Fault, UnreachableModelError
 from fedscout.experiments.config import StudyConfig, check_searchable
-from fedscout.experiments.studies.checks import check_answerer, language_model
+from fedscout.experiments.studies.language_model import check_answerer, language_model
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.search.config import LONGEST_DESCRIPTION, ONE_SHOT, SourceChoice
 from fedscout.search.language_model import has_key

@@ -20,7 +20,7 @@ from fedscout.engine.runtime.ray import memory_faults_told, ray_runtime, shortag
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner, Progress, TrialRunner
-from fedscout.experiments.studies.checks import ExpectedWork, host_if_sooner
+from fedscout.experiments.studies.grid_choice import ExpectedWork, host_if_sooner
 from fedscout.experiments.studies.run_folder import RunFolder
 
 if TYPE_CHECKING:

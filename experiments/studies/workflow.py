@@ -39,14 +39,9 @@ from fedscout.experiments.config import StudyConfig, check_searchable, planned_t
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.studies.checks import (
-    ExpectedWork,
-    check_able_clients,
-    check_clock,
-    check_durations,
-    check_language_model,
+    check,
     check_precision,
     constant_answer,
-    language_model_of_study,
     measures_of_study,
     metric_of,
     objectives_of,
@@ -54,7 +49,9 @@ from fedscout.experiments.studies.checks import (
     searched_policies,
     selection_of,
 )
-from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
+from fedscout.experiments.studies.client_settings import check_alone, client_table_of
+from fedscout.experiments.studies.grid_choice import ExpectedWork
+from fedscout.experiments.studies.language_model import check_language_model, language_model_of_study
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
 from fedscout.experiments.studies.one_shot import (
     RecommendationRequest,
@@ -354,11 +351,8 @@ def run_training(
     pipeline = Pipeline(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, pipeline.cohort)
     policy = selection_of(config, pipeline.cohort)
-    metric_of(config.metric_name, pipeline.federation)
-    check_clock(config, pipeline.federation, spec)
-    check_precision(config.training.local(), pipeline.federation)
-    check_client_settings(config, pipeline.federation)
-    check_able_clients(config, pipeline.federation, pipeline.cohort, spec, [named_selection(spec.selection, policy)])
+    policies = [named_selection(spec.selection, policy)]
+    check(config, pipeline.federation, pipeline.cohort, [spec], policies)
     moved = pipeline.federation.num_moved_labels()
     notes = spec.notes(pipeline.cohort)
     for note in notes:
@@ -409,13 +403,8 @@ def run_workflow(
     policy = selection_of(config, pipeline.cohort)
     check_search(config.search, pipeline.cohort, config.training.local(), policy)
     policies = [policy, *searched_policies(config, pipeline.cohort)]
-    metric_of(config.metric_name, pipeline.federation)
-    check_clock(config, pipeline.federation, FedAvgSpec())
-    check_precision(config.training.local(), pipeline.federation)
-    for member in planned_space(config.search, pipeline.cohort, selection=policy).members.values():
-        check_durations(pipeline.federation, member)
-    check_client_settings(config, pipeline.federation, detection)
-    check_able_clients(config, pipeline.federation, pipeline.cohort, FedAvgSpec(), policies)
+    members = planned_space(config.search, pipeline.cohort, selection=policy).members.values()
+    check(config, pipeline.federation, pipeline.cohort, [FedAvgSpec(), *members], policies, detection)
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
     with open_run_folder(out, config, pipeline.digest, reading_suffices=True) as folder:

@@ -93,15 +93,11 @@ TABLE_COLUMNS: Mapping[str, str] = {
     "gain_low": "float64",
     "gain_high": "float64",
     "verdict": "string",
-    "label_skew": "float64",
-    "label_skew_detected": "bool",
-    "label_skew_published": "bool",
-    "feature_skew": "float64",
-    "feature_skew_detected": "bool",
-    "feature_skew_published": "bool",
-    "outliers": "float64",
-    "outliers_detected": "bool",
-    "outliers_published": "bool",
+    **{
+        f"{name}{rule}": kind
+        for name in ("label_skew", "feature_skew", "outliers")
+        for rule, kind in (("", "float64"), ("_detected", "bool"), ("_published", "bool"))
+    },
     "outlier_clients": "string",
     "num_clients": "int64",
     "num_trials": "int64",
@@ -425,20 +421,13 @@ HOLLOW = "hollow: no difference from FedAvg is shown"
 MAX_PANELS = 12
 PLOT_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 300, 220
-DASHES: Mapping[str, tuple[int, int]] = {
-    "fedavg": (6, 4),
-    "tuned fedavg": (2, 3),
-    "search best": (1, 0),
-    "challenger": (1, 0),
+STYLES: Mapping[str, tuple[Sequence[int], str]] = {
+    FEDAVG: ([6, 4], "circle"),
+    TUNED: ([2, 3], "square"),
+    BEST: ([1, 0], "triangle-up"),
+    CHALLENGER: ([1, 0], "triangle-up"),
 }
-"""Line of each chooser; what the search chose is the full line."""
-
-SHAPES: Mapping[str, str] = {
-    "fedavg": "circle",
-    "tuned fedavg": "square",
-    "search best": "triangle-up",
-    "challenger": "triangle-up",
-}
+"""Dashes and shape of each chooser; what the search chose is the full line."""
 
 
 @dataclass(frozen=True)
@@ -502,8 +491,8 @@ class SweepPlot:
             x = alt.X("x:N", sort=None, axis=alt.Axis(labelAngle=0), title=self.layout.x)
         y = alt.Y("score:Q", title=f"{self.measure.name} on {self.seeds}", scale=alt.Scale(zero=False))
         labels = [LABELS[chooser] for chooser in self.choosers]
-        dash = alt.Scale(domain=labels, range=[list(DASHES[chooser]) for chooser in self.choosers])
-        shape = alt.Scale(domain=labels, range=[SHAPES[chooser] for chooser in self.choosers])
+        dash = alt.Scale(domain=labels, range=[STYLES[chooser][0] for chooser in self.choosers])
+        shape = alt.Scale(domain=labels, range=[STYLES[chooser][1] for chooser in self.choosers])
         tooltip = tooltips(
             chooser=" ", colour=self.layout.colour or "", score__Q=self.measure.name, low__Q="from", high__Q="to"
         )

@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.runtime.files import LOCK
 from fedscout.engine.runtime.storage import Storage, refresh, storage_of
-from fedscout.experiments.config import StudyConfig, planned_trials
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
+from fedscout.experiments.sweeps import workers
 from fedscout.experiments.sweeps.results import (
     Group,
     ended_study,
@@ -27,6 +26,7 @@ from fedscout.experiments.sweeps.results import (
     groups_of,
     measure_of,
     table_of,
+    write_plot,
     write_table,
 )
 from fedscout.experiments.sweeps.sweep import (
@@ -40,6 +40,7 @@ from fedscout.experiments.sweeps.sweep import (
     reason_against,
     run_one,
 )
+from fedscout.experiments.sweeps.workers import check_sequential, possible_nodes
 from fedscout.search.objective import UNLIKE, Measure
 
 if TYPE_CHECKING:
@@ -92,11 +93,6 @@ class SweepOutcome:
     def with_status(self, status: str) -> list[SweepStudy]:
         """Return the studies with a status."""
         return [study for study in self.studies if study.end.status == status]
-
-
-def num_planned_trials(config: StudyConfig) -> int:
-    """Return the maximum number of trials that a study plans."""
-    return planned_trials(config)[0]
 
 
 def run_sweep(
@@ -166,17 +162,12 @@ def _run_all(
         return
     engine = pending[0].config.engine
     if engine.grid == "local":
-        if parallel not in (None, 1):
-            raise ConfigurationError(
-                Fault("--parallel", "be left out or 1 with engine.grid=local, which is this process alone", parallel)
-            )
+        check_sequential(parallel, "with engine.grid=local, which is this process alone")
         for one in pending:
             display.begun(one)
             yield one, run_one(one.config, folder.study(one), verbose, search_path)
         return
     from fedscout.engine.runtime.ray import ray_runtime
-    from fedscout.experiments.sweeps import workers
-    from fedscout.experiments.sweeps.workers import possible_nodes
 
     configs = [one.config for one in pending]
     with ExitStack() as stack:
@@ -195,11 +186,8 @@ def _run_all(
         sweep_storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
 
         def storage(one: GridConfiguration) -> Storage | None:
-            return (
-                None
-                if sweep_storage is None
-                else sweep_storage.below(folder.study(one).relative_to(folder.path).as_posix())
-            )
+            below = folder.study(one).relative_to(folder.path).as_posix()
+            return None if sweep_storage is None else sweep_storage.below(below)
 
         studies = [
             (workers.with_share(one.config, share.num_hosts), folder.study(one), storage(one)) for one in pending
@@ -214,8 +202,6 @@ def _run_all(
 
 
 def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) -> SweepOutcome:
-    from fedscout.experiments.sweeps.results import write_plot
-
     table = table_of(sweep, studies)
     write_table(table, folder)
     rows = table.to_pylist()

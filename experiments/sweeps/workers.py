@@ -37,7 +37,7 @@ from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made, not_wr
 from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
-from fedscout.experiments.studies.checks import num_processors
+from fedscout.experiments.studies.grid_choice import num_processors
 from fedscout.experiments.sweeps.sweep import StudyEnd, await_release, end_by, one_line, run_one
 from fedscout.search.config import ONE_SHOT
 
@@ -49,8 +49,12 @@ def possible_nodes(ray: Any, configs: Sequence[StudyConfig]) -> dict[str, int]:
     own = own_node(ray)
     if any(rests_on_this_machine(config) for config in configs):
         return own
-    cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
-    return {node: number for node, number in cpus.items() if number} or own
+    return {node: number for node, number in _living_nodes(ray).items() if number} or own
+
+
+def _living_nodes(ray: Any) -> dict[str, int]:
+    """Return the CPUs by node id."""
+    return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
 
 
 def own_node(ray: Any) -> dict[str, int]:
@@ -241,7 +245,7 @@ def cluster_cpus(ray: Any, driving: Mapping[str, int] | None = None) -> ClusterC
         ray: The connected Ray module.
         driving: CPUs by node id, as of a pool.
     """
-    cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+    cpus = _living_nodes(ray)
     driving = driving or own_node(ray)
     return ClusterCpus(
         max(1, sum(cpus.values())), max(1, sum(driving.values())), all(cpus.get(node) for node in driving)
@@ -286,20 +290,23 @@ def share_out(
     return Share(num_parallel, hosts)
 
 
+def check_sequential(parallel: int | None, where: str) -> None:
+    """Check that no parallel studies are requested where they can only run one after the other.
+
+    Raises:
+        ConfigurationError: If they are.
+    """
+    if parallel not in (None, 1):
+        raise ConfigurationError(Fault("--parallel", f"be left out or 1 {where}", parallel))
+
+
 def share_gpus(parallel: int | None) -> Share:
     """Return the share on GPUs: studies run sequentially, each with all GPUs and as many hosts as fill them.
 
     Raises:
         ConfigurationError: If parallel studies are requested.
     """
-    if parallel not in (None, 1):
-        raise ConfigurationError(
-            Fault(
-                "--parallel",
-                "be left out or 1 on GPUs, all of which a study has; engine.device=cpu leaves them alone",
-                parallel,
-            )
-        )
+    check_sequential(parallel, "on GPUs, all of which a study has; engine.device=cpu leaves them alone")
     return Share(1, None)
 
 
@@ -489,7 +496,7 @@ class StudyWorkerPool:
     def _alive(self) -> list[str]:
         if len(self.nodes) == 1:
             return [*self.nodes]
-        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        alive = _living_nodes(self._ray)
         return [node for node in self.nodes if node in alive] or [*self.nodes]
 
     def _start_study_worker(self, node: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config import StudyConfig, TrainingConfig, given_settings, known_keys, load_config
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.partitions.table import PARTITIONS
@@ -112,6 +112,14 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 
 # Mistakes.
 
+WRONG_VALUES = (
+    *("seed=abc", "seed=-1", "seed=1.5", "seed=", "seed=true", "seed=${oc.env:HOME}"),
+    *("training.learning_rate=0", "training.learning_rate=.nan", "training.optimizer=lion"),
+    *("federation.dataset=imagenet", "federation=wine", "federation=", "federation.num_clients=true"),
+    *("strategy=fedadam", "model.hidden=32", "model.hidden=[]", "search.strategies=krum", "search.kind=magic"),
+    *("engine.grid=spark", "training.trial_timeout_seconds=.inf"),
+)
+
 
 @pytest.mark.parametrize(
     ("key", "suggested"),
@@ -133,56 +141,32 @@ def test_an_unknown_key_is_answered_with_what_may_be_meant(key: str, suggested: 
 
 def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> None:
     (fault,) = faults("federation.xyz=1")
-    keys = ", ".join(f"federation.{name}" for name in FederationConfig.model_fields)
-    assert fault == f"federation.xyz is not a known key; allowed are {keys}"
+    assert all(f"federation.{name}" in fault for name in FederationConfig.model_fields)
     (fault,) = faults("xyz.zzz=1")
-    assert fault == (
-        "xyz is not a known key; allowed are federation, model, training, detection, strategy, selection, "
-        "client_settings, search, recommender, engine, seed"
-    )
+    assert all(name in fault for name in StudyConfig.model_fields)
 
 
 @pytest.mark.parametrize(
-    ("argument", "condition", "given"),
+    ("argument", "key"),
     [
-        ("seed=abc", "seed must be a valid integer", "'abc'"),
-        ("seed=-1", "seed must be greater than or equal to 0", "-1"),
-        ("seed=1.5", "seed must be a valid integer", "1.5"),
-        ("seed=", "seed must be a valid integer", "None"),
-        ("training.learning_rate=0", "training.learning_rate must be greater than 0", "0"),
-        ("training.learning_rate=.nan", "training.learning_rate must be", "nan"),
-        ("training.optimizer=lion", "training.optimizer must be 'sgd', 'adam', 'rmsprop' or 'adadelta'", "'lion'"),
-        ("federation.dataset=imagenet", "federation.dataset must be one of digits, breast_cancer, wine", "'imagenet'"),
-        ("federation=wine", "federation must be a group of keys", "'wine'"),
-        ("federation=", "federation must be a group of keys", "None"),
-        ("federation.dataset.x=1", "federation.dataset must be a valid string", "a group of keys"),
-        ("strategy=fedadam", "strategy must be a group of keys", "'fedadam'"),
-        ("model.hidden=32", "model.hidden must be a list", "32"),
-        ("model.hidden=[32,x]", "model.hidden.1 must be a valid integer", "'x'"),
-        ("search.strategies=krum", "search.strategies must be a list", "'krum'"),
-        ("search.kind=magic", "search.kind must be 'genetic'", "'magic'"),
-        ("search.tuning_factors=[-1]", "search.tuning_factors.0 must be greater than 0", "-1"),
-        ("engine.grid=spark", "engine.grid must be 'auto', 'ray' or 'local'", "'spark'"),
-        ("training.trial_timeout_seconds=.inf", "training.trial_timeout_seconds must be a finite number", "inf"),
-        ("detection.outlier_min_flags=9", "detection: outlier_min_flags must not exceed", "9"),
-        ("seed=${oc.env:HOME}", "seed must be a valid integer", "'${oc.env:HOME}'"),
-        ("model.hidden=[0]", "model.hidden.0 must be greater than or equal to 1", "0"),
-        ("model.hidden=[]", "model.hidden must have at least 1 item", "[]"),
-        ("seed=true", "seed must be a valid integer", "'true'"),
-        ("federation.num_clients=true", "federation.num_clients must be a valid integer", "'true'"),
-        ("model.hidden=[8, true]", "model.hidden.1 must be a valid integer", "'true'"),
-        ("federation.scenario={kind: label_flip, rate: true}", "federation.scenario.0.rate must be", "'true'"),
+        *((argument, argument.partition("=")[0]) for argument in WRONG_VALUES),
+        ("federation.dataset.x=1", "federation.dataset"),
+        ("model.hidden=[32,x]", "model.hidden.1"),
+        ("model.hidden=[0]", "model.hidden.0"),
+        ("model.hidden=[8, true]", "model.hidden.1"),
+        ("search.tuning_factors=[-1]", "search.tuning_factors.0"),
+        ("federation.scenario={kind: label_flip, rate: true}", "federation.scenario.0.rate"),
     ],
 )
-def test_a_wrong_value_is_answered_with_condition_and_value(argument: str, condition: str, given: str) -> None:
+def test_a_wrong_value_is_answered_under_its_key(argument: str, key: str) -> None:
     (fault,) = faults(argument)
-    assert fault.startswith(condition)
-    assert fault.endswith(f"got {given}")
+    assert isinstance(fault, Fault)
+    assert fault.subject == key
 
 
 def test_what_a_scenario_fixes_cannot_be_set() -> None:
-    (fault,) = faults("federation.scenario=iid", "federation.partition.alpha=1")
-    assert fault == "federation.partition must be left out where a scenario fixes it, got alpha=1.0 beside scenario=iid"
+    with refused(ConfigurationError, key="federation.partition"):
+        load_config(["federation.scenario=iid", "federation.partition.alpha=1"])
 
 
 @pytest.mark.parametrize("argument", ["foo", "=3", " =3", "study.json", "training.num_rounds"])
@@ -387,9 +371,8 @@ def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
     assert config == load_config(["training.num_rounds=200", "training.level_off=true"])
     assert (config.training.num_rounds, config.training.level_off) == (200, True)
     assert load_config(["training.num_rounds=auto", "training.num_rounds=50"]).training.level_off is False
-    with pytest.raises(ConfigurationError) as refused:
+    with refused(ConfigurationError, key="training.num_rounds"):
         load_config(["training.num_rounds=automatic"])
-    assert str(refused.value) == "training.num_rounds must be a whole number or auto, got 'automatic'"
 
 
 def test_players_are_refused_another_precision() -> None:
@@ -397,15 +380,11 @@ def test_players_are_refused_another_precision() -> None:
         load_config(["federation.dataset=cartpole", "training.precision=bfloat16"])
 
 
-@pytest.mark.parametrize(
-    ("dataset", "why"), [("diabetes", "a quantity is predicted"), ("cartpole", "clients play episodes")]
-)
-def test_terms_of_classes_are_refused_where_there_are_none(dataset: str, why: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+@pytest.mark.parametrize("dataset", ["diabetes", "cartpole"])
+def test_terms_of_classes_are_refused_where_there_are_none(dataset: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         load_config([f"federation.dataset={dataset}", "training.reverse_weight=1"])
-    assert str(refused.value) == (
-        f"training must add nothing to the loss where {why}: its terms are of classes, got reverse_weight=1"
-    )
+    assert [getattr(fault, "subject", None) for fault in caught.value.faults] == ["training"]
 
 
 def test_the_digest_does_not_depend_on_the_machinery() -> None:

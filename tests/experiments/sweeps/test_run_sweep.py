@@ -17,12 +17,12 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, EngineError, UnreachableModelError
-from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.config import StudyConfig, planned_trials
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.experiments.sweeps import sweep as study_run
 from fedscout.experiments.sweeps.results import TABLE_COLUMNS, axis_type
-from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome, num_planned_trials, run_sweep, scored_by
+from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome, run_sweep, scored_by
 from fedscout.experiments.sweeps.sweep import GridConfiguration, run_one
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import UNLIKE
@@ -136,7 +136,7 @@ def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
     outcome = sweep_here(sweep, tmp_path / "out")
     rows = {row["chooser"]: row for row in outcome.table.to_pylist()}
     assert list(rows) == ["fedavg", "tuned fedavg", "search best", "challenger"]
-    assert rows["tuned fedavg"]["num_trials"] == num_planned_trials(sweep.configurations[0].config) == 1 + 3 + 1 + 3 * 2
+    assert rows["tuned fedavg"]["num_trials"] == planned_trials(sweep.configurations[0].config)[0] == 1 + 3 + 1 + 3 * 2
     assert {row["measure"] for row in rows.values()} == {outcome.scored.name} == {"macro F1"}
     ours, baseline = rows["tuned fedavg"]["accuracy"], rows["fedavg"]["accuracy"]
     assert rows["tuned fedavg"]["difference"] == pytest.approx(ours - baseline, abs=1e-12)
