@@ -293,7 +293,7 @@ for _suite, _purpose in {
         "Compare a table of client settings with one setting for all, other tables, and each client's own settings."
     ),
     "detection": "Count how often published and calibrated detection are right, on federations with known ground truth.",
-    "intervals": "Simulate studies with known ground truth, and count how often intervals and verdicts are right.",
+    "intervals": "Simulate studies with known ground truth; count how often intervals and verdicts are right.",
 }.items():
     _add_suite(_suite, _purpose)
 
