@@ -292,7 +292,7 @@ for _suite, _purpose in {
     "client-settings": (
         "Compare a table of client settings with one setting for all, other tables, and each client's own settings."
     ),
-    "detection": "Count how often published and calibrated detection are right, on federations with known ground truth.",
+    "detection": "Count how often published and calibrated detection are right on federations of known truth.",
     "intervals": "Simulate studies with known ground truth; count how often intervals and verdicts are right.",
 }.items():
     _add_suite(_suite, _purpose)
