@@ -74,7 +74,7 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
 from fedscout.engine.data.federation import UNNAMED, Names, RowPart
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.exchange import Query
 
@@ -121,9 +121,7 @@ def measure_labels(
     groups = group_answers[0].arrays if queries_groups else None
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
-        raise DataError(
-            Fault("at least one client", "answer", hint=f"of {len(answers.refused)} none did: {reasons[0]}")
-        )
+        raise DataError.of("at least one client", "answer", hint=f"of {len(answers.refused)} none did: {reasons[0]}")
     reported = np.stack([arrays["counts"].astype(np.int64) for arrays in answers.arrays.values()])
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])

@@ -33,7 +33,7 @@ from fedscout.detectors.report import DetectionConfig
 from fedscout.detectors.statistics import flat_features, own_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, NoisyAggregate, Privacy, QueryInputs
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import integer, stream
 
 PRIVATE_COUNTS: Final = "private_counts"
@@ -60,14 +60,9 @@ def check_library() -> None:
         ConfigurationError: If not.
     """
     if importlib.util.find_spec("opendp") is None:
-        raise ConfigurationError(
-            Fault(
-                "detection.epsilon",
-                (
-                    "be left out unless OpenDP is installed, which gives the noise its scale: pip "
-                    "install 'fedscout[privacy]'"
-                ),
-            )
+        raise ConfigurationError.of(
+            "detection.epsilon",
+            "be left out unless OpenDP is installed, which gives the noise its scale: pip install 'fedscout[privacy]'",
         )
 
 

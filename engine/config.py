@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault
+from fedscout.engine.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
     import torch
@@ -181,15 +181,11 @@ class EngineConfig(BaseModel):
         if self.hosts_per_gpu is None:
             return measured() if self.num_hosts is None else -(-self.num_hosts // num_gpus)
         if self.num_hosts is not None and self.num_hosts > num_gpus * self.hosts_per_gpu:
-            raise ConfigurationError(
-                Fault(
-                    "engine.num_hosts",
-                    (
-                        f"be at most {num_gpus * self.hosts_per_gpu} where "
-                        f"engine.hosts_per_gpu={self.hosts_per_gpu} share each of {num_gpus} GPUs"
-                    ),
-                    self.num_hosts,
-                )
+            raise ConfigurationError.of(
+                "engine.num_hosts",
+                f"be at most {num_gpus * self.hosts_per_gpu} where "
+                f"engine.hosts_per_gpu={self.hosts_per_gpu} share each of {num_gpus} GPUs",
+                self.num_hosts,
             )
         return self.hosts_per_gpu
 
@@ -203,7 +199,7 @@ class EngineConfig(BaseModel):
             ConfigurationError: If a GPU is requested and there is none.
         """
         if self.device == "cuda" and not has_gpu:
-            raise ConfigurationError(
-                Fault("engine.device", "be cpu or auto where neither Ray nor PyTorch finds a GPU", "cuda")
+            raise ConfigurationError.of(
+                "engine.device", "be cpu or auto where neither Ray nor PyTorch finds a GPU", "cuda"
             )
         return HostDevice.gpu(self.clients_together) if has_gpu and self.device != "cpu" else CPU

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Self
 
 _FOLDERS = re.compile(r"(?<![^\s'\"])(?:/[^/\s'\"]+)*/(?=[^/\s'\"])")
 _KEY = re.compile(r"(--[a-z][a-z-]*|[a-z]\w*([._]\w+)+)(?=[ =:]|$)")
@@ -99,6 +100,18 @@ class UserError(FedscoutError):
         items = [faults] if isinstance(faults, str) else faults
         self.faults: tuple[Fault, ...] = tuple(item if isinstance(item, Fault) else Fault(item) for item in items)
         super().__init__("; ".join(self.faults))
+
+    @classmethod
+    def of(
+        cls,
+        subject: object,
+        must: str | None = None,
+        given: object = ...,
+        hint: str | None = None,
+        problem: str | None = None,
+    ) -> Self:
+        """Return the error of one fault; arguments as for `Fault`."""
+        return cls(Fault(subject, must, given, hint, problem))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[tuple[Fault, ...]]]:
         return type(self), (self.faults,)

@@ -77,7 +77,7 @@ def folder_below(root: Path, name: str) -> Path:
         folder = (root / name).resolve()
         if folder != root.resolve():
             return folder
-    raise ConfigurationError(Fault("a folder", "lie below the one that the server was started with", repr(name)))
+    raise ConfigurationError.of("a folder", "lie below the one that the server was started with", repr(name))
 
 
 def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
@@ -350,7 +350,7 @@ def _result(folder: Path) -> dict[str, Any]:
     try:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError) as error:
-        raise LogError(Fault("the folder", "hold a finished study", folder.name)) from error
+        raise LogError.of("the folder", "hold a finished study", folder.name) from error
     names = (
         "federation",
         "best",

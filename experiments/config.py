@@ -292,13 +292,11 @@ def check_searchable(config: StudyConfig) -> None:
         ConfigurationError: If a strategy is given, which a search chooses itself.
     """
     if config.strategy is not None:
-        raise ConfigurationError(
-            Fault(
-                "strategy",
-                "be left out of a search",
-                config.strategy,
-                "it is read by `fedscout train`, and search.strategies names the kinds to choose from",
-            )
+        raise ConfigurationError.of(
+            "strategy",
+            "be left out of a search",
+            config.strategy,
+            "it is read by `fedscout train`, and search.strategies names the kinds to choose from",
         )
 
 
@@ -512,7 +510,7 @@ def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
     for _ in range(DEEPEST):
         for value in level:
             if isinstance(value, bytes) or (isinstance(value, str) and _HALF_A_CHARACTER.search(value)):
-                raise ConfigurationError(Fault(name, "hold text and numbers", shown(value)))
+                raise ConfigurationError.of(name, "hold text and numbers", shown(value))
         groups = [[*value, *value.values()] if isinstance(value, dict) else value for value in level]
         level = [part for group in groups if isinstance(group, list) for part in group]
         if not level:
@@ -548,7 +546,7 @@ def _read_argument(argument: str) -> dict[Any, Any]:
 
     key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
-        raise ConfigurationError(Fault("an argument", "be dotted.key=value or a YAML file", shown(argument)))
+        raise ConfigurationError.of("an argument", "be dotted.key=value or a YAML file", shown(argument))
     fault_parts = (key, "have a YAML value", shown(argument))
     if not takes_text(key):
         _refuse_other_numbers(key, text)
@@ -565,18 +563,16 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
     try:
         size = file.stat().st_size if file.is_file() else None
     except OSError as error:
-        raise ConfigurationError(Fault("the configuration file", "be readable", f"{file}: {error.strerror}")) from error
+        raise ConfigurationError.of("the configuration file", "be readable", f"{file}: {error.strerror}") from error
     if size is None:
-        raise ConfigurationError(Fault("the configuration file", "exist", file))
+        raise ConfigurationError.of("the configuration file", "exist", file)
     if size > LARGEST_FILE:
-        raise ConfigurationError(
-            Fault("the configuration file", f"have at most {LARGEST_FILE} bytes, {file} has {size}")
-        )
+        raise ConfigurationError.of("the configuration file", f"have at most {LARGEST_FILE} bytes, {file} has {size}")
     with suppress(UnicodeDecodeError):  # which is told below
         _refuse_other_numbers(str(file), file.read_text("utf-8"))
     loaded = _plain(lambda: OmegaConf.load(file), file, "be YAML")
     if not isinstance(loaded, dict):
-        raise ConfigurationError(Fault(file, "hold keys and values, such as `seed: 1`"))
+        raise ConfigurationError.of(file, "hold keys and values, such as `seed: 1`")
     return loaded
 
 
@@ -591,13 +587,11 @@ def _refuse_other_numbers(name: str, text: str) -> None:
     with suppress(yaml.YAMLError):  # which is told where the text is read
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.ScalarToken) and token.plain and _OTHER_NUMBER.fullmatch(token.value):
-                raise ConfigurationError(
-                    Fault(
-                        name,
-                        "hold numbers as JSON writes them",
-                        f"{token.value}, which YAML takes for another number",
-                        f"""a text is quoted: '"{token.value}"'""",
-                    )
+                raise ConfigurationError.of(
+                    name,
+                    "hold numbers as JSON writes them",
+                    f"{token.value}, which YAML takes for another number",
+                    f"""a text is quoted: '"{token.value}"'""",
                 )
 
 
@@ -611,4 +605,4 @@ def _plain(read: Callable[[], Any], subject: object, must: str, given: str = "")
         raise
     except Exception as error:  # YAML's constructors raise anything: KeyError for `!!bool x`, IndexError for `!!int ""`
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigurationError(Fault(subject, must, f"{given}: {reason}" if given else reason)) from error
+        raise ConfigurationError.of(subject, must, f"{given}: {reason}" if given else reason) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.data.own import own_place
 
@@ -139,7 +139,7 @@ def table_suggestions(dataset: str) -> TableHead | None:
     if dataset in DATASETS or is_hugging_face(dataset):
         return None
     if not is_own_data(dataset):
-        raise ConfigurationError(Fault("the data", f"be a file, or one of {', '.join(DATASETS)}", repr(dataset)))
+        raise ConfigurationError.of("the data", f"be a file, or one of {', '.join(DATASETS)}", repr(dataset))
     request = DatasetRequest(dataset=dataset)
     location = own_place(request)
     if isinstance(location, Path) and location.is_dir():

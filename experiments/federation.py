@@ -21,7 +21,7 @@ import numpy.typing as npt
 from fedscout.engine.data.client import Partition, Privacy, Release
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.data.split import SplitKind
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.table import load_dataset
@@ -53,12 +53,10 @@ def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int
         ConfigurationError: If no client would be left to train.
     """
     if federation.unseen_clients >= num_clients:
-        raise ConfigurationError(
-            Fault(
-                "federation.unseen_clients",
-                f"leave at least one of {num_clients} clients to train",
-                federation.unseen_clients,
-            )
+        raise ConfigurationError.of(
+            "federation.unseen_clients",
+            f"leave at least one of {num_clients} clients to train",
+            federation.unseen_clients,
         )
     order = stream(federation.seed, "unseen-clients").permutation(num_clients)
     return frozenset(order[: federation.unseen_clients].tolist())
@@ -123,12 +121,10 @@ def _check_no_row_settings(federation: FederationConfig) -> None:
     if federation.small_clients != "train":
         given_settings.append(f"federation.small_clients={federation.small_clients}")
     if given_settings:
-        raise ConfigurationError(
-            Fault(
-                f"federation.dataset={federation.dataset} has no rows, so these",
-                f"be left out: {', '.join(given_settings)}",
-                hint="federation.physics says how clients differ",
-            )
+        raise ConfigurationError.of(
+            f"federation.dataset={federation.dataset} has no rows, so these",
+            f"be left out: {', '.join(given_settings)}",
+            hint="federation.physics says how clients differ",
         )
 
 
@@ -142,23 +138,17 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
     plan = ScenarioPlan() if moves_rows else stack_effects(federation.scenario, request)
     if moves_rows or plan.transforms:
         kinds = ", ".join(effect.kind for effect in federation.scenario)
-        raise ConfigurationError(
-            Fault(
-                "federation.scenario",
-                "hold latency, devices, dropout and attacks on updates alone where "
-                f"federation.dataset={federation.dataset}, which has no rows",
-                kinds,
-            )
+        raise ConfigurationError.of(
+            "federation.scenario",
+            "hold latency, devices, dropout and attacks on updates alone where "
+            f"federation.dataset={federation.dataset}, which has no rows",
+            kinds,
         )
     if any(attack.accomplices for attacks in plan.attacks.values() for attack in attacks):
-        raise ConfigurationError(
-            Fault(
-                "federation.scenario",
-                (
-                    f"hold no little_is_enough where federation.dataset={federation.dataset}: players "
-                    "learn from what they keep, and attackers who train for each other know nothing of it"
-                ),
-            )
+        raise ConfigurationError.of(
+            "federation.scenario",
+            f"hold no little_is_enough where federation.dataset={federation.dataset}: players "
+            "learn from what they keep, and attackers who train for each other know nothing of it",
         )
     return plan
 
@@ -182,12 +172,10 @@ def build_federation(
         return build_players(federation, model)
     dataset = dataset or load_dataset(federation)
     if dataset.targets is not None and federation.server_rows is not None:
-        raise ConfigurationError(
-            Fault(
-                "federation.server_rows",
-                ("be left out where a quantity is predicted: what reads the server's rows needs classes"),
-                federation.server_rows,
-            )
+        raise ConfigurationError.of(
+            "federation.server_rows",
+            "be left out where a quantity is predicted: what reads the server's rows needs classes",
+            federation.server_rows,
         )
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
@@ -200,13 +188,11 @@ def build_federation(
     deal, plan = _deal_and_plan(federation, dataset)
     sizes = deal.partition.sizes
     if federation.min_release > sizes.max():
-        raise ConfigurationError(
-            Fault(
-                "federation.min_release",
-                f"be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients",
-                federation.min_release,
-                "otherwise nothing could be asked of any client",
-            )
+        raise ConfigurationError.of(
+            "federation.min_release",
+            f"be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients",
+            federation.min_release,
+            "otherwise nothing could be asked of any client",
         )
     is_held = np.zeros(dataset.num_rows, np.bool_)
     is_held[deal.partition.rows] = True  # a partition may give a row to several clients

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.runtime.storage import with_addresses
 
 LONGEST_WORD = 240
@@ -74,5 +74,5 @@ def extra_module(module: str, extra: str, subject: object) -> Any:
     """
     if find_spec(module.partition(".")[0]) is None:
         problem = f"needs the package {module}, which is not installed"
-        raise ConfigurationError(Fault(subject, problem=problem, hint=f"pip install 'fedscout[{extra}]'"))
+        raise ConfigurationError.of(subject, problem=problem, hint=f"pip install 'fedscout[{extra}]'")
     return import_module(module)

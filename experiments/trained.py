@@ -111,9 +111,9 @@ class ModelDescription(BaseModel):
         values = np.asarray(features)
         if values.shape[1:] != self.feature_shape:
             shape = ", ".join(map(str, self.feature_shape))
-            raise DataError(Fault("an array of rows", f"have the shape (rows, {shape}) of the model", values.shape))
+            raise DataError.of("an array of rows", f"have the shape (rows, {shape}) of the model", values.shape)
         if values.dtype.kind not in "fiub" or not np.isfinite(values).all():
-            raise DataError(Fault("an array of rows", "hold finite numbers"))
+            raise DataError.of("an array of rows", "hold finite numbers")
         return values.astype(np.float32)
 
 
@@ -134,13 +134,13 @@ def read_description(folder: Path) -> ModelDescription:
     try:
         return ModelDescription.model_validate(read_json_object(path), strict=False)
     except ValidationError as error:
-        raise LogError(Fault(path, f"describe a model of this version: {fault_text(details(error)[0])}")) from error
+        raise LogError.of(path, f"describe a model of this version: {fault_text(details(error)[0])}") from error
     except FileNotFoundError as error:
-        raise LogError(
-            Fault(folder, f"hold a trained model (fedscout train --out), but has no {DESCRIPTION_FILE}")
+        raise LogError.of(
+            folder, f"hold a trained model (fedscout train --out), but has no {DESCRIPTION_FILE}"
         ) from error
     except (OSError, ValueError) as error:
-        raise LogError(Fault(path, f"describe a model, but can't be read: {error}")) from error
+        raise LogError.of(path, f"describe a model, but can't be read: {error}") from error
 
 
 PREDICTION, PICTURE, PROBABILITY = "prediction", "picture", "probability of {}"
@@ -179,8 +179,8 @@ class TrainedModel:
 
         if (group is None) != (len(self.vectors) == 1) or (group is not None and not 0 <= group < len(self.vectors)):
             condition = f"be 0 to {len(self.vectors) - 1}" if len(self.vectors) > 1 else "be left out"
-            raise ConfigurationError(
-                Fault("the group", f"{condition}, as {self.folder} holds {len(self.vectors)} models", group)
+            raise ConfigurationError.of(
+                "the group", f"{condition}, as {self.folder} holds {len(self.vectors)} models", group
             )
         features, names = self._features(rows)
         outputs = self._outputs(features, self.vectors[group or 0])
@@ -203,7 +203,7 @@ class TrainedModel:
             return self.description.checked_features(rows), {}
         path = Path(rows).expanduser()
         if not ADDRESS.match(str(rows)) and not path.exists():
-            raise DataError(Fault("the rows", "be the path of a table or of a folder of pictures", shown(str(rows))))
+            raise DataError.of("the rows", "be the path of a table or of a folder of pictures", shown(str(rows)))
         if path.is_dir():
             return self._pictures(path)
         query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
@@ -211,28 +211,26 @@ class TrainedModel:
         request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
         location = own_place(request)
         if isinstance(location, list):
-            raise DataError(Fault("the rows", "be those of one table", shown(str(rows))))
+            raise DataError.of("the rows", "be those of one table", shown(str(rows)))
         return self._encoded(str(rows), read_table(location, request).rows), {}
 
     def _encoded(self, name: str, table: Any) -> FloatArray:
         if self.description.encoding is None:
             shape = ", ".join(map(str, self.description.feature_shape))
-            raise DataError(
-                Fault(
-                    "rows",
-                    f"be an array of the shape (rows, {shape}) given in Python",
-                    f"the table {name}",
-                    f"the data set {self.description.rows.dataset!r} says of no column how it becomes a feature",
-                )
+            raise DataError.of(
+                "rows",
+                f"be an array of the shape (rows, {shape}) given in Python",
+                f"the table {name}",
+                f"the data set {self.description.rows.dataset!r} says of no column how it becomes a feature",
             )
         if not len(table):
-            raise DataError(Fault(f"the table {name}", "hold a row", "none"))
+            raise DataError.of(f"the table {name}", "hold a row", "none")
         return encoded_rows(name, table, self.description.encoding)
 
     def _pictures(self, folder: Path) -> tuple[FloatArray, dict[str, Any]]:
         shape = self.description.feature_shape
         if self.description.kind != "image":
-            raise DataError(Fault("the rows", "be a table, as those of the training", f"the folder {folder}"))
+            raise DataError.of("the rows", "be a table, as those of the training", f"the folder {folder}")
         features, names = pictures_alone(folder, self.description.rows, shape[0] == 1)
         return self.description.checked_features(features), {PICTURE: names}
 
@@ -284,10 +282,10 @@ def _vector(path: Path, description: ModelDescription) -> FloatArray:
 
     try:
         if not path.is_file():
-            raise LogError(Fault(path.parent, f"hold the weights {path.name}, but does not"))
+            raise LogError.of(path.parent, f"hold the weights {path.name}, but does not")
         return new_model(description.factory, seed=0).layout.join(load_file(path))
     except (OSError, ValueError, SafetensorError) as error:
-        raise LogError(Fault(path, f"hold the weights of the model beside it: {first_line(error)}")) from error
+        raise LogError.of(path, f"hold the weights of the model beside it: {first_line(error)}") from error
 
 
 @contextmanager
@@ -320,12 +318,10 @@ def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
     """
     algorithm = spec.client_algorithm()
     if shares_nothing(algorithm, layout):
-        raise StrategyError(
-            Fault(
-                "a strategy whose clients share something",
-                "be trained where the model is kept",
-                f"{spec.label}: all that it trains stays with its client",
-            )
+        raise StrategyError.of(
+            "a strategy whose clients share something",
+            "be trained where the model is kept",
+            f"{spec.label}: all that it trains stays with its client",
         )
     sentences = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
     return "; ".join(filter(None, sentences)) or None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsLookup, SettingsTable
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import code_digests
 
 
@@ -65,17 +65,15 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         table, provenance = _read(path, (stat.st_mtime_ns, stat.st_size) if stat else None)
         tuned_metric = provenance.get("metric", HETEROGENEITY)
         if tuned_metric != self.metric:
-            raise ConfigurationError(
-                Fault("client_settings.metric", f"be {tuned_metric}, for which {path} was tuned", self.metric)
+            raise ConfigurationError.of(
+                "client_settings.metric", f"be {tuned_metric}, for which {path} was tuned", self.metric
             )
         table = table if self.threshold is None else SettingsTable(table.cells, self.threshold)
         if self.epsilon is not None and table.threshold is None:
-            raise ConfigurationError(
-                Fault(
-                    "client_settings.epsilon",
-                    (f"come with client_settings.threshold, as {path} has none: without one clients say nothing"),
-                    f"{self.epsilon:g}",
-                )
+            raise ConfigurationError.of(
+                "client_settings.epsilon",
+                f"come with client_settings.threshold, as {path} has none: without one clients say nothing",
+                f"{self.epsilon:g}",
             )
         return table, provenance
 

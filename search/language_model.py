@@ -46,7 +46,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedscout.engine.errors import (
     EngineError,
-    Fault,
     LogError,
     NoValidAnswerError,
     RecommenderError,
@@ -252,18 +251,14 @@ def key_of(settings: RecommenderConfig) -> str:
         return NO_KEY_NEEDED
     key = os.environ.get(settings.api_key_variable, "").strip()
     if not key:
-        raise RecommenderError(
-            Fault(
-                f"the environment variable {settings.api_key_variable}",
-                "hold the key of a language model, and is not set",
-                hint=(
-                    "without one the rules recommend (--source rules), and a server that needs none is "
-                    "named by recommender.base_url with recommender.api_key_variable=null"
-                ),
-            )
+        raise RecommenderError.of(
+            f"the environment variable {settings.api_key_variable}",
+            "hold the key of a language model, and is not set",
+            hint="without one the rules recommend (--source rules), and a server that needs none is "
+            "named by recommender.base_url with recommender.api_key_variable=null",
         )
     if not (key.isascii() and key.isprintable()):
-        raise RecommenderError(Fault(f"the key in {settings.api_key_variable}", "be printable ASCII, and is not"))
+        raise RecommenderError.of(f"the key in {settings.api_key_variable}", "be printable ASCII, and is not")
     return key
 
 
@@ -277,7 +272,7 @@ def server_of(settings: RecommenderConfig) -> str:
         return settings.base_url
     address = os.environ.get("OPENAI_BASE_URL", "").strip()
     if address and (fault := address_fault(address)):
-        raise RecommenderError(Fault("OPENAI_BASE_URL", problem=fault))
+        raise RecommenderError.of("OPENAI_BASE_URL", problem=fault)
     return address or OPENAI_URL
 
 
@@ -377,31 +372,31 @@ class OpenAIChat:
                 return self._of_status(fault)
             case openai.APITimeoutError():
                 seconds = f"{self._settings.timeout_seconds:g} s"
-                return UnreachableModelError(Fault(where, f"answer within {seconds}, and did not"))
+                return UnreachableModelError.of(where, f"answer within {seconds}, and did not")
             case openai.APIConnectionError():
-                return UnreachableModelError(Fault(where, f"be reachable, and is not: {self._shown(fault)}"))
+                return UnreachableModelError.of(where, f"be reachable, and is not: {self._shown(fault)}")
             case openai.OpenAIError():
-                return RecommenderError(Fault(where, problem=f"can't be used: {self._shown(fault)}"))
+                return RecommenderError.of(where, problem=f"can't be used: {self._shown(fault)}")
             case _:
-                return UnreachableModelError(Fault(where, problem=f"can't be used: {fault}"))
+                return UnreachableModelError.of(where, problem=f"can't be used: {fault}")
 
     def _of_status(self, error: openai.APIStatusError) -> RecommenderError:
         """Return the error for an HTTP status."""
         status, text = error.status_code, self._shown(error)
         where = f"the language model's server {self.server}"
         if status in BUSY or status >= 500:
-            return UnreachableModelError(Fault(where, f"be able to answer, and answered {status}: {text}"))
+            return UnreachableModelError.of(where, f"be able to answer, and answered {status}: {text}")
         if 300 <= status < 400:
-            return UnreachableModelError(
-                Fault(where, f"answer itself, and sends the request on to {_origin(error)}, where it does not go")
+            return UnreachableModelError.of(
+                where, f"answer itself, and sends the request on to {_origin(error)}, where it does not go"
             )
         if status in (401, 403):
             variable = self._settings.api_key_variable or "of recommender.api_key_variable"
-            return RecommenderError(
-                Fault(f"the key in {variable}", f"be one that {self.server} accepts ({status}: {text})")
+            return RecommenderError.of(
+                f"the key in {variable}", f"be one that {self.server} accepts ({status}: {text})"
             )
-        return RecommenderError(
-            Fault(where, (f"accept the request for model {self._settings.model!r}, and answered {status}: {text}"))
+        return RecommenderError.of(
+            where, f"accept the request for model {self._settings.model!r}, and answered {status}: {text}"
         )
 
     def _shown(self, error: Exception) -> str:
@@ -417,12 +412,10 @@ class OpenAIChat:
             message = choice["message"]
             content, refusal = message.get("content"), message.get("refusal")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise UnreachableModelError(
-                Fault(
-                    f"the language model's server {self.server}",
-                    "answer with a chat completion",
-                    repr(one_line(redact(body, self._secrets))),
-                )
+            raise UnreachableModelError.of(
+                f"the language model's server {self.server}",
+                "answer with a chat completion",
+                repr(one_line(redact(body, self._secrets))),
             ) from None
         usage = document.get("usage")
         prompt_tokens, completion_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
@@ -505,7 +498,7 @@ class Transcript:
         if path.exists() or must_exist:
             self.exchanges, self._ends_whole = read_lines(path, Exchange.model_validate_json)
         if must_exist and not self.exchanges:
-            raise LogError(Fault("recorded exchanges", "hold at least one", f"{path} without any"))
+            raise LogError.of("recorded exchanges", "hold at least one", f"{path} without any")
 
     def find(self, request_digest: str) -> Exchange | None:
         """Return the exchange of a request: the first one with an answer, else the last failed one.
@@ -554,7 +547,7 @@ def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], boo
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise LogError(Fault("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}")) from error
+        raise LogError.of("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}") from error
     values = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
         if not line.strip():
@@ -618,7 +611,7 @@ class RecordedChat:
                     self._keep(exchange)
                 return exchange.reply
             if exchange is not None and self._replayed is not None:
-                raise RecommenderError(Fault("the recorded request", problem=f"was not answered: {exchange.error}"))
+                raise RecommenderError.of("the recorded request", problem=f"was not answered: {exchange.error}")
         if self._replayed is not None:
             raise RecommenderError(_not_recorded(request, self._replayed))
         if self._live is None:

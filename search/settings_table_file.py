@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import ConfigurationError, Fault, first_line
+from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.engine.runtime.files import not_written, write_atomically
 from fedscout.engine.text import details, fault_of
 
@@ -51,7 +51,7 @@ def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[s
     extra_columns = provenance.get("cells") or [{} for _ in table.cells]
     rows = [{**asdict(cell), **extra} for cell, extra in zip(table.cells, extra_columns, strict=True)]
     if faults := _faults(rows, provenance):
-        raise ConfigurationError(Fault("a table of client settings", problem=faults[0]))
+        raise ConfigurationError.of("a table of client settings", problem=faults[0])
     table_provenance = {name: value for name, value in provenance.items() if name != "cells"}
     document = {"format": FORMAT, "threshold": table.threshold, "provenance": table_provenance}
     metadata = {_KEY: json.dumps(document, sort_keys=True, allow_nan=False)}
@@ -70,7 +70,7 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
     """
     rows, document = _read(path)
     if faults := _faults(rows, document["provenance"]):
-        raise ConfigurationError(Fault(path, problem=faults[0]))
+        raise ConfigurationError.of(path, problem=faults[0])
     cells = tuple(
         SettingsCell(
             heterogeneity=float(row["heterogeneity"]),
@@ -90,16 +90,16 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
         if not path.is_file():  # a pipe would be waited for
             what = "a folder is there" if path.is_dir() else "there is no such file"
-            raise ConfigurationError(Fault(path, f"be a table of client settings, and {what}"))
+            raise ConfigurationError.of(path, f"be a table of client settings, and {what}")
         if path.stat().st_size > MOST_BYTES:
-            raise ConfigurationError(Fault(path, f"be a table of client settings of at most {MOST_BYTES >> 20} MiB"))
+            raise ConfigurationError.of(path, f"be a table of client settings of at most {MOST_BYTES >> 20} MiB")
         with pq.ParquetFile(path) as file:
             num_rows, metadata = file.metadata.num_rows, file.schema_arrow.metadata or {}
             if num_rows > MOST_CELLS:
-                raise ConfigurationError(Fault(path, f"have at most {MOST_CELLS:,} cells", f"{num_rows:,}"))
+                raise ConfigurationError.of(path, f"have at most {MOST_CELLS:,} cells", f"{num_rows:,}")
             rows: list[dict[str, Any]] = file.read().to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigurationError(Fault(path, f"be a Parquet file, and can't be read: {first_line(error)}")) from error
+        raise ConfigurationError.of(path, f"be a Parquet file, and can't be read: {first_line(error)}") from error
     return rows, _document(path, metadata.get(_KEY))
 
 
@@ -112,7 +112,7 @@ def _document(path: Path, text: bytes | None) -> dict[str, Any]:
             return {"threshold": None if threshold is None else float(threshold), "provenance": document["provenance"]}
     except (ValueError, TypeError, KeyError, AttributeError):
         pass  # as a file without the mark
-    raise ConfigurationError(Fault(path, f'be a table of client settings with the mark "{FORMAT}", which it lacks'))
+    raise ConfigurationError.of(path, f'be a table of client settings with the mark "{FORMAT}", which it lacks')
 
 
 def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from statistics import fmean
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
@@ -104,11 +104,9 @@ def new_searcher(
 
 def _one_shot(task: SearchTask) -> Searcher:
     if not task.first:
-        raise ConfigurationError(
-            Fault(
-                f"search.kind={ONE_SHOT}",
-                "be given a recommendation, for which `fedscout run` asks, and was given none",
-            )
+        raise ConfigurationError.of(
+            f"search.kind={ONE_SHOT}",
+            "be given a recommendation, for which `fedscout run` asks, and was given none",
         )
     return OneShotSearcher(task)
 

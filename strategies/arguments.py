@@ -136,7 +136,7 @@ def constructed(
     except StrategyError:
         raise
     except (Exception, SystemExit) as error:  # a user's constructor may raise anything
-        raise StrategyError(Fault(path, f"accept {dict(told)}", f"{type(error).__name__}: {error}")) from error
+        raise StrategyError.of(path, f"accept {dict(told)}", f"{type(error).__name__}: {error}") from error
 
 
 def _annotations(constructor: Callable[..., Any]) -> Mapping[str, Any]:
@@ -229,8 +229,8 @@ def imported(path: str) -> Any:
         with unseeded_generators() as unseeded:
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise StrategyError(
-            Fault(path, "be importable from the Python path", f"{type(error).__name__}: {error}")
+        raise StrategyError.of(
+            path, "be importable from the Python path", f"{type(error).__name__}: {error}"
         ) from error
     if unseeded:  # at the first import alone
         logger.warning("%s: %s", path, UNSEEDED)
@@ -250,7 +250,7 @@ def imported_class(path: str, bases: Mapping[str, type]) -> type[Any]:
     attribute = imported(path)
     if not (isinstance(attribute, type) and issubclass(attribute, tuple(bases.values()))):
         description = "nothing of that name" if attribute is None else repr(attribute)
-        raise StrategyError(Fault(path, f"be a subclass of {' or of '.join(bases)}", description))
+        raise StrategyError.of(path, f"be a subclass of {' or of '.join(bases)}", description)
     if missing := sorted(getattr(attribute, "__abstractmethods__", ())):
-        raise StrategyError(Fault(path, f"define every abstract method, {', '.join(missing)} missing"))
+        raise StrategyError.of(path, f"define every abstract method, {', '.join(missing)} missing")
     return attribute

@@ -196,9 +196,9 @@ class ChoiceRange:
 
     def __post_init__(self) -> None:
         if not self.choices:
-            raise StrategyError(Fault("a range of choices", "hold at least one", "none"))
+            raise StrategyError.of("a range of choices", "hold at least one", "none")
         if len({(type(choice), choice) for choice in self.choices}) < len(self.choices):
-            raise StrategyError(Fault("the choices of a range", "be distinct", list(self.choices)))
+            raise StrategyError.of("the choices of a range", "be distinct", list(self.choices))
 
     @property
     def num_values(self) -> int:

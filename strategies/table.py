@@ -169,31 +169,25 @@ def strategy_class(kind: object) -> type[StrategySpec]:
         return _pair(kind)
     allowed = f"{', '.join(STRATEGIES)}, and pairs as fedadam{JOINT}fedprox"
     suggestion = did_you_mean(kind, STRATEGIES)
-    raise StrategyError(Fault("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{suggestion}"))
+    raise StrategyError.of("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{suggestion}")
 
 
 def _pair(kind: str) -> type[StrategySpec]:
     halves = kind.split(JOINT)
     if import_paths := [half for half in halves if ":" in half]:
-        raise StrategyError(
-            Fault(
-                "a pair",
-                "be of strategies of the table",
-                f"{shown(kind)}: {shown(import_paths[0])} is a user's own, which stands alone",
-                "its _construct may return any server rule (docs/client_algorithms.md)",
-            )
+        raise StrategyError.of(
+            "a pair",
+            "be of strategies of the table",
+            f"{shown(kind)}: {shown(import_paths[0])} is a user's own, which stands alone",
+            "its _construct may return any server rule (docs/client_algorithms.md)",
         )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
-        raise StrategyError(
-            Fault(
-                "a pair",
-                "be one server rule and one strategy's clients",
-                shown(kind),
-                (
-                    f"allowed are server rules {', '.join(SERVER_RULE_KINDS)} and clients "
-                    f"{', '.join(CLIENT_KINDS)}{_pair_suggestion(halves)}"
-                ),
-            )
+        raise StrategyError.of(
+            "a pair",
+            "be one server rule and one strategy's clients",
+            shown(kind),
+            f"allowed are server rules {', '.join(SERVER_RULE_KINDS)} and clients "
+            f"{', '.join(CLIENT_KINDS)}{_pair_suggestion(halves)}",
         )
     server_class, client_class = (STRATEGIES[half] for half in halves)
     if fault := pair_fault(server_class, client_class):
@@ -263,7 +257,7 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     """
     document = _document(value) if isinstance(value, str) else dict(value)
     if "kind" not in document:
-        raise StrategyError(Fault("a strategy", "have a kind", shown(document), f"allowed are {', '.join(STRATEGIES)}"))
+        raise StrategyError.of("a strategy", "have a kind", shown(document), f"allowed are {', '.join(STRATEGIES)}")
     spec_class = strategy_class(document["kind"])
     try:
         spec = spec_class.model_validate(truths_as_words(document, spec_class))
@@ -285,11 +279,11 @@ def _document(text: str) -> dict[str, Any]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        raise StrategyError(Fault("a strategy", "be valid JSON", f"{shown(text)}: {error.msg} at {where}")) from error
+        raise StrategyError.of("a strategy", "be valid JSON", f"{shown(text)}: {error.msg} at {where}") from error
     except RecursionError as error:
-        raise StrategyError(Fault("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply")) from error
+        raise StrategyError.of("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply") from error
     if not isinstance(document, dict):
-        raise StrategyError(Fault("a strategy", "be one JSON object", shown(text)))
+        raise StrategyError.of("a strategy", "be one JSON object", shown(text))
     return document
 
 

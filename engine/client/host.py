@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.updates import (
     Embedding,
     GatheredUpdates,
@@ -367,7 +367,7 @@ class ClientHost:
         parts: dict[int, Samples] = {}
         for client in clients:
             try:
-                parts[client] = self._scored_part(client, call, clean)
+                parts[client] = self._unless_abstaining(self._part(client, call, call.session.evaluate_on, clean))
             except Exception as error:  # as in train
                 scores[client] = error
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
@@ -439,11 +439,8 @@ class ClientHost:
             self._embedded[client] = self._embedding.of(own)
         return self._embedded[client]
 
-    def _scored_part(self, client: int, call: HostCall, clean: bool) -> Samples:
-        """Return the rows on which a client is scored; none if they are so few that it abstains."""
-        return self._unless_abstaining(self._part(client, call, call.session.evaluate_on, clean))
-
     def _unless_abstaining(self, part: Samples) -> Samples:
+        """Return rows on which a client is scored; none if they are so few that it abstains."""
         takes_part = self._federation.release.takes_part(len(part))
         return part if takes_part else part.part(np.empty(0, np.int64))
 
@@ -451,12 +448,8 @@ class ClientHost:
         """Return the rows of one part of a client's split; observed and uncorrupted data share the positions."""
         data = self._client(client)
         view = data.clean if clean else data.own
-        return view.part(self._positions(client, call, part), self._target_scale(call))
-
-    def _positions(self, client: int, call: HostCall, part: str) -> IntArray:
         split = self._splits(_split_key(call))(client)
-        positions: IntArray = getattr(split, part)
-        return positions
+        return view.part(getattr(split, part), self._target_scale(call))
 
     def _splits_of(self, key: SplitKey) -> Callable[[int], ClientSplit]:
         """Return a cached function that returns the split of each client's rows."""

@@ -81,12 +81,8 @@ class SettingsCell:
 
     def local_training(self, given: LocalTraining) -> LocalTraining:
         """Return the given local training with the cell's settings."""
-        changes: Mapping[str, Any] = {
-            "learning_rate": self.learning_rate,
-            "batch_size": self.batch_size,
-            "local_epochs": self.local_epochs,
-        }
-        return given.model_copy(update=changes)
+        names = ("learning_rate", "batch_size", "local_epochs")
+        return given.model_copy(update={name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)

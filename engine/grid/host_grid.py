@@ -191,6 +191,7 @@ class HostGrid(Grid, Generic[Handle]):
         first_trained: Number of clients that the first training was sent to; None before it.
         most_trainings: Largest number of train messages sent to one client at once so far.
         reports: A selection policy's requests for this round's training, and the results.
+        scores: Scores of the models that are sent out for training, and which trainings carry their scoring.
         told_sums: Names of sums that clients reported in addition to models, rows, steps and losses.
         far_clients: Each client's report of whether it is far from every cell of the settings table, 0 or 1.
         clips_for_clients: Whether client-side clipping is applied here, before the reply.
@@ -213,7 +214,7 @@ class HostGrid(Grid, Generic[Handle]):
         self.far_clients: dict[int, float] = {}
         self._merge_on_hosts = merge_on_hosts
         self._take_facts(facts, num_hosts)
-        self._scores = ReceivedScores(self.session.seed)
+        self.scores = ReceivedScores(self.session.seed)
         self._personal = self.session.algorithm is not None and self.session.algorithm.personal
         self._states_version = 0
         self._polls = IdlePolls()
@@ -332,10 +333,10 @@ class HostGrid(Grid, Generic[Handle]):
         Raises:
             TrialError: If it takes longer than `timeout` seconds.
         """
-        self._scores.ask(None)
+        self.scores.ask(None)
         models = self.models(arrays)
         ((vector, _), *others) = models
-        if not others and (known := self._scores.known(vector, self._states_version, self.session.seed)) is not None:
+        if not others and (known := self.scores.known(vector, self._states_version, self.session.seed)) is not None:
             return known
         config, handles, version = base_config(self.session, self.server_round), [], self._states_version
         for model, clients in models:
@@ -348,7 +349,7 @@ class HostGrid(Grid, Generic[Handle]):
             raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
         self._count_seconds(results)
         evaluation = fold_evaluation(results, self.facts.unseen, self.session.metric)
-        return evaluation if others else self._scores.keep(vector, version, evaluation)
+        return evaluation if others else self.scores.keep(vector, version, evaluation)
 
     def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
         """Run server-side work on one host, a different one in each round, since trials share the hosts.
@@ -426,36 +427,6 @@ class HostGrid(Grid, Generic[Handle]):
         self._count_durations(results)
         self._count_seconds(results)
 
-    def evaluate_with_next_training(self, arrays: ArrayRecord) -> None:
-        """Let every client score a model when the next train message sends it."""
-        self._scores.ask(self.flat_vector(arrays))
-
-    def take_evaluation(self) -> Evaluation | None:
-        """Return the scores requested by `evaluate_with_next_training`; None if no train message sent that model."""
-        return self._scores.take()
-
-    def follow_trainings(self) -> None:
-        """Score every model that is sent out for training, and count rounds by sendings of train messages.
-
-        For strategies that drive their rounds themselves: see `received_scores`.
-        """
-        self._scores.followed = True
-
-    @property
-    def trainings(self) -> int:
-        """Number of sendings of train messages so far."""
-        return self._scores.trainings
-
-    @property
-    def told_rounds(self) -> list[int | None]:
-        """The round given in the messages of each sending of train messages; None if none is given."""
-        return self._scores.told_rounds
-
-    @property
-    def received_scores(self) -> dict[int, Evaluation]:
-        """Scores of the model that the n-th training sent out, by n, after `follow_trainings`."""
-        return self._scores.by_training
-
     def take_train_failures(self) -> dict[str, str]:
         """Return the reasons of clients' failures in training since the last call, by `round:client`."""
         failures, self._train_failures = self._train_failures, {}
@@ -514,9 +485,9 @@ class HostGrid(Grid, Generic[Handle]):
 
     def _count_training(self, groups: Sequence[Mapping[int, Message]]) -> None:
         """Count one sending of train messages, grouped by content."""
-        self._scores.count(len(groups), round_in(next(iter(groups[0].values())).content))
-        if self._scores.followed:
-            self.server_round = self._scores.trainings
+        self.scores.count(len(groups), round_in(next(iter(groups[0].values())).content))
+        if self.scores.followed:
+            self.server_round = self.scores.trainings
         num_clients = len(set().union(*groups))
         if self.first_trained is None:
             self.first_trained = num_clients
@@ -532,12 +503,12 @@ class HostGrid(Grid, Generic[Handle]):
             seed = job.config[SEED_KEY]
             if message_type == MessageType.EVALUATE:
                 if self._scorers is None or messages.keys() <= self._scorers:
-                    job.evaluation = self._scores.known(job.vector, self._states_version, seed)
+                    job.evaluation = self.scores.known(job.vector, self._states_version, seed)
                 if job.evaluation is not None:
                     return job
             else:
-                job.training = self._scores.number(seed)
-                job.scores_received = self._scores.carried(job.vector, self._states_version, seed)
+                job.training = self.scores.number(seed)
+                job.scores_received = self.scores.carried(job.vector, self._states_version, seed)
                 self._bytes["down"] += bytes_down(job, self._num_shared)
         self._launch(job, messages)
         return job
@@ -634,9 +605,9 @@ class HostGrid(Grid, Generic[Handle]):
                 evaluations = [result.evaluation for result in results if result.evaluation is not None]
                 if evaluations:
                     scores = fold_evaluation(evaluations, self.facts.unseen, self.session.metric)
-                    self._scores.keep(job.vector, job.states_version, scores, job.training)
+                    self.scores.keep(job.vector, job.states_version, scores, job.training)
                 else:  # all were lost on the way; whoever asked is told that there are none
-                    self._scores.ask(job.vector)
+                    self.scores.ask(job.vector)
             contents, failures = self._replies.train(job, results)
             for client in sorted(failures):
                 self._train_failures[f"{job.config[ROUND_KEY]}:{client}"] = failures[client]

@@ -654,9 +654,6 @@ def _send(train: Any, asked: tuple[Any, ...], before: Any) -> Sequence[Any]:
 MOST_HOSTS = 8
 """On one GPU: each has a context of its own, of some hundred megabytes."""
 
-TASK_CPUS = 0.0001
-"""The least that Ray counts."""
-
 MOST_TRIED = 256
 """Clients of a round that is tried: each of their kernels is an event of the profiler's."""
 
@@ -721,6 +718,6 @@ def hosts_on_gpus(
         cpus_each: CPUs per GPU.
     """
     trial: Any = ray.remote(max_calls=1)(measured_use)  # its process ends with it, and lets go of the GPU
-    task = trial.options(num_cpus=TASK_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)
+    task = trial.options(num_cpus=HOST_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)
     use: GpuUse = ray.get(task.remote(federation, queries, device, session))
     return use.num_hosts(cpus_each)

@@ -33,7 +33,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError, EngineError, Fault, TrialError
+from fedscout.engine.errors import DataError, EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import (
     EvaluateResults,
@@ -209,7 +209,7 @@ class NodeRoster:
                 examples = [*self.strangers.items()][:STRANGERS_TOLD]
                 reasons = "".join(f"; node {node} {reason}" for node, reason in examples)
                 outcome = f"within {patience:g} s {len(self.members)} did{reasons}"
-                raise DataError(Fault(f"at least {at_least} clients", f"take part, but {outcome}"))
+                raise DataError.of(f"at least {at_least} clients", f"take part, but {outcome}")
             time.sleep(pause)
 
     def refresh(self, seconds: float = 0.0) -> None:
@@ -396,8 +396,8 @@ class NodeGrid(HostGrid[PendingCall]):
         self._waiting: dict[int, Batch] = {}  # by node
         self.away: dict[int, tuple[int, str]] = {}
         if session.client_table is not None and session.metric is not None:
-            raise DataError(
-                Fault("a table of client settings", f"be without the metric {session.metric.name}: it tells rows")
+            raise DataError.of(
+                "a table of client settings", f"be without the metric {session.metric.name}: it tells rows"
             )
         facts = self._facts()
         super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
@@ -435,14 +435,10 @@ class NodeGrid(HostGrid[PendingCall]):
         grouped = bool(introductions) and all(introduction.grouped for introduction in introductions)
         facts = self._server.facts()
         if not (facts.classifies and facts.holds_rows):
-            raise DataError(
-                Fault(
-                    "clients on machines of their own",
-                    (
-                        "tell classes: a quantity is standardised over the rows of all clients, which nobody "
-                        "sees there, and clients that play have no rows"
-                    ),
-                )
+            raise DataError.of(
+                "clients on machines of their own",
+                "tell classes: a quantity is standardised over the rows of all clients, which nobody "
+                "sees there, and clients that play have no rows",
             )
         common = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
         return replace(common, num_clients=len(introductions), client_rows=rows, grouped=grouped)

@@ -102,11 +102,11 @@ def read_policy(path: Path) -> OwnerPolicy:
     try:
         policy = OwnerPolicy.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
-        raise ConfigurationError(Fault("the owner's policy", "be a file", f"{path}: {error.strerror}")) from error
+        raise ConfigurationError.of("the owner's policy", "be a file", f"{path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(Fault(f"the owner's policy {path}", f"be TOML: {error}")) from error
+        raise ConfigurationError.of(f"the owner's policy {path}", f"be TOML: {error}") from error
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(Fault(f"the owner's policy {path}", "be TOML, and is no such text")) from error
+        raise ConfigurationError.of(f"the owner's policy {path}", "be TOML, and is no such text") from error
     except ValidationError as error:
         keys = [(".".join(map(str, problem["loc"])), problem) for problem in details(error)]
         faults = [fault_of(shown(key) if "." in key else key, problem) for key, problem in keys]
@@ -140,9 +140,9 @@ class PrivacyLedger:
         except FileNotFoundError:
             self._entries = {}
         except (OSError, ValueError) as error:
-            raise DataError(Fault(self._path, f"say what was spent of epsilon, and can't be read: {error}")) from error
+            raise DataError.of(self._path, f"say what was spent of epsilon, and can't be read: {error}") from error
         if not all(map(_is_entry, self._entries.values())):
-            raise DataError(Fault(self._path, "say what was spent of epsilon, and is damaged"))
+            raise DataError.of(self._path, "say what was spent of epsilon, and is damaged")
 
     @property
     def spent(self) -> float:

@@ -206,7 +206,7 @@ def refuse_links(folder: Path) -> None:
     """
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.is_symlink() and not is_unfinished(entry):
-            raise LogError(Fault(entry, "be no link, as what a study writes stays in its folder"))
+            raise LogError.of(entry, "be no link, as what a study writes stays in its folder")
 
 
 def _open_locked(folder: Path) -> int:
@@ -224,10 +224,10 @@ def _open_locked(folder: Path) -> int:
             pid, host, _ = _holder(lock)
             os.close(lock)
             if isinstance(error, (BlockingIOError, PermissionError)):
-                raise LogError(
-                    Fault(folder, problem=f"is in use by process {pid or 'unknown'} on {host or 'unknown'}")
+                raise LogError.of(
+                    folder, problem=f"is in use by process {pid or 'unknown'} on {host or 'unknown'}"
                 ) from error
-            raise LogError(Fault("--out", "be on a file system with locks", f"{folder}: {error.strerror}")) from error
+            raise LogError.of("--out", "be on a file system with locks", f"{folder}: {error.strerror}") from error
         os.close(lock)  # its last holder has removed the file, with all that it had made
 
 

@@ -389,7 +389,7 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     except (ConnectionError, ValueError) as error:
         reason = first_line(error)
         if config.address is None:
-            raise ConfigurationError(Fault("Ray", "be able to start here", hint=f"it says: {reason}")) from error
+            raise ConfigurationError.of("Ray", "be able to start here", hint=f"it says: {reason}") from error
         raise ConfigurationError(_address_fault(f"{config.address!r}: {reason}", _HINT)) from error
     except Exception as error:  # a bare one, if its start takes too long
         raise EngineError(f"Ray did not start: {first_line(error)}") from error

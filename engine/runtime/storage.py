@@ -23,7 +23,7 @@ from shutil import rmtree
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
-from fedscout.engine.errors import ConfigurationError, Fault, LogError, first_line
+from fedscout.engine.errors import ConfigurationError, LogError, first_line
 
 PREFIX = f"fedscout-{socket.gethostname()}-"
 OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -120,11 +120,11 @@ def storage_at(uri: str) -> FileStorage | Path:
     try:
         filesystem, path = FileSystem.from_uri(uri)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigurationError(
-            Fault("--out", "be a path or a URI of pyarrow.fs", f"{uri}: {first_line(error)}")
+        raise ConfigurationError.of(
+            "--out", "be a path or a URI of pyarrow.fs", f"{uri}: {first_line(error)}"
         ) from error
     if not path.strip("/"):
-        raise ConfigurationError(Fault("--out", "name a folder", uri))
+        raise ConfigurationError.of("--out", "name a folder", uri)
     if filesystem.type_name == "local":
         return Path(path)
     parts = urlsplit(uri)  # the address is told and logged: no options, no credentials
@@ -181,7 +181,7 @@ def refresh(folder: Path) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     except OSError as error:
-        raise LogError(Fault("--out", "be a storage that can be read", f"{storage}: {first_line(error)}")) from error
+        raise LogError.of("--out", "be a storage that can be read", f"{storage}: {first_line(error)}") from error
 
 
 def storage_of(path: Path) -> Storage | None:

@@ -54,7 +54,7 @@ from fedscout.engine.training.loop import (
     mean_loss,
     weighed_rows,
 )
-from fedscout.engine.training.vectorised import BlockDescent, LayerDraws, descend_block, lockstep_order
+from fedscout.engine.training.vectorised import LayerDraws, descend_block, lockstep_order
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,10 @@ class TogetherRun(LocalRun):
             raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
         if self.works[0].training is not None and steps.training != self.training:
             raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
-        descent = self._made(start, steps)
-        return Descent(
-            descent.vectors, torch.tensor(descent.num_steps), torch.tensor(descent.losses, dtype=torch.float64)
-        )
+        return self._made(start, steps)
 
     @abstractmethod
-    def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
+    def _made(self, start: Tensor, steps: Steps) -> Descent:
         """Run the steps, given neither a custom loss nor a look-ahead."""
 
     def label_counts(self) -> Tensor:
@@ -156,7 +153,7 @@ class BlockRun(TogetherRun):
         common = known_of(asked, layout, works, sizes)
         return cls(**common, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
 
-    def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
+    def _made(self, start: Tensor, steps: Steps) -> Descent:
         """Run the steps in lockstep."""
         return descend_block(self.stack, start, self.works, steps, self.received, self.draws)
 
@@ -209,39 +206,36 @@ def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | 
     return loss
 
 
-def train_client_by(algorithm: ClientAlgorithm, model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
-    """Train one client by an algorithm; `model` is scratch and overwritten.
+def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
+    """Train one client by the requested algorithm, or plainly; `model` is scratch and overwritten.
 
     Raises:
         ValueError: If the client has no training rows.
     """
-    (update,) = updates_by(algorithm, LoopRun.of(model, asked, work))
+    (update,) = updates_by(asked.algorithm, LoopRun.of(model, asked, work))
     return update
 
 
-def train_block_by(
-    algorithm: ClientAlgorithm,
-    stack: DenseStack,
-    layout: ParameterLayout,
-    asked: TrainRequest,
-    works: Sequence[RowsWork],
+def train_block(
+    stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[RowsWork]
 ) -> list[ClientUpdate]:
-    """Train clients together by an algorithm and return one update per client, in the order of `works`.
+    """Train clients together by the requested algorithm, or plainly; return one update each, in the order of `works`.
 
     Raises:
         ValueError: If a client has no training rows.
     """
     order = lockstep_order(stack, works, asked.training)
-    updates = updates_by(algorithm, BlockRun.of(stack, layout, asked, [works[position] for position in order]))
+    updates = updates_by(asked.algorithm, BlockRun.of(stack, layout, asked, [works[position] for position in order]))
     return [updates[position] for position in np.argsort(order)]
 
 
-def updates_by(algorithm: ClientAlgorithm, run: LocalRun) -> list[ClientUpdate]:
-    """Train the clients of a run by an algorithm, and return one update per client.
+def updates_by(algorithm: ClientAlgorithm | None, run: LocalRun) -> list[ClientUpdate]:
+    """Train the clients of a run by an algorithm, or plainly, and return one update per client.
 
     Raises:
         ValueError: If a result has a wrong shape.
     """
+    algorithm = algorithm or ClientAlgorithm()
     finished = algorithm.train(run)
     _check_shapes(algorithm, run, finished)
     vectors = finished.vectors.numpy()

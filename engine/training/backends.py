@@ -36,7 +36,6 @@ from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import (
-    ClientAlgorithm,
     ClientScore,
     ClientUpdate,
     ClientWork,
@@ -55,8 +54,8 @@ from fedscout.engine.training.algorithm_runs import (
     by_settings,
     correct_alone,
     known_of,
-    train_block_by,
-    train_client_by,
+    train_block,
+    train_client,
     updates_by,
     with_validation,
 )
@@ -68,9 +67,8 @@ from fedscout.engine.training.loop import (
     metric_statistics,
     model_outputs,
     score_client,
-    train_client,
 )
-from fedscout.engine.training.vectorised import aligned_row_step, padded_rows, seed_layers, train_block
+from fedscout.engine.training.vectorised import aligned_row_step, padded_rows, seed_layers
 
 BLOCK_ROWS = 128
 SLAB_ROWS = 1024
@@ -394,9 +392,7 @@ class LoopTrainer(Trainer):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
-        if asked.algorithm is None:
-            return [train_client(self._model, asked, work)]
-        return [train_client_by(asked.algorithm, self._model, asked, work)]
+        return [train_client(self._model, asked, work)]
 
 
 class BlockTrainer(Trainer):
@@ -440,9 +436,7 @@ class BlockTrainer(Trainer):
             yield filled[start:stop]
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
-        if asked.algorithm is None:
-            return train_block(self._dense, asked, works)
-        return train_block_by(asked.algorithm, self._dense, self._model.layout, asked, works)
+        return train_block(self._dense, self._model.layout, asked, works)
 
 
 def num_own_steps(work: RowsWork) -> int:
@@ -530,7 +524,7 @@ class TaskTrainer(Trainer):
         seed_layers(asked, work.client, self._model.device)
         common = known_of(asked, self._model.layout, [work], [len(work.data)])
         run = TaskRun(**common, model=self._model, task=self._task, asked=asked, work=work, own_state={})
-        (update,) = updates_by(asked.algorithm or ClientAlgorithm(), run)
+        (update,) = updates_by(asked.algorithm, run)
         return [replace(update, state={**update.state, **run.own_state})]
 
     def _score(self, vector: Tensor, client: int, seed: int) -> ClientScore:

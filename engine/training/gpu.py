@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.config import HostDevice
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, ClientUpdate, Steps, TrainRequest
+from fedscout.engine.contracts.algorithm import ClientScore, ClientUpdate, Descent, Steps, TrainRequest
 from fedscout.engine.data.client import Samples, TargetScale, by_source
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
@@ -29,7 +29,7 @@ from fedscout.engine.training.algorithm_runs import TogetherRun, known_of, updat
 from fedscout.engine.training.backends import MOST_CLIENTS, LoopTrainer, Trainer, num_own_steps
 from fedscout.engine.training.gpu_lanes import MOST_LANES, USUAL_ROWS, ClientLanes, ResidentRows
 from fedscout.engine.training.loop import RowsWork, mean_loss, measured, metric_statistics
-from fedscout.engine.training.vectorised import BlockDescent, layer_generators
+from fedscout.engine.training.vectorised import layer_generators
 
 SLAB_ROWS = 1024
 
@@ -125,7 +125,7 @@ class LaneRun(TogetherRun):
         common = known_of(asked, model.layout, works, [len(work.data) for work in works])
         return cls(**common, lanes=lanes, works=works, generators=layer_generators(asked, works))
 
-    def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
+    def _made(self, start: Tensor, steps: Steps) -> Descent:
         """Run the steps in lanes."""
         return self.lanes.descend(start, self.works, steps, self.received, self.generators)
 
@@ -189,7 +189,7 @@ class DeviceTrainer(LoopTrainer):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         if self._lanes is None or not len(works[0].data):
             return super()._train_block(asked, works)
-        return updates_by(asked.algorithm or ClientAlgorithm(), LaneRun.of(self._lanes, self._model, asked, works))
+        return updates_by(asked.algorithm, LaneRun.of(self._lanes, self._model, asked, works))
 
 
 def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Trainer]:

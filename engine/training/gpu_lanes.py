@@ -37,14 +37,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.algorithm import ContrastiveLoss, Correct, Steps
+from fedscout.engine.contracts.algorithm import ContrastiveLoss, Correct, Descent, Steps
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import Adjusted, RowLoss
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.loop import Optimizer, Representation, RowsWork, epoch_orders, mean_loss, new_optimizer
-from fedscout.engine.training.vectorised import BlockDescent, schedule
+from fedscout.engine.training.vectorised import schedule
 
 
 class LaneDropout:
@@ -436,7 +436,7 @@ class ClientLanes:
         how: Steps,
         received: Tensor,
         generators: Sequence[torch.Generator],
-    ) -> BlockDescent:
+    ) -> Descent:
         """Run all local steps of some clients.
 
         Args:
@@ -450,7 +450,7 @@ class ClientLanes:
         for position, work in enumerate(works):
             members_by_rows.setdefault(lane_rows(len(work.data), work.training or how.training), []).append(position)
         vectors = torch.empty(len(works), self._model.layout.size)
-        num_steps, losses = [0] * len(works), [0.0] * len(works)
+        num_steps, losses = torch.zeros(len(works), dtype=torch.int64), torch.zeros(len(works), dtype=torch.float64)
         for num_rows, members in members_by_rows.items():
             waiting = members
             while waiting:
@@ -469,10 +469,9 @@ class ClientLanes:
                         generators[position].set_state(layers_state)
                     continue
                 vectors[lanes.clients] = result.vectors
-                for position, steps, loss in zip(lanes.clients, result.num_steps, result.losses, strict=True):
-                    num_steps[position], losses[position] = steps, loss
+                num_steps[lanes.clients], losses[lanes.clients] = result.num_steps, result.losses
                 waiting = waiting[len(lanes.clients) :]
-        return BlockDescent(vectors, num_steps, losses)
+        return Descent(vectors, num_steps, losses)
 
     def _halve(self, num_lanes: int, num_rows: int) -> None:
         """Halve the number of lanes permanently.
@@ -495,7 +494,7 @@ class ClientLanes:
         how: Steps,
         received: Tensor,
         generators: Sequence[torch.Generator],
-    ) -> BlockDescent:
+    ) -> Descent:
         """Run the steps of the clients in the lanes."""
         rates = rates_of(works)
         works = [works[position] for position in lanes.clients]
@@ -514,13 +513,9 @@ class ClientLanes:
                 plan, on_device, weights, buffers, beside, beyond, loss, how.correct, optimizer, lane_generators
             )
         trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
-        lane_of = np.argsort(plan.order)
-        num_seen = plan.sizes.sum(axis=0)
-        return BlockDescent(
-            vectors=trained[torch.from_numpy(lane_of)],
-            num_steps=plan.num_steps.tolist(),
-            losses=[float(sums[lane]) / float(num_seen[lane]) for lane in lane_of],
-        )
+        lane_of = torch.from_numpy(np.argsort(plan.order))
+        means = sums[lane_of] / torch.from_numpy(plan.sizes.sum(axis=0))[lane_of]
+        return Descent(trained[lane_of], torch.from_numpy(plan.num_steps), means)
 
     def _beyond(self, how: Steps, received: Tensor, in_lanes: Callable[[Tensor], Tensor]) -> Beyond:
         """Return the additional inputs of the losses."""

@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.hooks import RemovableHandle
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.algorithm import Ahead, ClientScore, ClientUpdate, ClientWork, Loss, Steps, TrainRequest
+from fedscout.engine.contracts.algorithm import Ahead, ClientScore, ClientUpdate, ClientWork, Loss, Steps
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.metrics import Metric, Sums, narrowed
@@ -53,13 +53,27 @@ def mean_loss(outputs: Tensor, answers: Tensor, reduction: str = "mean") -> Tens
 
 
 class Optimizer(ABC):
-    """Updates weights in place, step by step."""
+    """Updates weights in place, step by step.
+
+    Args:
+        learning_rate: Learning rate of all clients.
+        weight_decay: Factor of the weights that is added to their gradient.
+        rates: Learning rate of each client of a block in place of the common one, float64, shape `(clients, 1)`.
+
+    Attributes:
+        learning_rate: May change between steps.
+    """
+
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+        self.learning_rate = learning_rate
+        self._weight_decay = weight_decay
+        self._rates = rates
+        self._kept: list[list[Tensor]] = []
 
     def step(self, weights: Tensor, gradient: Tensor) -> None:
         """Make one step; `gradient` may be used as scratch space."""
         self.step_all([weights], [gradient])
 
-    @abstractmethod
     def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
         """Make one step of several weight tensors, the same number in every step.
 
@@ -69,76 +83,76 @@ class Optimizer(ABC):
             weights: Each `(params,)` or `(clients, params)`.
             gradients: Likewise; may be used as scratch space.
         """
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        self._step(weights, gradients)
+
+    @abstractmethod
+    def _step(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step; the gradients include weight decay."""
+
+    def _running(self, number: int, weights: list[Tensor]) -> list[list[Tensor]]:
+        """Return running values of the active clients, zero before the first step: `number` tensors for each weight."""
+        if not self._kept:
+            self._kept = [[torch.zeros_like(each) for each in weights] for _ in range(number)]
+        return [_active_rows(each, weights) for each in self._kept]
+
+    def _move(self, weights: list[Tensor], directions: list[Tensor]) -> None:
+        """Subtract the directions times the learning rate; the bits are the same for common and per-client rates."""
+        if self._rates is None:
+            torch._foreach_add_(weights, directions, alpha=-self.learning_rate)
+        else:
+            torch._foreach_addcmul_(weights, directions, _active_rates(self._rates.float(), weights), value=-1)
+
+    def _move_by_ratio(
+        self, weights: list[Tensor], numerators: list[Tensor], denominators: tuple[Tensor, ...], bias: float = 1.0
+    ) -> None:
+        """Subtract the ratios times the learning rate over the bias, with the same bits for both kinds of rates."""
+        if self._rates is None:
+            torch._foreach_addcdiv_(weights, numerators, denominators, value=-self.learning_rate / bias)
+        else:
+            lengths = _active_rates(-(self._rates / bias).float(), weights)
+            torch._foreach_addcdiv_(weights, torch._foreach_mul(numerators, lengths), denominators)
 
 
 class SGD(Optimizer):
     """`torch.optim.SGD` without dampening and Nesterov: b <- m b + g, w <- w - lr b, and b = g in the first step."""
 
-    def __init__(self, learning_rate: float, momentum: float, weight_decay: float, rates: Tensor | None = None) -> None:
-        self._learning_rate = learning_rate
-        self._rates = None if rates is None else rates.float()
+    def __init__(
+        self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None, momentum: float = 0.0
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, rates)
         self._momentum = momentum
-        self._weight_decay = weight_decay
-        self._buffers: list[Tensor] = []
 
-    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        """Make one step in place."""
-        if self._weight_decay:
-            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
-        if self._momentum:
-            gradients = self._with_momentum(gradients)
-        if self._rates is None:
-            torch._foreach_add_(weights, gradients, alpha=-self._learning_rate)
-        else:  # with the bits of the line above
-            torch._foreach_addcmul_(weights, gradients, _active_rates(self._rates, weights), value=-1)
+    def _step(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        self._move(weights, self._with_momentum(gradients) if self._momentum else gradients)
 
     def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
-        if not self._buffers:
-            self._buffers = [gradient.clone() for gradient in gradients]
-            return self._buffers
-        active = _active_rows(self._buffers, gradients)
+        if not self._kept:
+            self._kept = [[gradient.clone() for gradient in gradients]]
+            return self._kept[0]
+        active = _active_rows(self._kept[0], gradients)
         torch._foreach_mul_(active, self._momentum)
         torch._foreach_add_(active, gradients)
         return active
 
 
 class Adam(Optimizer):
-    """`torch.optim.Adam` (Kingma & Ba 2015, algorithm 1) with its default betas (0.9, 0.999) and epsilon 1e-8.
-
-    Attributes:
-        learning_rate: May change between steps.
-    """
+    """`torch.optim.Adam` (Kingma & Ba 2015, algorithm 1) with its default betas (0.9, 0.999) and epsilon 1e-8."""
 
     BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+    _num_steps = 0
 
-    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
-        self.learning_rate = learning_rate
-        self._rates = rates
-        self._weight_decay = weight_decay
-        self._steps = 0
-        self._means: list[Tensor] = []
-        self._squares: list[Tensor] = []
-
-    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        """Make one step in place."""
-        if self._weight_decay:
-            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
-        if not self._means:
-            self._means, self._squares = ([torch.zeros_like(each) for each in weights] for _ in range(2))
-        self._steps += 1
-        means, squares = _active_rows(self._means, weights), _active_rows(self._squares, weights)
+    def _step(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        self._num_steps += 1
+        means, squares = self._running(2, weights)
         torch._foreach_lerp_(means, gradients, 1 - self.BETA_1)
         torch._foreach_mul_(squares, self.BETA_2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.BETA_2)
         roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, (1 - self.BETA_2**self._steps) ** 0.5)
+        torch._foreach_div_(roots, (1 - self.BETA_2**self._num_steps) ** 0.5)
         torch._foreach_add_(roots, self.EPSILON)
-        bias = 1 - self.BETA_1**self._steps
-        if self._rates is None:
-            torch._foreach_addcdiv_(weights, means, roots, value=-self.learning_rate / bias)
-        else:  # with the bits of the line above
-            lengths = -(self._rates / bias).float()
-            torch._foreach_addcdiv_(weights, torch._foreach_mul(means, _active_rates(lengths, weights)), roots)
+        self._move_by_ratio(weights, means, roots, bias=1 - self.BETA_1**self._num_steps)
 
 
 class RMSprop(Optimizer):
@@ -149,28 +163,13 @@ class RMSprop(Optimizer):
 
     ALPHA, EPSILON = 0.99, 1e-8
 
-    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
-        self._learning_rate = learning_rate
-        self._rates = None if rates is None else rates.float()
-        self._weight_decay = weight_decay
-        self._squares: list[Tensor] = []
-
-    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        """Make one step in place."""
-        if self._weight_decay:
-            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
-        if not self._squares:
-            self._squares = [torch.zeros_like(each) for each in weights]
-        squares = _active_rows(self._squares, weights)
+    def _step(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        (squares,) = self._running(1, weights)
         torch._foreach_mul_(squares, self.ALPHA)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.ALPHA)
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, self.EPSILON)
-        if self._rates is None:
-            torch._foreach_addcdiv_(weights, gradients, roots, value=-self._learning_rate)
-        else:  # with the bits of the line above
-            lengths = _active_rates(-self._rates, weights)
-            torch._foreach_addcdiv_(weights, torch._foreach_mul(gradients, lengths), roots)
+        self._move_by_ratio(weights, gradients, roots)
 
 
 class Adadelta(Optimizer):
@@ -182,20 +181,8 @@ class Adadelta(Optimizer):
 
     RHO, EPSILON = 0.9, 1e-6
 
-    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
-        self._learning_rate = learning_rate
-        self._rates = None if rates is None else rates.float()
-        self._weight_decay = weight_decay
-        self._squares: list[Tensor] = []
-        self._moves: list[Tensor] = []
-
-    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        """Make one step in place."""
-        if self._weight_decay:
-            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
-        if not self._squares:
-            self._squares, self._moves = ([torch.zeros_like(each) for each in weights] for _ in range(2))
-        squares, moves = _active_rows(self._squares, weights), _active_rows(self._moves, weights)
+    def _step(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        squares, moves = self._running(2, weights)
         torch._foreach_mul_(squares, self.RHO)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.RHO)
         deltas = self._roots(moves)
@@ -203,10 +190,7 @@ class Adadelta(Optimizer):
         torch._foreach_mul_(deltas, gradients)
         torch._foreach_mul_(moves, self.RHO)
         torch._foreach_addcmul_(moves, deltas, deltas, value=1 - self.RHO)
-        if self._rates is None:
-            torch._foreach_add_(weights, deltas, alpha=-self._learning_rate)
-        else:  # with the bits of the line above
-            torch._foreach_addcmul_(weights, deltas, _active_rates(self._rates, weights), value=-1)
+        self._move(weights, deltas)
 
     def _roots(self, means: list[Tensor]) -> list[Tensor]:
         roots = torch._foreach_add(means, self.EPSILON)
@@ -226,11 +210,7 @@ def _active_rates(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
     return [rates.narrow(0, 0, len(weights[0]))] * len(weights)
 
 
-ADAPTIVE: Mapping[str, type[Adam] | type[RMSprop] | type[Adadelta]] = {
-    "adam": Adam,
-    "rmsprop": RMSprop,
-    "adadelta": Adadelta,
-}
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "rmsprop": RMSprop, "adadelta": Adadelta}
 
 
 def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:
@@ -241,9 +221,8 @@ def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optim
         rates: The learning rate of each client of a block, in place of that of `training`; float64, shape `(clients,
             1)`. Each client gets the same bits as alone.
     """
-    if training.optimizer != "sgd":
-        return ADAPTIVE[training.optimizer](training.learning_rate, training.weight_decay, rates)
-    return SGD(training.learning_rate, training.momentum, training.weight_decay, rates)
+    momentum = {"momentum": training.momentum} if training.optimizer == "sgd" else {}
+    return OPTIMIZERS[training.optimizer](training.learning_rate, training.weight_decay, rates, **momentum)
 
 
 @dataclass(frozen=True)
@@ -473,20 +452,6 @@ def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor, na
     mean = loss(outputs(features), labels, features)
     mean.backward()  # type: ignore[no-untyped-call]
     return mean.detach()
-
-
-def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
-    """Train one client without an algorithm from the received parameters; `model` is scratch and overwritten.
-
-    Raises:
-        ValueError: If the client has no training rows.
-    """
-    if len(work.data) == 0:
-        raise ValueError(NO_ROWS)
-    weigh = weighed_rows(model, Steps(asked.training), asked.received, chunks(model, work.data))
-    model.load(asked.received, asked.integers)
-    num_steps, loss = descend(model, work.data, asked.training, work.generator, weigh=weigh)
-    return ClientUpdate(model.vector.cpu().numpy().copy(), num_steps, loss, {})
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.algorithm import ClientUpdate, ClientWork, Steps, TrainRequest
+from fedscout.engine.contracts.algorithm import ClientWork, Descent, Steps, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples, by_source
 from fedscout.engine.models.dense import (
@@ -384,42 +384,9 @@ def _runs(padded: IntArray, counted: IntArray) -> tuple[list[list[Run]], list[tu
     return by_step, list(zip(lengths.tolist(), rows[begins].tolist(), strict=True))
 
 
-@dataclass(frozen=True)
-class BlockDescent:
-    """The result of a block's steps, in the order of its works.
-
-    Attributes:
-        vectors: The trained models, shape `(clients, size)`.
-        num_steps: Steps of each client.
-        losses: Mean loss of each over all rows seen.
-    """
-
-    vectors: Tensor
-    num_steps: list[int]
-    losses: list[float]
-
-
-def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork]) -> list[ClientUpdate]:
-    """Train clients without an algorithm from the received parameters; equivalent to `train_client` for each.
-
-    Returns:
-        One update per client, in the order of `works`; their vectors are rows of one matrix.
-
-    Raises:
-        ValueError: If a client has no training rows.
-    """
-    order = lockstep_order(stack, works, asked.training)
-    ordered = [works[position] for position in order]
-    draws = LayerDraws(stack, asked, ordered)
-    descent = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received, draws)
-    rows = zip(descent.vectors.numpy(), descent.num_steps, descent.losses, strict=True)
-    updates = [ClientUpdate(vector, num_steps, loss, {}) for vector, num_steps, loss in rows]
-    return [updates[position] for position in np.argsort(order)]
-
-
 def descend_block(
     stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor, draws: LayerDraws
-) -> BlockDescent:
+) -> Descent:
     """Run all local steps of some clients in lockstep.
 
     Args:
@@ -448,11 +415,9 @@ def descend_block(
     others = [] if how.compared is None else [of_others(vectors) for vectors in how.compared.others]
     teacher = of_others(received) if how.weighed.pseudo_label else None
     sums = _make_steps(block, parameters, how, draws, None if correct is None else correct_all, others, teacher)
-    return BlockDescent(
-        vectors=parameters.vectors(),
-        num_steps=[len(plan) for plan in block.schedules],
-        losses=[float(loss) / int(plan.sizes.sum()) for loss, plan in zip(sums, block.schedules, strict=True)],
-    )
+    num_rows = np.array([plan.sizes.sum() for plan in block.schedules])
+    num_steps = torch.tensor([len(plan) for plan in block.schedules])
+    return Descent(parameters.vectors(), num_steps, torch.from_numpy(sums / num_rows))
 
 
 def _make_steps(

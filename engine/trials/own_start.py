@@ -54,10 +54,10 @@ def run_own_start(
     name = type(strategy).__name__
     evaluated: dict[int, Evaluation] = {}
     round_counter = _RoundCounter()
-    grid.follow_trainings()
+    grid.scores.followed = True
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        number = round_counter.round(server_round, grid.trainings)
+        number = round_counter.round(server_round, grid.scores.trainings)
         if number > num_rounds:
             raise TrialError(f"{name}.start must train {num_rounds} rounds, got round {number} to evaluate")
         evaluation = evaluated[number] = score(arrays, number)
@@ -82,13 +82,13 @@ def run_own_start(
         state.dropped |= grid.take_train_failures()
     if not result.arrays:
         raise TrialError(f"{name}.start gave no model{_failures_text([*state.dropped.values()])}")
-    rounds = trained_rounds(grid.told_rounds, num_rounds)
+    rounds = trained_rounds(grid.scores.told_rounds, num_rounds)
     last_trained = max([*rounds[-1:], *evaluated, 0]) or num_rounds
-    evaluation_of = {**_scores_of_sent_models(rounds, grid.received_scores), **evaluated}
+    evaluation_of = {**_scores_of_sent_models(rounds, grid.scores.by_training), **evaluated}
     if missing := [r for r in range(1, last_trained) if r not in evaluation_of]:
         raise TrialError(
             f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, or send one "
-            f"training a round; it sent {grid.trainings} and left out {', '.join(map(str, missing))}"
+            f"training a round; it sent {grid.scores.trainings} and left out {', '.join(map(str, missing))}"
         )
     final = score(result.arrays, num_rounds)
     records = [

@@ -252,11 +252,11 @@ class TrialScores:
         if holds_several([*arrays]):
             self.ask_now()
         elif self._state.unscored is not None:
-            self._grid.evaluate_with_next_training(arrays)
+            self._grid.scores.ask(self._grid.flat_vector(arrays))
 
     def take(self) -> None:
         """Store the scores that came with the last training, or request them if there are none."""
-        evaluation = self._grid.take_evaluation()
+        evaluation = self._grid.scores.take()
         if evaluation is None:
             self.ask_now()
         elif self._state.unscored is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.cli.options import AsJson, Settings
 from fedscout.experiments.cli.reproduce import TrialsOut
 from fedscout.experiments.text import show, tell
@@ -84,12 +84,10 @@ def engine(
         _show(as_json, {"costs": [cost.model_dump(mode="json") for cost in costs]}, cost_lines(task, costs))
         return
     if sampled is not None and (peers or sampled > clients):
-        raise ConfigurationError(
-            Fault(
-                "--sampled",
-                (f"be at most --clients={clients}, and left out beside --peers, all of whose clients train"),
-                hint=f"got {sampled}",
-            )
+        raise ConfigurationError.of(
+            "--sampled",
+            f"be at most --clients={clients}, and left out beside --peers, all of whose clients train",
+            hint=f"got {sampled}",
         )
     cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate, server_rows=SERVER_ROWS, server_labels=True)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
@@ -327,7 +325,7 @@ def _run_suite(
     selected = entries_named(entries, tables)
     scales = {name for entry in selected for name in entry.read().scales}
     if scale is not None and scale not in scales:
-        raise ConfigurationError(Fault("--scale", f"be one of {', '.join(sorted(scales)) or 'none here'}", repr(scale)))
+        raise ConfigurationError.of("--scale", f"be one of {', '.join(sorted(scales)) or 'none here'}", repr(scale))
     results = [*run_entries(entries, selected, out, request)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
@@ -354,7 +352,7 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
     except (yaml.YAMLError, RecursionError):
         items = []
     if not items or not all(isinstance(item, str | dict) and item for item in items):
-        raise ConfigurationError(Fault(f"--{option}", "be names with commas between them", repr(text)))
+        raise ConfigurationError.of(f"--{option}", "be names with commas between them", repr(text))
     return list(items)
 
 
@@ -365,5 +363,5 @@ def _ascending(text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
-        raise ConfigurationError(Fault("--nodes", "be ascending numbers >= 1, such as 1,2,4", repr(text)))
+        raise ConfigurationError.of("--nodes", "be ascending numbers >= 1, such as 1,2,4", repr(text))
     return numbers

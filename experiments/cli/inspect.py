@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import (
     FOLDER,
     AsJson,
@@ -244,7 +243,7 @@ def trials(
 
     folder = out / "trials"
     if not folder.is_dir() or not any(folder.glob("*.parquet")):
-        raise LogError(Fault("the folder", "hold a study's log", f"{out} without any trials/*.parquet"))
+        raise LogError.of("the folder", "hold a study's log", f"{out} without any trials/*.parquet")
     import pandas as pd
 
     from fedscout.engine.trials.log import read_columns
@@ -253,7 +252,7 @@ def trials(
     claim, _ = read_claim(out)
     rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
     if not rows:
-        raise LogError(Fault(f"the log in {folder}", f"be readable: {next(iter(faults.values()))}"))
+        raise LogError.of(f"the log in {folder}", f"be readable: {next(iter(faults.values()))}")
     for path, reason in faults.items():
         tell(f"{path} can't be used and is left out ({reason})")
     table = pd.DataFrame(rows, columns=COLUMNS)

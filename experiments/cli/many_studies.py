@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare, user_folders
 from fedscout.experiments.text import show, tell
 
@@ -73,13 +72,11 @@ def sweep(
     if files:
         others = [text for text in texts if text not in files]
         if len(files) > 1 or not all("=" in text for text in others):
-            raise ConfigurationError(Fault("a file with rows", "be the only file", ", ".join(texts)))
+            raise ConfigurationError.of("a file with rows", "be the only file", ", ".join(texts))
         _run_file(Path(files[0]), others, out, as_json, dry_run, (parallel, rows, columns, seeds))
         return
     if rows is not None or columns is not None or seeds is not None:
-        raise ConfigurationError(
-            Fault("--rows, --columns and --seeds", "be left out without a YAML file that has rows")
-        )
+        raise ConfigurationError.of("--rows, --columns and --seeds", "be left out without a YAML file that has rows")
 
     planned = read_sweep(settings or [], config_file)
     folder = out or Path("runs") / planned.default_name
@@ -311,7 +308,7 @@ def _check_refine_options(asked: Mapping[str, object]) -> None:
 
     given_options = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
     if given_options:
-        raise ConfigurationError(Fault(", ".join(given_options), "be left out with --refine, whose table says it"))
+        raise ConfigurationError.of(", ".join(given_options), "be left out with --refine, whose table says it")
 
 
 def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
@@ -326,4 +323,4 @@ def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tu
         return None if text is None else tuple(kind(part) for part in text.split(","))
     except ValueError:
         expected = "whole numbers" if kind is int else "numbers"
-        raise ConfigurationError(Fault(option, f"be {expected} separated by commas", repr(text))) from None
+        raise ConfigurationError.of(option, f"be {expected} separated by commas", repr(text)) from None

@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 
-from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import (
     FAILED,
     AsJson,
@@ -92,16 +91,12 @@ def app(
         strategy = config.strategy
     else:
         if config_file:
-            raise ConfigurationError(
-                Fault("-c", "be left out beside --from, which takes its configuration from the study")
-            )
+            raise ConfigurationError.of("-c", "be left out beside --from, which takes its configuration from the study")
         config, strategy = winner_of(study, settings or [])
     if strategy and chooses:
-        raise ConfigurationError(
-            Fault(
-                "--choose and --max-…",
-                f"be left out where {('--from' if study else 'strategy.kind')} says what is trained",
-            )
+        raise ConfigurationError.of(
+            "--choose and --max-…",
+            f"be left out where {('--from' if study else 'strategy.kind')} says what is trained",
         )
     agreement = Agreement.of_study(config)
     model_note = None
@@ -164,7 +159,7 @@ def embed(
 
     out = out or Path("random-features.npz" if weights is None else "embedded.npz")
     if out.suffix != ".npz":
-        raise ConfigurationError(Fault("--out", "be a file that ends in .npz", out))
+        raise ConfigurationError.of("--out", "be a file that ends in .npz", out)
     from fedscout.experiments.embeddings.embedder import embedder, load_to_embed, write_embedded
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.text import show
@@ -196,10 +191,10 @@ def mcp(
     from fedscout.experiments.text import extra_module
 
     if not root.is_dir():
-        raise ConfigurationError(Fault("--root", "be a folder", root))
+        raise ConfigurationError.of("--root", "be a folder", root)
     if sys.stdin is None or sys.stdout is None:
-        raise ConfigurationError(
-            Fault("standard input and output", "be open, as fedscout mcp speaks on them", "one that is closed")
+        raise ConfigurationError.of(
+            "standard input and output", "be open, as fedscout mcp speaks on them", "one that is closed"
         )
     extra_module("mcp", "mcp", "fedscout mcp")
     from fedscout.experiments.agents import mcp_server
@@ -245,7 +240,7 @@ def predict(
     from fedscout.experiments.trained import load
 
     if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(Fault("--out", f"end in {' or '.join(SUFFIXES)}", out))
+        raise ConfigurationError.of("--out", f"end in {' or '.join(SUFFIXES)}", out)
     predictions = load(model, code).predict(table, group)
     if out is None:
         sys.stdout.write(visible(predictions.to_csv(index=False)))

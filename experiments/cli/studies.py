@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import (
     FAILED,
     AsJson,
@@ -96,8 +95,8 @@ def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
     if one_shot and any(kind.strip() != "one_shot" for kind in kinds):
         from fedscout.engine.errors import ConfigurationError
 
-        raise ConfigurationError(
-            Fault("search.kind", "be left out beside --one-shot, which searches nothing", f"search.kind={kinds[-1]}")
+        raise ConfigurationError.of(
+            "search.kind", "be left out beside --one-shot, which searches nothing", f"search.kind={kinds[-1]}"
         )
 
 
@@ -424,7 +423,7 @@ def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = Fals
     from fedscout.experiments.draft import AIMS, TIMES, Draft, suggested_data, table_suggestions
 
     if out.exists():
-        raise ConfigurationError(Fault("--out", "be a new file", f"{out}, which exists"))
+        raise ConfigurationError.of("--out", "be a new file", f"{out}, which exists")
     asks = not yes and sys.stdin.isatty()
     dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_data())
     head = table_suggestions(dataset)

@@ -133,13 +133,11 @@ def proxy_data(federation: Federation, seed: int, of_another: bool) -> ProxyData
     is_free = np.array([row not in client_digests for row in row_digests(server.features, server.labels)])
     num_shared = int(np.count_nonzero(~is_free))
     if of_another and num_shared:
-        raise DataError(
-            Fault(
-                "proxy data",
-                "hold no row of the clients",
-                f"{num_shared} of {len(is_free)} rows that they hold",
-                ("take them out of the clients' own data set by federation.server_rows in place of --proxy"),
-            )
+        raise DataError.of(
+            "proxy data",
+            "hold no row of the clients",
+            f"{num_shared} of {len(is_free)} rows that they hold",
+            "take them out of the clients' own data set by federation.server_rows in place of --proxy",
         )
     features, labels = server.features[is_free], server.labels[is_free]
     scored = _balanced(labels, stream(seed, "proxy-scored"))
@@ -165,15 +163,13 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
     """
     present, counts = np.unique(labels, return_counts=True)
     if len(present) < 2:
-        raise DataError(Fault("proxy data", "hold at least two classes", f"{len(present)} in {len(labels)} rows"))
+        raise DataError.of("proxy data", "hold at least two classes", f"{len(present)} in {len(labels)} rows")
     if counts.min() < 2:
-        raise DataError(
-            Fault(
-                "proxy data",
-                "hold two rows of each class or more, one to train on and one to score by",
-                f"one of class {present[counts.argmin()]}",
-                "a larger federation.server_rows brings more",
-            )
+        raise DataError.of(
+            "proxy data",
+            "hold two rows of each class or more, one to train on and one to score by",
+            f"one of class {present[counts.argmin()]}",
+            "a larger federation.server_rows brings more",
         )
     rows_per_class = int(np.clip(SCORED_SHARE * len(labels) / len(present), 1, counts.min() // 2))
     order = generator.permutation(len(labels))
@@ -241,8 +237,8 @@ def _sampled_counts(metric: str, quantity: int, class_rows: tuple[int, ...]) -> 
     try:
         values = np.array([float(measure(row, quantity)) for row in counts], np.float64)
     except Exception as error:  # user code may raise anything
-        raise ConfigurationError(
-            Fault(metric, "give a number of (class counts, rows)", f"{type(error).__name__}: {first_line(error)}")
+        raise ConfigurationError.of(
+            metric, "give a number of (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finite = np.isfinite(values)
     return counts[finite], values[finite]
@@ -503,7 +499,7 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
         DataError: If rows are tokens, or if clients release too little.
     """
     if federation.facts.get("data_kind") == "tokens":
-        raise DataError(Fault("--synthetic", "be left out for tokens, of which there is no mean"))
+        raise DataError.of("--synthetic", "be left out for tokens, of which there is no mean")
     clients = [client for client in range(federation.num_clients) if client not in federation.unseen]
     engine = config.engine.model_copy(update={"grid": "local"})
     by_features = replace(federation, embedding=None)  # of which no row could be drawn
@@ -515,10 +511,8 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
             if moments.notes
             else f"they tell of {np.count_nonzero(moments.classes.pooled_counts)} classes"
         )
-        raise DataError(
-            Fault(
-                "--synthetic", "be left out where clients do not tell the sums of their features by class", hint=reason
-            )
+        raise DataError.of(
+            "--synthetic", "be left out where clients do not tell the sums of their features by class", hint=reason
         )
     within = within_covariance(moments.pooled, moments.classes)
     rows, labels = draw_rows(moments.classes, within, num_rows, stream(config.seed, "synthetic-rows"))

@@ -115,8 +115,8 @@ class TableRequest:
 
     def __post_init__(self) -> None:
         if self.metric not in LEVELS and ":" not in self.metric:
-            raise ConfigurationError(
-                Fault("--metric", f"be one of {', '.join(LEVELS)} or package.module:function", repr(self.metric))
+            raise ConfigurationError.of(
+                "--metric", f"be one of {', '.join(LEVELS)} or package.module:function", repr(self.metric)
             )
         faults = []
         if self.metric not in LEVELS:
@@ -157,7 +157,7 @@ def read_config(
     federation = {**dict(given.get("federation") or {}), **proxy_settings}
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
     if synthetic and has_rows:
-        raise ConfigurationError(Fault("--synthetic", "be left out where the server has rows of its own for a table"))
+        raise ConfigurationError.of("--synthetic", "be left out where the server has rows of its own for a table")
     if not synthetic:
         federation |= {"server_labels": True} | ({} if has_rows else {"server_rows": PROXY_SHARE})
     config = config_of({**given, "federation": federation})
@@ -289,12 +289,10 @@ def _check_batches(config: StudyConfig, grid: Sequence[CellPosition]) -> None:
     if batches is None or batches.high <= most:
         return
     if batches.low > most:
-        raise ConfigurationError(
-            Fault(
-                "search.client_ranges.batch_size",
-                f"begin with at most {most} rows, which clients of the largest quantity hold",
-                f"low {batches.low}",
-            )
+        raise ConfigurationError.of(
+            "search.client_ranges.batch_size",
+            f"begin with at most {most} rows, which clients of the largest quantity hold",
+            f"low {batches.low}",
         )
     logger.warning(
         "batches of %s to %s rows are all the rows of a client in every cell; search.client_ranges.batch_size may end "
@@ -342,12 +340,10 @@ def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
     tuned, named = stored.get("tuned", {}), {"metric": stored.get("metric", HETEROGENEITY)}
     changes = differences({**tuned, **named}, {**told["tuned"], "metric": told["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
-        raise ConfigurationError(
-            Fault(
-                "--out",
-                "be a new file or a table of the same settings",
-                f"{out}, of which differ: {'; '.join(changes[:4])}",
-            )
+        raise ConfigurationError.of(
+            "--out",
+            "be a new file or a table of the same settings",
+            f"{out}, of which differ: {'; '.join(changes[:4])}",
         )
 
 
@@ -381,13 +377,13 @@ def read_coarse(
     table, stored_provenance = read_settings_table(path)
     tuned, stored = stored_provenance.get("tuned"), stored_provenance.get("config")
     if not isinstance(tuned, dict) or not isinstance(stored, dict) or not {"num_clients", "patience"} <= {*tuned}:
-        raise ConfigurationError(Fault("--refine", "be a table that fedscout tune-table wrote", path))
+        raise ConfigurationError.of("--refine", "be a table that fedscout tune-table wrote", path)
     try:
         results = tuple(
             CellResult(cell, **fields) for cell, fields in zip(table.cells, stored_provenance["cells"], strict=True)
         )
     except TypeError as error:
-        raise ConfigurationError(Fault("--refine", "be a table of this version", f"{path}: {error}")) from error
+        raise ConfigurationError.of("--refine", "be a table of this version", f"{path}: {error}") from error
     config = config_of(laid_over(given_settings(arguments, file), stored))
     request_fields: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
     request_fields["synthetic"] = stored_provenance.get("proxy", {}).get("synthetic")
@@ -411,15 +407,13 @@ def refine_table(
         UserError: If the request can't be fulfilled.
     """
     if out.absolute() == coarse.path.absolute():
-        raise ConfigurationError(Fault("--out", "be another file than --refine", f"{out} for both"))
+        raise ConfigurationError.of("--out", "be another file than --refine", f"{out} for both")
     federation, tuning = prepared(coarse.request)
     if changes := differences(coarse.tuned, tuning.identity()):
-        raise ConfigurationError(
-            Fault(
-                "--refine",
-                f"go on with the settings and the data of {coarse.path}",
-                hint=f"what differs: {'; '.join(changes[:4])}",
-            )
+        raise ConfigurationError.of(
+            "--refine",
+            f"go on with the settings and the data of {coarse.path}",
+            hint=f"what differs: {'; '.join(changes[:4])}",
         )
     document = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
     refuse_foreign(out, document)

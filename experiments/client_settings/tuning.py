@@ -28,7 +28,7 @@ from typing import Any
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError
+from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import UNUSABLE, folder_lock, folder_made, read_json_object, remove_unfinished
 from fedscout.engine.seeds import integer
@@ -291,7 +291,7 @@ def _result(tuning: CellTuning, place: CellPosition, clients: ProxyClients, tria
     heterogeneity = place.heterogeneity(tuning.proxy.num_classes)
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
-        raise ConfigurationError(Fault("a setting in the ranges", f"train, and in {where} none did: {trials[0].error}"))
+        raise ConfigurationError.of("a setting in the ranges", f"train, and in {where} none did: {trials[0].error}")
     settings = best.spec.local_training(tuning.config.training.local())
     return CellResult(
         SettingsCell(heterogeneity, place.quantity, settings.learning_rate, settings.batch_size, settings.local_epochs),

@@ -467,7 +467,7 @@ class ColumnRoles:
         reserved = {self.label, self.client, self.group, *self.never_features, *self.dropped}
         names = [column for column in table.column_names if column not in reserved]
         if not names:
-            raise DataError(Fault(f"data set {name!r}", "have a column of features beside the label, but it has none"))
+            raise DataError.of(f"data set {name!r}", "have a column of features beside the label, but it has none")
         return names
 
 
@@ -535,8 +535,8 @@ def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[s
         if wrong.any():
             row = int(np.argmax(wrong))
             value = values[positions[row]] if positions[row] >= 0 else "nothing"
-            raise DataError(
-                Fault(f"column {column!r} of data set {name!r}", f"{must}", f"{shown(value)} in {row_name(row)}{hint}")
+            raise DataError.of(
+                f"column {column!r} of data set {name!r}", f"{must}", f"{shown(value)} in {row_name(row)}{hint}"
             )
 
     is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
@@ -570,21 +570,17 @@ def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, t
     _reject_too_many_classes(name, column, len(table), [len(values)])
     names = in_order(values)
     if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
-        raise DataError(
-            Fault(
-                f"column {column!r} of data set {name!r}",
-                "hold classes",
-                f"{len(names)} different numbers in {len(positions)} rows, which looks like a quantity",
-                "federation.task=regression predicts it, federation.task=classification takes the numbers as classes",
-            )
+        raise DataError.of(
+            f"column {column!r} of data set {name!r}",
+            "hold classes",
+            f"{len(names)} different numbers in {len(positions)} rows, which looks like a quantity",
+            "federation.task=regression predicts it, federation.task=classification takes the numbers as classes",
         )
     if len(names) < 2 or len(names) > len(positions) // 2:
-        raise DataError(
-            Fault(
-                f"column {column!r} of data set {name!r}",
-                f"hold at least two classes and at most half as many as there are rows ({len(positions)})",
-                f"{len(names)}: {names[0]}" if len(names) == 1 else len(names),
-            )
+        raise DataError.of(
+            f"column {column!r} of data set {name!r}",
+            f"hold at least two classes and at most half as many as there are rows ({len(positions)})",
+            f"{len(names)}: {names[0]}" if len(names) == 1 else len(names),
         )
     index_by_name = {value: number for number, value in enumerate(names)}
     return np.array([index_by_name[value] for value in values], dtype=np.int64)[positions], tuple(names)
@@ -614,13 +610,11 @@ def _num_distinct(cells: pa.ChunkedArray) -> int:
 def _reject_too_many_classes(name: str, column: str, num_rows: int, counts: Iterable[int]) -> None:
     """Reject a label for which any of the distinct-value counts exceeds `MOST_CLASSES`."""
     if any(count > MOST_CLASSES for count in counts):
-        raise DataError(
-            Fault(
-                f"column {column!r} of data set {name!r}",
-                f"hold at most {MOST_CLASSES:,} classes",
-                f"more in {num_rows:,} rows, as identifiers and quantities have",
-                "federation.task=regression predicts a quantity",
-            )
+        raise DataError.of(
+            f"column {column!r} of data set {name!r}",
+            f"hold at most {MOST_CLASSES:,} classes",
+            f"more in {num_rows:,} rows, as identifiers and quantities have",
+            "federation.task=regression predicts a quantity",
         )
 
 
@@ -713,12 +707,10 @@ def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:
     reasons = [
         f"{fate.name[:60]!r} is {fate.became}" + (f" ({fate.key[:100]})" if fate.key else "") for fate in feature_fates
     ]
-    raise DataError(
-        Fault(
-            f"data set {name!r}",
-            "have a column of features beside the label",
-            f"none that can be used: {'; '.join(reasons)}" if feature_fates else "none",
-        )
+    raise DataError.of(
+        f"data set {name!r}",
+        "have a column of features beside the label",
+        f"none that can be used: {'; '.join(reasons)}" if feature_fates else "none",
     )
 
 
@@ -823,7 +815,7 @@ def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[s
     wrong = np.isnan(read["hour" if order == "time of day" else "day"])
     if wrong.any():
         row = int(np.argmax(np.append(wrong, False)[codes]))
-        raise DataError(Fault(f"column {name!r}", f"hold dates ({order})", f"{texts[codes[row]]!r} in {row_name(row)}"))
+        raise DataError.of(f"column {name!r}", f"hold dates ({order})", f"{texts[codes[row]]!r} in {row_name(row)}")
     return {part: np.append(numbers, np.nan)[codes] for part, numbers in read.items()}
 
 

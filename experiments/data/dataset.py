@@ -184,7 +184,7 @@ def present_classes(
     occurs = np.bincount(numbers, minlength=len(class_names)) > 0
     names = tuple(class_names[index] for index in np.flatnonzero(occurs).tolist())
     if len(names) < 2:
-        raise DataError(Fault(f"data set {name!r}", "hold at least two classes", f"{len(names)}: {', '.join(names)}"))
+        raise DataError.of(f"data set {name!r}", "hold at least two classes", f"{len(names)}: {', '.join(names)}")
     return (np.cumsum(occurs) - 1)[numbers].astype(np.int64), names
 
 
@@ -491,7 +491,7 @@ def choose_parts(request: DatasetRequest) -> tuple[str, ...]:
     """
     split = request.part or "train"
     if split not in SPLITS:
-        raise DataError(
-            Fault(f"federation.split of data set {request.name!r}", f"be one of {', '.join(SPLITS)}", repr(split))
+        raise DataError.of(
+            f"federation.split of data set {request.name!r}", f"be one of {', '.join(SPLITS)}", repr(split)
         )
     return ("train", "test") if split == "all" else (split,)

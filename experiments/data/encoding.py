@@ -330,7 +330,7 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
 def _check_columns(name: str, table: pa.Table, columns: Iterable[str]) -> None:
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise DataError(Fault(f"table {name!r}", f"have the columns that were agreed on, it lacks {listed(missing)}"))
+        raise DataError.of(f"table {name!r}", f"have the columns that were agreed on, it lacks {listed(missing)}")
 
 
 def _encoded_texts(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:

@@ -81,14 +81,12 @@ def data_root(dataset: str, folder: Path | None, wanted: str, publication: Publi
     """
     root = folder or os.environ.get(FOLDER_VARIABLE)
     if not root:
-        raise DataError(
-            Fault(
-                "federation.folder",
-                f"name the folder that data set {dataset!r} is read from",
-                "nothing",
-                f"put {wanted} in place and set {FOLDER_VARIABLE} or federation.folder to that folder; "
-                f"{publication.origin}",
-            )
+        raise DataError.of(
+            "federation.folder",
+            f"name the folder that data set {dataset!r} is read from",
+            "nothing",
+            f"put {wanted} in place and set {FOLDER_VARIABLE} or federation.folder to that folder; "
+            f"{publication.origin}",
         )
     return Path(root).expanduser()
 
@@ -146,8 +144,8 @@ def locate_layout(
         if any(paths_by_file) and not partial:
             missing = [file for file, paths in zip(layout.files, paths_by_file, strict=True) if not paths]
             partial = f"; of the {layout.name}, {', '.join(missing)} is what is missing"
-    raise DataError(
-        Fault(root, f"hold {wanted} for data set {dataset!r}", f"none of them completely{partial}", publication.origin)
+    raise DataError.of(
+        root, f"hold {wanted} for data set {dataset!r}", f"none of them completely{partial}", publication.origin
     )
 
 
@@ -193,8 +191,8 @@ class ReadLimits:
             DataError: If it is too large; the message names the key that raises the limit.
         """
         if num_bytes > self.max_bytes:
-            raise TooLargeError(
-                Fault(path, f"hold at most federation.max_file_bytes={self.max_bytes} bytes when unpacked", "more")
+            raise TooLargeError.of(
+                path, f"hold at most federation.max_file_bytes={self.max_bytes} bytes when unpacked", "more"
             )
 
     def check_rows(self, path: Path | str, num_rows: int) -> None:
@@ -204,7 +202,7 @@ class ReadLimits:
             DataError: If there are too many; the message names the key that raises the limit.
         """
         if num_rows > self.max_rows:
-            raise TooLargeError(Fault(path, f"hold at most federation.max_file_rows={self.max_rows} rows", "more"))
+            raise TooLargeError.of(path, f"hold at most federation.max_file_rows={self.max_rows} rows", "more")
 
     def check_file(self, path: Path) -> None:
         """Check that a path is a regular file, as reading a pipe or a device may never end, and not too large.
@@ -214,10 +212,10 @@ class ReadLimits:
         """
         try:
             if not path.is_file():
-                raise DataError(Fault(path, "be a file, but it is a pipe, a device or a folder"))
+                raise DataError.of(path, "be a file, but it is a pipe, a device or a folder")
             self.check_bytes(path, path.stat().st_size)
         except OSError as error:
-            raise DataError(Fault(path, problem=f"can't be read: {error.strerror}")) from None
+            raise DataError.of(path, problem=f"can't be read: {error.strerror}") from None
 
 
 USUAL_LIMITS = ReadLimits()

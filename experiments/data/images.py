@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes, usual_facts
 from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits
@@ -188,36 +188,30 @@ def _opened(path: Path) -> Iterator[Image.Image]:
                 _require_usable(path, picture)
                 yield picture
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-        raise DataError(
-            Fault(
-                path,
-                (
-                    f"hold at most {Image.MAX_IMAGE_PIXELS} pixels, but its head announces more: a "
-                    "decompression bomb, or a picture to be made smaller first"
-                ),
-            )
+        raise DataError.of(
+            path,
+            f"hold at most {Image.MAX_IMAGE_PIXELS} pixels, but its head announces more: a "
+            "decompression bomb, or a picture to be made smaller first",
         ) from None
     except UnidentifiedImageError:
-        raise DataError(Fault(path, f"be a picture ({', '.join(FORMATS)}), but its content is none")) from None
+        raise DataError.of(path, f"be a picture ({', '.join(FORMATS)}), but its content is none") from None
     except MemoryError:
-        raise DataError(Fault(path, problem="can't be read: it does not fit into memory")) from None
+        raise DataError.of(path, problem="can't be read: it does not fit into memory") from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        raise DataError(Fault(path, problem=f"is damaged or can't be read: {reason}")) from None
+        raise DataError.of(path, problem=f"is damaged or can't be read: {reason}") from None
 
 
 def _require_usable(path: Path | str, picture: Image.Image) -> None:
     if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
-        raise DataError(
-            Fault(
-                path,
-                "hold pixels of 8 bits a channel, or grey ones of 16, as others have no known scale",
-                f"Pillow's mode {picture.mode!r}",
-            )
+        raise DataError.of(
+            path,
+            "hold pixels of 8 bits a channel, or grey ones of 16, as others have no known scale",
+            f"Pillow's mode {picture.mode!r}",
         )
     num_frames = getattr(picture, "n_frames", 1)
     if num_frames != 1:
-        raise DataError(Fault(path, "hold one picture", num_frames))
+        raise DataError.of(path, "hold one picture", num_frames)
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
@@ -302,48 +296,39 @@ def every_picture(folder: Path) -> list[Path]:
     """
     paths = [path for _, path in _walk(folder, (), (folder.resolve(),))]
     if not paths:
-        raise DataError(Fault(folder, f"hold pictures ({', '.join(SUFFIXES)}), but there is none"))
+        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}), but there is none")
     return paths
 
 
 def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> None:
     if given not in {None, allowed}:
         expected = f"left out or be {allowed!r}" if allowed else "left out"
-        raise DataError(
-            Fault(
-                f"federation.{key}",
-                f"be {expected}, as the folders of {folder} tell it and no {LABELS_FILE} does",
-                repr(given),
-            )
+        raise DataError.of(
+            f"federation.{key}",
+            f"be {expected}, as the folders of {folder} tell it and no {LABELS_FILE} does",
+            repr(given),
         )
 
 
 def _from_folders(folder: Path) -> list[Picture]:
     pictures = _walk(folder, (), (folder.resolve(),))
     if not pictures:
-        raise DataError(Fault(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but there is none"))
+        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but there is none")
     depths = {len(parts): path for parts, path in reversed(pictures)}
     if 0 in depths:
-        raise DataError(
-            Fault(
-                "a picture's class",
-                (
-                    f"be told by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
-                    f"{depths[0].name!r} lies in {folder} itself"
-                ),
-            )
+        raise DataError.of(
+            "a picture's class",
+            f"be told by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
+            f"{depths[0].name!r} lies in {folder} itself",
         )
     if len(depths) > 1:
-        raise DataError(
-            Fault(
-                f"all pictures of {folder}",
-                f"lie equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}",
-            )
+        raise DataError.of(
+            f"all pictures of {folder}", f"lie equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}"
         )
     filled_folders = {parts[0] for parts, _ in pictures}
     empty = [path for path in _entries(folder) if path.name not in filled_folders]
     if empty:
-        raise DataError(Fault(f"every folder of {folder}", f"hold a picture, but {empty[0].name!r} holds none"))
+        raise DataError.of(f"every folder of {folder}", f"hold a picture, but {empty[0].name!r} holds none")
     return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in pictures]
 
 
@@ -352,22 +337,18 @@ def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: Read
     pictures: list[Picture] = []
     for client in _entries(folder):
         if not client.is_dir():
-            raise DataError(
-                Fault(folder, f"hold folders of clients alone, as some have a {LABELS_FILE}", repr(client.name))
+            raise DataError.of(
+                folder, f"hold folders of clients alone, as some have a {LABELS_FILE}", repr(client.name)
             )
         if client in with_labels:
             pictures += [replace(picture, client=client.name) for picture in _read_labels(client, label, None, limits)]
             continue
         client_images = _from_folders(client)
         if client_images[0].client is not None:
-            raise DataError(
-                Fault(
-                    client,
-                    (
-                        f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but "
-                        f"{client_images[0].path} lies one folder deeper"
-                    ),
-                )
+            raise DataError.of(
+                client,
+                f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but "
+                f"{client_images[0].path} lies one folder deeper",
             )
         pictures += [replace(picture, client=client.name) for picture in client_images]
     return pictures
@@ -387,19 +368,17 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
     for column in columns:
         cells = rows[column].to_pylist()
         if None in cells:
-            raise DataError(
-                Fault(
-                    f"column {column!r} of {path}", "be filled in every row", f"nothing in row {cells.index(None) + 1}"
-                )
+            raise DataError.of(
+                f"column {column!r} of {path}", "be filled in every row", f"nothing in row {cells.index(None) + 1}"
             )
     pictures: dict[str, Picture] = {}
     for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), 1):
         if image in pictures:
-            raise DataError(Fault(path, "name each picture once", f"{image!r} again in row {number}"))
+            raise DataError.of(path, "name each picture once", f"{image!r} again in row {number}")
         if Path(image).is_absolute() or ".." in Path(image).parts:
-            raise DataError(Fault(path, "name pictures below its own folder", f"{image!r} in row {number}"))
+            raise DataError.of(path, "name pictures below its own folder", f"{image!r} in row {number}")
         if not (folder / image).is_file():
-            raise DataError(Fault(path, "name pictures that exist", f"{image!r} in row {number}"))
+            raise DataError.of(path, "name pictures that exist", f"{image!r} in row {number}")
         pictures[image] = Picture(folder / image, name, *client)
     return sorted(pictures.values(), key=lambda picture: picture.path.as_posix())
 
@@ -411,22 +390,20 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
         if path.is_dir():
             resolved = path.resolve()
             if resolved in above:
-                raise DataError(Fault(path, f"not lead back to {resolved}, a folder above it"))
+                raise DataError.of(path, f"not lead back to {resolved}, a folder above it")
             if len(parts) == MOST_FOLDERS:
-                raise DataError(Fault("pictures", f"lie as {LAYOUTS}, but {path} is a folder one level deeper"))
+                raise DataError.of("pictures", f"lie as {LAYOUTS}, but {path} is a folder one level deeper")
             pictures += _walk(path, (*parts, path.name), (*above, resolved))
         elif path.suffix.lower() in SUFFIXES:
             if not path.is_file():  # a pipe would be waited for
-                raise DataError(Fault(path, "be a picture file, but it is a pipe, a device or a link to nothing"))
+                raise DataError.of(path, "be a picture file, but it is a pipe, a device or a link to nothing")
             pictures.append((parts, path))
         else:
-            raise DataError(
-                Fault(
-                    folder,
-                    f"hold pictures ({', '.join(SUFFIXES)}) or folders of them alone",
-                    repr(path.name),
-                    f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one",
-                )
+            raise DataError.of(
+                folder,
+                f"hold pictures ({', '.join(SUFFIXES)}) or folders of them alone",
+                repr(path.name),
+                f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one",
             )
     return pictures
 
@@ -435,7 +412,7 @@ def _entries(folder: Path) -> list[Path]:
     try:
         entries = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
-        raise DataError(Fault(f"the folder {folder}", problem=f"can't be read: {error.strerror}")) from None
+        raise DataError.of(f"the folder {folder}", problem=f"can't be read: {error.strerror}") from None
     return [path for path in entries if not _ignored(path.name.lower())]
 
 
@@ -460,7 +437,7 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
     """
     folder = Path(request.name).expanduser()
     if not folder.is_dir():
-        raise DataError(Fault("federation.dataset", "name a folder that exists", repr(request.name)))
+        raise DataError.of("federation.dataset", "name a folder that exists", repr(request.name))
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     return pictures_dataset(folder.name or request.name, pictures, f"own pictures in {folder}", request)
 
@@ -545,11 +522,8 @@ def _read_each(pictures: list[Picture], read: Callable[[Picture], Value]) -> lis
             failed.append(picture.path.name)
     if len(failed) > 1:
         other_names = listed(failed[1:], most=NUM_NAMES_SHOWN)
-        raise DataError(
-            Fault(
-                f"{len(failed)} of {len(pictures)} pictures",
-                problem=f"can't be used: {faults[0]}; nor can {other_names}",
-            )
+        raise DataError.of(
+            f"{len(failed)} of {len(pictures)} pictures", problem=f"can't be used: {faults[0]}; nor can {other_names}"
         )
     if faults:
         raise DataError(faults)

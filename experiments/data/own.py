@@ -84,9 +84,9 @@ def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
 def _picture_numbers(path: Path, given: Any, labels: Any, names: tuple[str, ...], source: str, clients: Any) -> Dataset:
     pixels = given.astype(np.float32)
     if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
-        raise DataError(Fault(f"the pictures of {path}", "be bytes, or numbers from 0 to 1"))
+        raise DataError.of(f"the pictures of {path}", "be bytes, or numbers from 0 to 1")
     if len(names) < 2:
-        raise DataError(Fault(f"the labels {LABEL!r} of {path}", "be of at least two classes", listed(names)))
+        raise DataError.of(f"the labels {LABEL!r} of {path}", "be of at least two classes", listed(names))
     return Dataset(
         name=path.name,
         features=pixels,
@@ -159,12 +159,10 @@ def _reject_password(address: str) -> None:
     try:
         parts = urlsplit(address)
     except ValueError as error:
-        raise ConfigurationError(Fault("federation.dataset", "be an address", f"{address!r}: {error}")) from None
+        raise ConfigurationError.of("federation.dataset", "be an address", f"{address!r}: {error}") from None
     if parts.scheme in STORES and parts.password is not None:
-        raise ConfigurationError(
-            Fault(
-                "federation.dataset", "hold no password, as it is logged", f"one for {parts.scheme}://{parts.hostname}"
-            )
+        raise ConfigurationError.of(
+            "federation.dataset", "hold no password, as it is logged", f"one for {parts.scheme}://{parts.hostname}"
         )
 
 
@@ -181,13 +179,11 @@ def _existing(request: DatasetRequest, name: str) -> Path:
         with suppress(OSError):  # a name that no file system takes
             if path.exists():
                 return path
-    raise DataError(
-        Fault(
-            "federation.dataset",
-            "be the name of a data set, or the path of an existing file or folder",
-            repr(name),
-            f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
-        )
+    raise DataError.of(
+        "federation.dataset",
+        "be the name of a data set, or the path of an existing file or folder",
+        repr(name),
+        f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
     )
 
 
@@ -204,13 +200,11 @@ def _files(request: DatasetRequest) -> list[Path]:
     for pattern in candidates:
         if paths := sorted(Path(path) for path in glob(str(pattern)) if Path(path).is_file()):
             return paths
-    raise DataError(
-        Fault(
-            "federation.dataset",
-            "match a file a client",
-            repr(request.name),
-            f"looked for {' and '.join(map(str, candidates))}",
-        )
+    raise DataError.of(
+        "federation.dataset",
+        "match a file a client",
+        repr(request.name),
+        f"looked for {' and '.join(map(str, candidates))}",
     )
 
 
@@ -235,14 +229,14 @@ def _fetched(address: str, package: str, limits: ReadLimits) -> Path:
                 target.write(block)
     except (ImportError, ValueError) as error:
         if isinstance(error, ImportError) or "Protocol not known" in str(error):
-            raise ConfigurationError(
-                Fault(address, problem=f"needs {package}, which is not installed", hint=f"pip install {package}")
+            raise ConfigurationError.of(
+                address, problem=f"needs {package}, which is not installed", hint=f"pip install {package}"
             ) from None
-        raise DataError(Fault(address, problem=f"can't be read: {first_line(error)}")) from None
+        raise DataError.of(address, problem=f"can't be read: {first_line(error)}") from None
     except (DataError, MemoryError):
         raise
     except Exception as error:  # what the clients of stores raise has no class in common
-        raise DataError(Fault(address, problem=f"can't be read: {first_line(error)}")) from None
+        raise DataError.of(address, problem=f"can't be read: {first_line(error)}") from None
     return place
 
 
@@ -334,12 +328,10 @@ def _files_of_clients(
     if column is None or column not in tables[0].column_names:
         column = column or CLIENT_OF_FILE
         if any(column in table.column_names for table in tables):
-            raise DataError(
-                Fault(
-                    f"the files of {request.name}",
-                    f"not have a column {column!r}, as their names are the clients",
-                    hint="federation.client_column names one of theirs, or what the new one is called",
-                )
+            raise DataError.of(
+                f"the files of {request.name}",
+                f"not have a column {column!r}, as their names are the clients",
+                hint="federation.client_column names one of theirs, or what the new one is called",
             )
         tables = [
             table.append_column(column, pa.array([name] * len(table), pa.string()))
@@ -377,7 +369,7 @@ def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
     for path, table in zip(paths, tables, strict=True):
         if {*table.column_names} != {*tables[0].column_names}:
             differing = sorted({*table.column_names} ^ {*tables[0].column_names})
-            raise DataError(Fault(path, f"have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}"))
+            raise DataError.of(path, f"have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}")
 
 
 def _reject_table_settings(request: DatasetRequest) -> None:

@@ -99,14 +99,10 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
         return LabelledRows(table)
     counts = {role: int(rows.sum()) for role, rows in is_lacking.items() if rows.any()}
     if is_removed.all():
-        raise DataError(
-            Fault(
-                f"data set {name!r}",
-                (
-                    f"have a row with all of {listed(filter(None, columns.values()))}, but each of its "
-                    f"{len(table):,} rows lacks one"
-                ),
-            )
+        raise DataError.of(
+            f"data set {name!r}",
+            f"have a row with all of {listed(filter(None, columns.values()))}, but each of its "
+            f"{len(table):,} rows lacks one",
         )
     kept, removed = np.flatnonzero(~is_removed), np.flatnonzero(is_removed)
     facts: dict[str, Any] = {"num_rows_unlabelled": len(removed)}
@@ -168,13 +164,11 @@ def dataset_from_own_table(
         DataError: Lists faults of the table, or settings that do not apply to it.
     """
     if label is None:
-        raise DataError(
-            Fault(
-                "federation.label",
-                f"name the column of data set {name!r} to predict",
-                "nothing",
-                f"its columns are: {listed(table.column_names)}",
-            )
+        raise DataError.of(
+            "federation.label",
+            f"name the column of data set {name!r} to predict",
+            "nothing",
+            f"its columns are: {listed(table.column_names)}",
         )
     columns_in_use = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
     columns_in_use |= request.columns.keys()
@@ -304,7 +298,7 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
             "federation.columns",
             f"name columns of data set {name!r}",
             repr(column),
-            (f"its columns are: {listed(table.column_names)}{did_you_mean(column, table.column_names)}"),
+            f"its columns are: {listed(table.column_names)}{did_you_mean(column, table.column_names)}",
         )
         for column in request.columns
         if column not in table.column_names
@@ -325,10 +319,8 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
 
 def _reject_regression(request: DatasetRequest) -> None:
     if request.predicts_quantity:
-        raise DataError(
-            Fault(
-                "federation.task", "be classification or left out where federation.text_column is given", "regression"
-            )
+        raise DataError.of(
+            "federation.task", "be classification or left out where federation.text_column is given", "regression"
         )
 
 
@@ -343,26 +335,20 @@ def _texts(
     """Read one column as texts; all columns except label, client and group are ignored."""
     column = request.text_column
     if column not in table.column_names:
-        raise DataError(
-            Fault(
-                "federation.text_column",
-                f"name a column of data set {name!r}",
-                repr(column),
-                f"its columns are: {listed(table.column_names)}",
-            )
+        raise DataError.of(
+            "federation.text_column",
+            f"name a column of data set {name!r}",
+            repr(column),
+            f"its columns are: {listed(table.column_names)}",
         )
     if column in {roles.label, roles.client, roles.group, *roles.dropped}:
-        raise DataError(
-            Fault(
-                "federation.text_column",
-                "be neither the label, nor the client or group column, nor left out",
-                repr(column),
-            )
+        raise DataError.of(
+            "federation.text_column", "be neither the label, nor the client or group column, nor left out", repr(column)
         )
     labels, class_names = classes(name, table, roles)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
-        raise DataError(Fault(f"column {column!r} of data set {name!r}", "hold texts, but no cell has a word"))
+        raise DataError.of(f"column {column!r} of data set {name!r}", "hold texts, but no cell has a word")
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
     text_fate = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
     left_out = f"left out: {column} is what a row is"

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import DataError, Fault, UserError, first_line
+from fedscout.engine.errors import DataError, UserError, first_line
 from fedscout.engine.text import listed
 from fedscout.experiments.data.files import MAX_CELL_LENGTH, ReadLimits, TooLargeError
 from fedscout.experiments.data.table_files import blocks_of_rows
@@ -86,8 +86,8 @@ def _only_table(path: str, cursor: Any, is_duckdb: bool) -> str:
     table_rows = cursor.execute(DUCKDB_TABLES if is_duckdb else SQLITE_TABLES).fetchall()
     names = sorted(str(row[0]) for row in table_rows)
     if len(names) != 1:
-        raise DataError(
-            Fault("federation.query", f"be a SELECT, as {path} has not one table, but: {listed(names) or 'none'}")
+        raise DataError.of(
+            "federation.query", f"be a SELECT, as {path} has not one table, but: {listed(names) or 'none'}"
         )
     return names[0].replace('"', '""')
 

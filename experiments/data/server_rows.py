@@ -33,7 +33,7 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import ServerData
 from fedscout.engine.data.split import spread_over_classes
-from fedscout.engine.errors import DataError, Fault, UserError
+from fedscout.engine.errors import DataError, UserError
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetLoader,
@@ -57,26 +57,20 @@ def without_small_clients(dataset: Dataset, min_client_rows: int) -> Dataset:
     if min_client_rows <= 1:
         return dataset
     if dataset.client_ids is None:
-        raise DataError(
-            Fault(
-                "federation.min_client_rows",
-                (
-                    f"be left out, as data set {dataset.name!r} has no natural clients or "
-                    "federation.client_column does not name them"
-                ),
-                min_client_rows,
-            )
+        raise DataError.of(
+            "federation.min_client_rows",
+            f"be left out, as data set {dataset.name!r} has no natural clients or "
+            "federation.client_column does not name them",
+            min_client_rows,
         )
     names, owners = distinct_texts(dataset.client_ids)
     sizes = np.bincount(owners)
     large = sizes >= min_client_rows
     if not large.any():
-        raise DataError(
-            Fault(
-                "federation.min_client_rows",
-                (f"be at most {sizes.max()}, the rows of the largest client of data set {dataset.name!r}"),
-                min_client_rows,
-            )
+        raise DataError.of(
+            "federation.min_client_rows",
+            f"be at most {sizes.max()}, the rows of the largest client of data set {dataset.name!r}",
+            min_client_rows,
         )
     if large.all():
         return dataset
@@ -164,15 +158,11 @@ def without_server_rows(
     num_rows = max(1, round(asked * dataset.num_rows)) if asked < 1 else int(asked)
     max_server_rows = dataset.num_rows - dataset.num_classes
     if num_rows > max_server_rows:
-        raise DataError(
-            Fault(
-                ROWS_KEY,
-                (
-                    f"leave the clients a row of each class of data set {dataset.name!r}, so it must be "
-                    f"at most {max_server_rows} of {dataset.num_rows} rows"
-                ),
-                num_rows,
-            )
+        raise DataError.of(
+            ROWS_KEY,
+            f"leave the clients a row of each class of data set {dataset.name!r}, so it must be "
+            f"at most {max_server_rows} of {dataset.num_rows} rows",
+            num_rows,
         )
     if dataset.groups is None:
         drawn = stratified(dataset.labels, num_rows, generator)
@@ -209,14 +199,10 @@ def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np
     sizes, client_counts = counts_by_group.sum(axis=1), counts_by_group.sum(axis=0)
     admissible = np.flatnonzero((counts_by_group < client_counts).all(axis=1))
     if not len(admissible):
-        raise DataError(
-            Fault(
-                ROWS_KEY,
-                (
-                    f"leave the clients a row of each class of data set {dataset.name!r}, and each of its "
-                    f"{len(sizes)} groups (federation.group_column) holds all rows of some class"
-                ),
-            )
+        raise DataError.of(
+            ROWS_KEY,
+            f"leave the clients a row of each class of data set {dataset.name!r}, and each of its "
+            f"{len(sizes)} groups (federation.group_column) holds all rows of some class",
         )
     drawn: list[int] = []
     for group in spread_over_classes(counts_by_group.argmax(axis=1), generator):
@@ -277,12 +263,8 @@ def rows_of_another(
     labels = _labels_by_client_class(clients, other) if labelled else None
     num_rows = other.num_rows if asked is None else max(1, round(asked * other.num_rows)) if asked < 1 else int(asked)
     if num_rows > other.num_rows:
-        raise DataError(
-            Fault(
-                "federation.server_rows",
-                f"be at most the {other.num_rows} rows of {DATASET_KEY}={other.name}",
-                num_rows,
-            )
+        raise DataError.of(
+            "federation.server_rows", f"be at most the {other.num_rows} rows of {DATASET_KEY}={other.name}", num_rows
         )
     rows = np.sort(stratified(other.labels, num_rows, generator))
     return ServerData(other.features[rows], None if labels is None else labels[rows])
@@ -290,27 +272,23 @@ def rows_of_another(
 
 def _check_rows(clients: Dataset, other: Dataset) -> None:
     if "tokens" in (clients.kind, other.kind):
-        raise DataError(
-            Fault(DATASET_KEY, "be left out for tokens, whose numbers mean other words there", repr(other.name))
+        raise DataError.of(
+            DATASET_KEY, "be left out for tokens, whose numbers mean other words there", repr(other.name)
         )
     expected, received = _row_text(clients), _row_text(other)
     if expected != received:
-        raise DataError(
-            Fault(
-                DATASET_KEY,
-                f"hold rows like those of data set {clients.name!r}, of which one is {expected}",
-                f"{received} of {other.name!r}",
-            )
+        raise DataError.of(
+            DATASET_KEY,
+            f"hold rows like those of data set {clients.name!r}, of which one is {expected}",
+            f"{received} of {other.name!r}",
         )
     if clients.feature_names != other.feature_names:
         pairs = zip(clients.feature_names, other.feature_names, strict=True)
         client_column, server_column = next(pair for pair in pairs if pair[0] != pair[1])
-        raise DataError(
-            Fault(
-                DATASET_KEY,
-                f"hold the columns of data set {clients.name!r} in the same order",
-                f"{server_column!r} of {other.name!r} where {client_column!r} stands",
-            )
+        raise DataError.of(
+            DATASET_KEY,
+            f"hold the columns of data set {clients.name!r} in the same order",
+            f"{server_column!r} of {other.name!r} where {client_column!r} stands",
         )
 
 
@@ -324,11 +302,9 @@ def _labels_by_client_class(clients: Dataset, other: Dataset) -> IntArray:
     numbers = {name: number for number, name in enumerate(clients.class_names)}
     if unknown := [name for name in other.class_names if name not in numbers]:
         remainder = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
-        raise DataError(
-            Fault(
-                DATASET_KEY,
-                (f"hold no other classes than data set {clients.name!r} where federation.server_labels=true"),
-                f"{', '.join(unknown[:NAMES_SHOWN])}{remainder} of {other.name!r}",
-            )
+        raise DataError.of(
+            DATASET_KEY,
+            f"hold no other classes than data set {clients.name!r} where federation.server_labels=true",
+            f"{', '.join(unknown[:NAMES_SHOWN])}{remainder} of {other.name!r}",
         )
     return np.array([numbers[name] for name in other.class_names], np.int64)[other.labels]

@@ -112,13 +112,13 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
                 content += block
                 limits.check_bytes(path, len(content))
     except UNREADABLE as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
     for start, kind in BINARY.items():
         if content.startswith(start):
-            raise DataError(Fault(path, f"be text, but it is {kind}"))
+            raise DataError.of(path, f"be text, but it is {kind}")
     text = _decoded(path, content, encoding)
     if (zero := text.find("\0")) >= 0:
-        raise DataError(Fault(path, f"be text, but it holds a zero byte at character {zero}"))
+        raise DataError.of(path, f"be text, but it holds a zero byte at character {zero}")
     return text
 
 
@@ -132,7 +132,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
             members = [member for member in archive.infolist() if not member.is_dir()]
             if len(members) != 1:
                 names = ", ".join(member.filename for member in members[:5]) or "none"
-                raise DataError(Fault(path, "hold one file", f"{len(members)}: {names}"))
+                raise DataError.of(path, "hold one file", f"{len(members)}: {names}")
             with archive.open(members[0]) as member:
                 yield member
     else:
@@ -146,14 +146,14 @@ def _decoded(path: Path, content: bytearray, encoding: str | None) -> str:
             return content.decode(UTF_8)
         except UnicodeDecodeError as error:
             if encoding is not None:
-                raise DataError(Fault(path, f"be UTF-8 text: {error.reason} at byte {error.start}")) from None
+                raise DataError.of(path, f"be UTF-8 text: {error.reason} at byte {error.start}") from None
         encoding = _likely_encoding(path, content)
         logger.warning("%s is not UTF-8: read as %s; federation.encoding overrules that", path, encoding)
     assert encoding is not None
     try:
         return content.decode(encoding)
     except UnicodeError as error:
-        raise DataError(Fault(path, f"be {encoding} text: {error}")) from None
+        raise DataError.of(path, f"be {encoding} text: {error}") from None
 
 
 def _likely_encoding(path: Path, content: bytearray) -> str:
@@ -166,8 +166,8 @@ def _likely_encoding(path: Path, content: bytearray) -> str:
     matches = charset_normalizer.from_bytes(sample, cp_exclusion=[*NO_SINGLE_BYTES])
     best = matches.best()
     if best is None:
-        raise DataError(
-            Fault(path, "be text in UTF-8 or another known encoding", hint="federation.encoding names the encoding")
+        raise DataError.of(
+            path, "be text in UTF-8 or another known encoding", hint="federation.encoding names the encoding"
         )
     equal = (match for match in matches if (match.chaos, match.coherence) == (best.chaos, best.coherence))
     fitting = {encoding for match in equal for encoding in match.could_be_from_charset}
@@ -187,7 +187,7 @@ def sniff_delimiter(path: Path, text: str) -> str:
     """
     lines = _first_lines(path, text)
     if not lines:
-        raise DataError(Fault(path, "hold a header and rows, but it is empty"))
+        raise DataError.of(path, "hold a header and rows, but it is empty")
     widths = {delimiter: widths for delimiter in DELIMITERS if (widths := _widths(lines, delimiter))}
     if not widths:
         raise DataError(_long_cell_fault(path, OPEN_QUOTE))
@@ -203,24 +203,20 @@ def sniff_delimiter(path: Path, text: str) -> str:
         blanks = _widths(lines, WHITE_SPACE)
         if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
             return WHITE_SPACE
-        raise DataError(
-            Fault(
-                f"the columns of {path}",
-                f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column only: "
-                f"{lines[0].strip()[:60]!r}",
-                hint="federation.separator names another character",
-            )
+        raise DataError.of(
+            f"the columns of {path}",
+            f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column only: "
+            f"{lines[0].strip()[:60]!r}",
+            hint="federation.separator names another character",
         )
     max_width = max(candidates.values())
     best = [delimiter for delimiter, width in candidates.items() if width == max_width]
     if len(best) > 1:
         names = [DELIMITERS[delimiter] for delimiter in best]
         arguments = " or ".join(f"federation.separator={name}" for name in names)
-        raise DataError(
-            Fault(
-                f"the columns of {path}",
-                f"be separated in one way, but a {' or a '.join(names)} fits equally well: {arguments}",
-            )
+        raise DataError.of(
+            f"the columns of {path}",
+            f"be separated in one way, but a {' or a '.join(names)} fits equally well: {arguments}",
         )
     return best[0]
 
@@ -230,9 +226,7 @@ def _first_lines(path: Path, text: str) -> list[str]:
     lines = io.StringIO(text[:CHARACTERS_SNIFFED], newline="").readlines()
     filled = [line for line in (lines if is_whole else lines[:-1]) if line.strip()]
     if not filled and not is_whole:
-        raise DataError(
-            Fault(f"the first line of {path}", f"end within {CHARACTERS_SNIFFED} characters, but it does not")
-        )
+        raise DataError.of(f"the first line of {path}", f"end within {CHARACTERS_SNIFFED} characters, but it does not")
     return filled[:LINES_SNIFFED]
 
 
@@ -284,7 +278,7 @@ def read_csv(
     rows = _rows(path, text, delimiter)
     first, header_lines = next(rows, ([], 0))
     if not first:
-        raise DataError(Fault(path, "hold a header and rows, but it is empty"))
+        raise DataError.of(path, "hold a header and rows, but it is empty")
     if columns is None and has_header is False:
         columns = tuple(f"column{number}" for number in range(1, len(first) + 1))
     if columns is None:
@@ -353,12 +347,10 @@ def _text_blocks(
         for row, line in block:
             if len(row) != len(names):
                 hint = OPEN_QUOTE if "\n" in row[-1] else ""
-                raise DataError(
-                    Fault(
-                        f"every line of {path}",
-                        f"have as many fields as the header: line {line} has {len(row)} fields, the header "
-                        f"{len(names)}{hint}",
-                    )
+                raise DataError.of(
+                    f"every line of {path}",
+                    f"have as many fields as the header: line {line} has {len(row)} fields, the header "
+                    f"{len(names)}{hint}",
                 )
         num_rows += len(block)
         limits.check_rows(path, num_rows)
@@ -391,10 +383,8 @@ def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool)
         return [
             Fault(
                 f"the first line of {path}",
-                (
-                    f"name the columns, but it holds {data_field[:60]!r}: federation.header=false names them "
-                    "column1, column2 and so on, federation.header=true takes the line for names"
-                ),
+                f"name the columns, but it holds {data_field[:60]!r}: federation.header=false names them "
+                "column1, column2 and so on, federation.header=true takes the line for names",
             )
         ]
     nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
@@ -420,17 +410,13 @@ def _data_field_in_header(header: list[str]) -> str:
 def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
     """Yield faults in the number and the names of columns."""
     if len(names) > MAX_COLUMNS:
-        raise DataError(Fault(path, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}"))
+        raise DataError.of(path, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}")
     for number, name in enumerate(names, start=1):
         if len(name) > MAX_NAME_LENGTH:
-            raise DataError(
-                Fault(
-                    f"the column names of {path}",
-                    (
-                        f"have at most {MAX_NAME_LENGTH} characters, but that of column {number} has "
-                        f"{len(name)}: {name[:40]!r}…"
-                    ),
-                )
+            raise DataError.of(
+                f"the column names of {path}",
+                f"have at most {MAX_NAME_LENGTH} characters, but that of column {number} has "
+                f"{len(name)}: {name[:40]!r}…",
             )
     repeated = sorted(name for name, count in Counter(names).items() if name and count > 1)
     if repeated:
@@ -463,16 +449,14 @@ def read_json_lines(
         num_lines, num_values = num_lines + 1, num_values + len(line)
         names |= dict.fromkeys(line)
         if len(names) > MAX_COLUMNS:
-            raise DataError(Fault(path, f"have at most {MAX_COLUMNS:,} columns, but it has more keys"))
+            raise DataError.of(path, f"have at most {MAX_COLUMNS:,} columns, but it has more keys")
     if not names:
-        raise DataError(Fault(path, "hold one object of keys and values a line, but it is empty"))
+        raise DataError.of(path, "hold one object of keys and values a line, but it is empty")
     if num_lines * len(names) > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * num_values):
-        raise DataError(
-            Fault(
-                f"the objects of {path}",
-                f"share their keys, but {num_lines:,} of them have {len(names):,} keys, of which each has "
-                f"{num_values / num_lines:.1f} on average",
-            )
+        raise DataError.of(
+            f"the objects of {path}",
+            f"share their keys, but {num_lines:,} of them have {len(names):,} keys, of which each has "
+            f"{num_values / num_lines:.1f} on average",
         )
     objects = islice(_objects(path, text), num_rows)
     rows = ([None if name in dropped else line.get(name) for name in names] for line in objects)
@@ -490,7 +474,7 @@ def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
         if not isinstance(value, dict):
             hint = "; a list of objects is no file of lines" if line.lstrip().startswith("[") else ""
             excerpt = f"{shown(line.strip()[:60])} in line {number}{hint}"
-            raise DataError(Fault(f"every line of {path}", "be a JSON object", excerpt))
+            raise DataError.of(f"every line of {path}", "be a JSON object", excerpt)
         yield value
 
 
@@ -549,19 +533,17 @@ def _text(source: str, name: str, row: int, value: Any) -> str | None:
         case int() | float() | Decimal() | date() | time():
             text = str(value)
         case _:
-            raise DataError(
-                Fault(
-                    f"column {name!r} of {source}",
-                    "hold a number, text, truth value or date a cell",
-                    f"{shown(value)} in row {row}",
-                    f"{column_key(name, 'drop')} leaves it out",
-                )
+            raise DataError.of(
+                f"column {name!r} of {source}",
+                "hold a number, text, truth value or date a cell",
+                f"{shown(value)} in row {row}",
+                f"{column_key(name, 'drop')} leaves it out",
             )
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise DataError(
-            Fault(f"column {name!r} of {source}", "hold Unicode text", f"half a character in row {row}")
+        raise DataError.of(
+            f"column {name!r} of {source}", "hold Unicode text", f"half a character in row {row}"
         ) from None
     return text
 
@@ -606,7 +588,7 @@ def read_parquet(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
-        raise DataError(Fault(path, problem=f"can't be read as Parquet: {first_line(error)}")) from None
+        raise DataError.of(path, problem=f"can't be read as Parquet: {first_line(error)}") from None
     left_out = [name for name in file.schema_arrow.names if name in dropped]
     return with_empty(plain_table(path, table, limits=limits), left_out)
 
@@ -631,7 +613,7 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
-        raise DataError(Fault(path, problem=f"can't be read as an Arrow file: {first_line(error)}")) from None
+        raise DataError.of(path, problem=f"can't be read as an Arrow file: {first_line(error)}") from None
     left_out = [name for name in table.column_names if name in dropped]
     limits.check_bytes(path, table.nbytes)
     if repeated := [*name_faults(path, table.column_names)]:
@@ -655,9 +637,7 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
     try:
         table = pa.Table.from_pandas(frame.drop(columns=empty))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            Fault(FRAME, f"have one type a column, a name each, all different: {first_line(error)}")
-        ) from None
+        raise DataError.of(FRAME, f"have one type a column, a name each, all different: {first_line(error)}") from None
     return with_empty(plain_table(FRAME, table), empty)
 
 
@@ -713,8 +693,8 @@ def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None
     """
     missing = [name for name in wanted if name not in rows.column_names]
     if missing:
-        raise DataError(
-            Fault(path, (f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"))
+        raise DataError.of(
+            path, f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"
         )
 
 

@@ -76,7 +76,7 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     arrays = read_arrays(path, limits)
     rows = arrays.pop(ROWS)
     if rows.ndim != 2:
-        raise DataError(Fault(f"the rows of {path}", "be rows of numbers to be a table", f"the shape {rows.shape}"))
+        raise DataError.of(f"the rows of {path}", "be rows of numbers to be a table", f"the shape {rows.shape}")
     columns = {f"{ROWS}{number}": rows[:, number] for number in range(rows.shape[1])} | arrays
     return plain_table(path, pa.table({name: pa.array(cells) for name, cells in columns.items()}))
 
@@ -95,7 +95,7 @@ def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
             parts = _parts(path, file.files)
             arrays = {part: file[part] for names in parts.values() for part in names}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise DataError(Fault(path, problem=f"can't be read as arrays of NumPy: {first_line(error)}")) from None
+        raise DataError.of(path, problem=f"can't be read as arrays of NumPy: {first_line(error)}") from None
     faults = [fault for name, array in arrays.items() if (fault := _array_fault(path, name, array))]
     lengths = {name: sum(len(arrays[part]) for part in names) for name, names in parts.items()} if not faults else {}
     if len(set(lengths.values())) > 1:
@@ -113,7 +113,7 @@ def _parts(path: Path, names: Collection[str]) -> dict[str, list[str]]:
     parts = [part for part in PARTS if ROWS + part in names and LABEL + part in names]
     if not parts:
         expected = f"{ROWS!r} and {LABEL!r}, or {ROWS}_train, {LABEL}_train, {ROWS}_test and {LABEL}_test"
-        raise DataError(Fault(path, f"hold the arrays {expected}", listed(names) or "none"))
+        raise DataError.of(path, f"hold the arrays {expected}", listed(names) or "none")
     return {name: [name + part for part in parts] for name in (ROWS, LABEL)}
 
 
@@ -158,7 +158,7 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
     except (DataError, MemoryError):
         raise
     except Exception as error:  # openpyxl raises whatever a broken part leads to
-        raise DataError(Fault(path, problem=f"can't be read as an Excel workbook: {first_line(error)}")) from None
+        raise DataError.of(path, problem=f"can't be read as an Excel workbook: {first_line(error)}") from None
 
 
 def _displayed_cells(sheet: Any) -> dict[tuple[int, int], Any]:
@@ -220,7 +220,7 @@ def read_database(
         limits.check_file(place)
         return _rows_of_file(place, query, dropped, limits, seconds)
     if query is None:
-        raise ConfigurationError(Fault("federation.query", "be a SELECT where rows are those of a database", "nothing"))
+        raise ConfigurationError.of("federation.query", "be a SELECT where rows are those of a database", "nothing")
     with _query_result(place, query, seconds) as (names, rows):
         cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
         return table_of_rows(place, names, cells, limits)
@@ -234,7 +234,7 @@ def _one_select(query: str) -> str:
     """
     text = query.strip().removesuffix(";").rstrip()
     if not READS.match(text) or WRITES.search(text):
-        raise ConfigurationError(Fault("federation.query", "be one SELECT, without INTO or a semicolon", shown(query)))
+        raise ConfigurationError.of("federation.query", "be one SELECT, without INTO or a semicolon", shown(query))
     return text
 
 
@@ -264,9 +264,7 @@ def _rows_of_file(
     if process.returncode in query_process.FAULTS:
         raise query_process.FAULTS[process.returncode](json.loads(process.stderr.splitlines()[-1]))
     if process.returncode:
-        raise DataError(
-            Fault(path, problem=f"can't be read as a database: its process ended with {process.returncode}")
-        )
+        raise DataError.of(path, problem=f"can't be read as a database: its process ended with {process.returncode}")
     with pa.ipc.open_stream(process.stdout) as reader:
         table = reader.read_all()
     if not all(table.column_names):
@@ -292,16 +290,14 @@ def _query_result(place: str, query: str, seconds: float) -> Iterator[tuple[list
             yield [*map(str, result.keys())], iter(result)
             connection.rollback()
     except exc.SQLAlchemyError as error:
-        raise DataError(
-            Fault(url.render_as_string(), problem=f"can't be read as a database: {first_line(error)}")
+        raise DataError.of(
+            url.render_as_string(), problem=f"can't be read as a database: {first_line(error)}"
         ) from None
     except ImportError as error:
-        raise ConfigurationError(
-            Fault(
-                f"reading {url.render_as_string()}",
-                problem="needs a driver that is not installed",
-                hint=f"pip install {error.name}",
-            )
+        raise ConfigurationError.of(
+            f"reading {url.render_as_string()}",
+            problem="needs a driver that is not installed",
+            hint=f"pip install {error.name}",
         ) from None
 
 
@@ -316,16 +312,14 @@ def _address(place: str) -> URL:
     try:
         url = sqlalchemy.make_url(place)
     except sqlalchemy.exc.ArgumentError:
-        raise ConfigurationError(
-            Fault("federation.dataset", "be an address such as postgresql://user@host/name where it names a database")
+        raise ConfigurationError.of(
+            "federation.dataset", "be an address such as postgresql://user@host/name where it names a database"
         ) from None
     if url.password is not None or any(word in key.lower() for key in url.query for word in SECRETS):
-        raise ConfigurationError(
-            Fault(
-                "federation.dataset",
-                f"hold no password, as it is logged: {PASSWORD_VARIABLE} may hold it",
-                url.set(query={}).render_as_string(),
-            )
+        raise ConfigurationError.of(
+            "federation.dataset",
+            f"hold no password, as it is logged: {PASSWORD_VARIABLE} may hold it",
+            url.set(query={}).render_as_string(),
         )
     return url.set(password=os.environ[PASSWORD_VARIABLE]) if PASSWORD_VARIABLE in os.environ else url
 
@@ -400,7 +394,7 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, num_ro
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
         return read_database(place, request.query, dropped, limits, request.max_query_seconds)
     if request.query is not None:
-        raise ConfigurationError(Fault("federation.query", "be left out but for databases", repr(request.query)))
+        raise ConfigurationError.of("federation.query", "be left out but for databases", repr(request.query))
     _reject_text_settings(request.text_style, name)
     if name.endswith(TEXT_SUFFIXES):
         style = request.text_style
@@ -449,4 +443,4 @@ def _unknown_format(path: Path) -> DataError:
     is_unsafe = path.name.lower().endswith(UNSAFE_SUFFIXES)
     reason = f"{path.suffix} can carry code or objects, so it is never opened" if is_unsafe else None
     endings = ", ".join((*kinds, *SQLITE_SUFFIXES[:1], ARRAY_SUFFIX))
-    return DataError(Fault("the file of a table", f"end in {endings} or similar", path, reason))
+    return DataError.of("the file of a table", f"end in {endings} or similar", path, reason)

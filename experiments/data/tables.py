@@ -197,19 +197,15 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     """
     invalid_rows = np.flatnonzero(~np.isfinite(values))
     if len(invalid_rows):
-        raise DataError(
-            Fault(
-                f"column {column!r} of data set {name!r}",
-                "hold a finite number in every row to be predicted as a quantity",
-                f"something else in {row_name(invalid_rows[0])}"
-                + (f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""),
-                "federation.task=classification predicts classes",
-            )
+        raise DataError.of(
+            f"column {column!r} of data set {name!r}",
+            "hold a finite number in every row to be predicted as a quantity",
+            f"something else in {row_name(invalid_rows[0])}"
+            + (f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""),
+            "federation.task=classification predicts classes",
         )
     if len(np.unique(values)) < 2:
-        raise DataError(
-            Fault(f"column {column!r} of data set {name!r}", "hold at least two different numbers to predict")
-        )
+        raise DataError.of(f"column {column!r} of data set {name!r}", "hold at least two different numbers to predict")
     deciles = np.unique(np.quantile(values, np.arange(1, NUM_TENTHS) / NUM_TENTHS))
     tenths = np.searchsorted(deciles, values, side="right")
     present, labels = np.unique(tenths, return_inverse=True)
@@ -363,14 +359,10 @@ def told_statistics(
     answers = [client_statistics(columns, rows, min_release) for rows in _rows_of_clients(columns, client_ids)]
     reported = [answer for answer in answers if answer is not None]
     if not reported:
-        raise DataError(
-            Fault(
-                f"data set {name!r}",
-                (
-                    f"have a client with at least federation.min_release={min_release} rows, as means "
-                    f"and categories come from clients, but none of {len(answers)} has"
-                ),
-            )
+        raise DataError.of(
+            f"data set {name!r}",
+            f"have a client with at least federation.min_release={min_release} rows, as means "
+            f"and categories come from clients, but none of {len(answers)} has",
         )
     return ColumnAnswers(merge_statistics(reported), len(answers) - len(reported))
 

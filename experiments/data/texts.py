@@ -33,7 +33,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,
@@ -123,12 +123,10 @@ def next_character_dataset(
     numbers, characters = _numbered_characters(clients, request)
     sizes = np.array([np.count_nonzero(numbers[part[:, -1]] != UNKNOWN) for part in clients.values()], np.int64)
     if not sizes.sum():
-        raise DataError(
-            Fault(
-                f"data set {request.name!r}",
-                (f"hold windows followed by a character that at least {request.min_release} windows hold"),
-                "none",
-            )
+        raise DataError.of(
+            f"data set {request.name!r}",
+            f"hold windows followed by a character that at least {request.min_release} windows hold",
+            "none",
         )
     features, following = _rows_with_class(list(clients.values()), numbers, int(sizes.sum()))
     class_of_number, class_names = _classes(characters)

@@ -26,7 +26,7 @@ from pprint import pformat
 from string import Template
 from typing import Any, Literal
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.runtime.files import write_atomically
 from fedscout.engine.text import shown
 from fedscout.experiments.deployment.client import Agreement
@@ -170,7 +170,7 @@ def check_new(folder: Path) -> str:
     """
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(Fault("--out", "be a new or empty folder", folder))
+        raise ConfigurationError.of("--out", "be a new or empty folder", folder)
     return app_name(folder)
 
 
@@ -182,15 +182,11 @@ def app_name(folder: Path) -> str:
     """
     name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_")
     if not name or not name[0].isalpha() or len(name) > LONGEST_NAME:
-        raise ConfigurationError(
-            Fault(
-                "--out",
-                (
-                    f"be a folder whose name begins with a letter and has at most {LONGEST_NAME} "
-                    "letters and digits, as the app is called so"
-                ),
-                shown(folder.name),
-            )
+        raise ConfigurationError.of(
+            "--out",
+            f"be a folder whose name begins with a letter and has at most {LONGEST_NAME} "
+            "letters and digits, as the app is called so",
+            shown(folder.name),
         )
     return name
 
@@ -249,5 +245,5 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
         for file_name, text in files.items():
             write_atomically(folder / file_name, partial(Path.write_text, data=text))
     except OSError as error:
-        raise ConfigurationError(Fault("--out", "be a folder that can be written", f"{folder}: {error}")) from error
+        raise ConfigurationError.of("--out", "be a folder that can be written", f"{folder}: {error}") from error
     return folder

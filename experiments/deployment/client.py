@@ -44,7 +44,7 @@ from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, Names
-from fedscout.engine.errors import ConfigurationError, DataError, Fault
+from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.nodes.client import REFUSED, ClientNode
@@ -108,25 +108,18 @@ class Agreement(ModelDescription):
 
         federation = config.federation
         if federation.predicts_quantity:
-            raise ConfigurationError(
-                Fault(
-                    "a real federation",
-                    (
-                        "predict classes: a quantity is standardised over the rows of all clients, which no "
-                        "one sees there"
-                    ),
-                )
+            raise ConfigurationError.of(
+                "a real federation",
+                "predict classes: a quantity is standardised over the rows of all clients, which no one sees there",
             )
         if federation.dataset in ENVIRONMENTS:
-            raise ConfigurationError(Fault("a real federation", "hold rows", f"the environment {federation.dataset}"))
+            raise ConfigurationError.of("a real federation", "hold rows", f"the environment {federation.dataset}")
         settings = config.client_settings
         if settings.kind is not None and config.metric_name != ACCURACY:
-            raise ConfigurationError(
-                Fault(
-                    "training.metric",
-                    "be left out beside client_settings on real clients, as its sums tell rows",
-                    config.metric_name,
-                )
+            raise ConfigurationError.of(
+                "training.metric",
+                "be left out beside client_settings on real clients, as its sums tell rows",
+                config.metric_name,
             )
         dataset = dataset or load_dataset(federation)
         agreement = cls(
@@ -160,11 +153,11 @@ class Agreement(ModelDescription):
         try:
             return cls.model_validate_json(path.read_text())
         except OSError as error:
-            raise ConfigurationError(Fault(path, f"be an agreement, but can't be read: {error.strerror}")) from error
+            raise ConfigurationError.of(path, f"be an agreement, but can't be read: {error.strerror}") from error
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
-            raise ConfigurationError(Fault(path, f"be an agreement, but {key}: {first['msg']}")) from error
+            raise ConfigurationError.of(path, f"be an agreement, but {key}: {first['msg']}") from error
 
     @property
     def text(self) -> str:
@@ -220,20 +213,16 @@ def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLook
     """
     table, provenance = settings.read()
     if provenance.get("num_classes", num_classes) != num_classes:
-        raise ConfigurationError(
-            Fault(
-                "client_settings.path",
-                f"be a table for {num_classes} classes, as the study has",
-                f"{settings.path} for {provenance['num_classes']}",
-            )
+        raise ConfigurationError.of(
+            "client_settings.path",
+            f"be a table for {num_classes} classes, as the study has",
+            f"{settings.path} for {provenance['num_classes']}",
         )
     if settings.metric not in METRICS:
-        raise ConfigurationError(
-            Fault(
-                "client_settings.metric",
-                f"be {' or '.join(METRICS)} on real clients, which are sent no code",
-                settings.metric,
-            )
+        raise ConfigurationError.of(
+            "client_settings.metric",
+            f"be {' or '.join(METRICS)} on real clients, which are sent no code",
+            settings.metric,
         )
     return SettingsLookup(table, settings.metric, epsilon=settings.epsilon)
 
@@ -262,22 +251,18 @@ def client_federation(agreement: Agreement, number: int, context: Context, rows_
         return _federation_of_rows(agreement, number, str(node["data"]), node)
     share = node.get("partition-id")
     if not isinstance(share, int) or isinstance(share, bool):
-        raise DataError(
-            Fault(
-                "a client",
-                (
-                    "have rows: data=PATH in --node-config, a function given to client_app, or "
-                    "partition-id=N for the rows of a simulated client"
-                ),
-                shown(dict(node)),
-            )
+        raise DataError.of(
+            "a client",
+            "have rows: data=PATH in --node-config, a function given to client_app, or "
+            "partition-id=N for the rows of a simulated client",
+            shown(dict(node)),
         )
     from fedscout.experiments.federation import build_federation  # all that a study loads
 
     config = agreement.config
     simulated = build_federation(config.federation, config.model)
     if not 0 <= share < simulated.num_clients:
-        raise DataError(Fault("partition-id", f"be one of the study's {simulated.num_clients} clients", share))
+        raise DataError.of("partition-id", f"be one of the study's {simulated.num_clients} clients", share)
     return simulated.alone(share, number)
 
 
@@ -289,7 +274,7 @@ def _federation_of_rows(agreement: Agreement, number: int, rows: Any, node: Any)
     else:
         features, labels, groups = _table(agreement, rows, node)
     if not len(labels):
-        raise DataError(Fault("a client", "hold at least one row", "none"))
+        raise DataError.of("a client", "hold at least one row", "none")
     return replace(
         agreement.without_clients(),
         features=features,
@@ -306,20 +291,18 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
     request = agreement.rows
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:
-        raise DataError(
-            Fault(
-                "a client's rows",
-                f"be arrays of the model's shape {agreement.feature_shape}",
-                f"the table {name}",
-                f"the study's data set {request.dataset!r} says of no column how it becomes a feature",
-            )
+        raise DataError.of(
+            "a client's rows",
+            f"be arrays of the model's shape {agreement.feature_shape}",
+            f"the table {name}",
+            f"the study's data set {request.dataset!r} says of no column how it becomes a feature",
         )
     table = read_table(Path(name), request).rows if name != "DataFrame" else read_frame(rows, ())
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
-        raise DataError(
-            Fault("label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}")
+        raise DataError.of(
+            "label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}"
         )
     group = request.group_column if request.group_column in table.column_names else None
     if request.unlabelled_rows == "drop":
@@ -333,17 +316,17 @@ def _arrays(agreement: Agreement, features: npt.ArrayLike, labels: npt.ArrayLike
     """Return rows that already are features."""
     values, label_array = agreement.checked_features(features), np.asarray(labels)
     if label_array.shape != values.shape[:1]:
-        raise DataError(Fault("a client's labels", f"have the shape ({len(values)},) of its rows", label_array.shape))
+        raise DataError.of("a client's labels", f"have the shape ({len(values)},) of its rows", label_array.shape)
     return values, _class_numbers(agreement, label_array.tolist())
 
 
 def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray, None]:
     """Return the images of a folder."""
     if agreement.kind != "image":
-        raise DataError(Fault("a client's rows", f"be of the kind {agreement.kind}", f"the folder {folder}"))
+        raise DataError.of("a client's rows", f"be of the kind {agreement.kind}", f"the folder {folder}")
     features, labels = client_pictures(folder, agreement.rows, agreement.feature_shape[0] == 1)
     if features.shape[1:] != agreement.feature_shape:
-        raise DataError(Fault("pictures", f"have the shape {agreement.feature_shape} agreed on", features.shape[1:]))
+        raise DataError.of("pictures", f"have the shape {agreement.feature_shape} agreed on", features.shape[1:])
     return features, _class_numbers(agreement, labels), None
 
 
@@ -352,12 +335,10 @@ def _class_numbers(agreement: Agreement, labels: list[Any]) -> IntArray:
     class_numbers = {name: number for number, name in enumerate(agreement.class_names)}
     unknown = {str(label) for label in labels} - class_numbers.keys()
     if unknown:
-        raise DataError(
-            Fault(
-                "a client's rows",
-                f"be of the classes {listed([*class_numbers])} that were agreed on",
-                listed([*unknown]),
-            )
+        raise DataError.of(
+            "a client's rows",
+            f"be of the classes {listed([*class_numbers])} that were agreed on",
+            listed([*unknown]),
         )
     return np.array([class_numbers[str(label)] for label in labels], dtype=np.int64)
 
@@ -411,7 +392,7 @@ def client_app(
 
     def federation_of(number: int, terms: str, context: Context) -> Federation:
         if terms not in ("", client_agreement.digest):
-            raise DataError(Fault("the driver's agreement", "be that of this client"))
+            raise DataError.of("the driver's agreement", "be that of this client")
         return client_federation(client_agreement, number, context, rows)
 
     def answer(message: Message, context: Context) -> Message:

@@ -31,7 +31,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import ConfigurationError, Fault, LogError, TrialError
+from fedscout.engine.errors import ConfigurationError, LogError, TrialError
 from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.nodes.grid import Member, NodeGrid, NodeRoster
@@ -119,11 +119,11 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
     claim, stored_config = read_claim(folder)
     result = read_result(folder)
     if result is None:
-        raise LogError(Fault("--from", "be the folder of a finished study (fedscout run --out)", folder))
+        raise LogError.of("--from", "be the folder of a finished study (fedscout run --out)", folder)
     config = _configuration(stored_config, claim["config"].get("client_settings"), settings)
     strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
     if strategy is None:
-        raise LogError(Fault(folder, "hold a study of which a training went through"))
+        raise LogError.of(folder, "hold a study of which a training went through")
     return config, strategy
 
 
@@ -156,17 +156,15 @@ def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> 
     if table is None and not settings:
         return config
     if not all(setting.startswith("client_settings.") for setting in settings):
-        raise ConfigurationError(
-            Fault("settings beside --from", "be of client_settings alone, as the others are the study's")
+        raise ConfigurationError.of(
+            "settings beside --from", "be of client_settings alone, as the others are the study's"
         )
     client_settings = load_config(settings, None).client_settings
     if table is None or client_settings.kind is None or client_settings.identity() != table:
-        raise ConfigurationError(
-            Fault(
-                "client_settings",
-                "be the study's",
-                "some where the study had none" if table is None else " ".join(settings) or "nothing",
-            )
+        raise ConfigurationError.of(
+            "client_settings",
+            "be the study's",
+            "some where the study had none" if table is None else " ".join(settings) or "nothing",
         )
     return config.model_copy(update={"client_settings": client_settings})
 
@@ -350,7 +348,7 @@ class RealFederation:
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]
         if not sizes:
-            raise ConfigurationError(Fault("wait_for", "be called first, to meet the clients"))
+            raise ConfigurationError.of("wait_for", "be called first, to meet the clients")
         described = replace(
             self.agreement.without_clients(),
             partition=Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
@@ -391,10 +389,10 @@ class RealFederation:
             "search.budget, search.confirmation_seeds and training.num_rounds say how much it does, or rules choose"
         )
         if max_rounds is not None and num_rounds > max_rounds:
-            raise ConfigurationError(Fault("the search", f"take at most {max_rounds} rounds", num_rounds, advice))
+            raise ConfigurationError.of("the search", f"take at most {max_rounds} rounds", num_rounds, advice)
         if max_bytes is not None and num_rounds * bytes_per_round > max_bytes:
-            raise ConfigurationError(
-                Fault("the search", f"take at most {max_bytes:,} bytes", f"{num_rounds * bytes_per_round:,}", advice)
+            raise ConfigurationError.of(
+                "the search", f"take at most {max_bytes:,} bytes", f"{num_rounds * bytes_per_round:,}", advice
             )
 
 
@@ -408,4 +406,4 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
     try:
         return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
     except ValidationError as error:
-        raise LogError(Fault(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not")) from error
+        raise LogError.of(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not") from error

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault
+from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.runtime.files import json_text, not_written, read_json_object, write_atomically
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.loaders.table import load_dataset
@@ -74,17 +74,12 @@ def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, siz
         DataError: If a file can't be used.
     """
     if (weights is None) == (seed is None):
-        raise ConfigurationError(
-            Fault(
-                "--weights",
-                ("name a file of a trained network's weights, or --random the seed of random ones, not both"),
-            )
+        raise ConfigurationError.of(
+            "--weights", "name a file of a trained network's weights, or --random the seed of random ones, not both"
         )
     if weights is None:
         if tokenizer is not None:
-            raise ConfigurationError(
-                Fault("--weights", "name a file where --tokenizer does: random ones are of pictures")
-            )
+            raise ConfigurationError.of("--weights", "name a file where --tokenizer does: random ones are of pictures")
         torch.manual_seed(seed or 0)
         return _resnet18(ResNet18Features().eval(), {"random_seed": seed}, size)
     if tokenizer is not None:
@@ -132,7 +127,7 @@ def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[s
         return dataset, dataset.features
     if dataset.kind == "embedding" and len(texts.kept) == dataset.num_rows:
         return dataset, texts.kept
-    raise ConfigurationError(Fault("federation.dataset", "be one of pictures or texts", repr(dataset.name)))
+    raise ConfigurationError.of("federation.dataset", "be one of pictures or texts", repr(dataset.name))
 
 
 def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder, out: Path) -> bool:
@@ -150,11 +145,9 @@ def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder,
         EngineError: If the file can't be written.
     """
     if by.of == "pictures" and isinstance(rows, list):
-        raise ConfigurationError(
-            Fault("--tokenizer", "name the tokenizer.json of the texts' network, whose --weights are")
-        )
+        raise ConfigurationError.of("--tokenizer", "name the tokenizer.json of the texts' network, whose --weights are")
     if by.of == "texts" and not isinstance(rows, list):
-        raise ConfigurationError(Fault("--tokenizer", f"be left out, as data set {dataset.name!r} has pictures"))
+        raise ConfigurationError.of("--tokenizer", f"be left out, as data set {dataset.name!r} has pictures")
     record = {
         **by.record,
         "dataset": dataset.name,

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError, Fault, first_line
+from fedscout.engine.errors import DataError, first_line
 from fedscout.engine.text import listed
 from fedscout.experiments.text import extra_module
 
@@ -127,7 +127,7 @@ class Tokens:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more special
-            raise DataError(Fault(path, problem=f"can't be read as a tokenizer: {first_line(error)}")) from None
+            raise DataError.of(path, problem=f"can't be read as a tokenizer: {first_line(error)}") from None
         if self._tokenizer.truncation is None:
             self._tokenizer.enable_truncation(MOST_TOKENS)
         self._tokenizer.enable_padding(**(self._tokenizer.padding or {}))
@@ -162,7 +162,7 @@ class _Session:
         try:
             self._session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library's own derive of nothing else
-            raise DataError(Fault(path, problem=f"can't be read as a network in ONNX: {first_line(error)}")) from None
+            raise DataError.of(path, problem=f"can't be read as a network in ONNX: {first_line(error)}") from None
         self.path = path
         self.inputs = [model_input.name for model_input in self._session.get_inputs()]
         names = [model_output.name for model_output in self._session.get_outputs()]
@@ -177,15 +177,15 @@ class _Session:
         try:
             (output,) = self._session.run([self._output], dict(given))
         except Exception as error:  # as above
-            raise DataError(Fault(self.path, f"take what it is given: {first_line(error)}")) from None
+            raise DataError.of(self.path, f"take what it is given: {first_line(error)}") from None
         if not np.isfinite(output).all():
-            raise DataError(Fault(self.path, "give finite numbers"))
+            raise DataError.of(self.path, "give finite numbers")
         array: npt.NDArray[Any] = output
         return array
 
     def refused(self, shape: tuple[int, ...]) -> DataError:
         """Return an error for an output of an unsupported shape."""
-        return DataError(Fault(self.path, "give a vector for each row", f"an output of shape {shape}"))
+        return DataError.of(self.path, "give a vector for each row", f"an output of shape {shape}")
 
 
 class OnnxTexts:
@@ -205,7 +205,7 @@ class OnnxTexts:
         supported = {*tokens.padded([""])}
         if not {*self._session.inputs} <= supported:
             names = ", ".join(self._session.inputs)
-            raise DataError(Fault(path, f"take {', '.join(supported)} alone to embed texts", f"the inputs {names}"))
+            raise DataError.of(path, f"take {', '.join(supported)} alone to embed texts", f"the inputs {names}")
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
         """Return the embeddings of texts, shape `(texts, features)`."""
@@ -235,7 +235,7 @@ class OnnxPictures:
         self._size = size
         if len(self._session.inputs) != 1:
             names = ", ".join(self._session.inputs)
-            raise DataError(Fault(path, "take pictures alone, without --tokenizer", f"the inputs {names}"))
+            raise DataError.of(path, "take pictures alone, without --tokenizer", f"the inputs {names}")
 
     def vectors(self, pictures: FloatArray) -> FloatArray:
         """Return the embeddings of images, shape `(pictures, features)`."""
@@ -283,7 +283,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
             faults.append(f"{name} is {tuple(loaded[name].shape)} in place of {tuple(value.shape)}")
     if faults:
         problems = "; ".join(faults[:MOST_NAMED])
-        raise DataError(Fault(path, f"hold the weights of a ResNet-18 by torchvision's names: it {problems}"))
+        raise DataError.of(path, f"hold the weights of a ResNet-18 by torchvision's names: it {problems}")
     network.load_state_dict(loaded, strict=False)
 
 
@@ -301,13 +301,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     suffix = path.suffix.lower()
     if suffix not in (*SAFE, *TORCH):
-        raise DataError(Fault("--weights", f"be a file of {', '.join((*SAFE, *TORCH, '.onnx'))}", path))
+        raise DataError.of("--weights", f"be a file of {', '.join((*SAFE, *TORCH, '.onnx'))}", path)
     try:
         content = _read_safe(path) if suffix in SAFE else _read_torch(path)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(Fault(path, problem=f"can't be read as weights: {first_line(error)}")) from None
+        raise DataError.of(path, problem=f"can't be read as weights: {first_line(error)}") from None
     if not (isinstance(content, dict) and all(isinstance(value, Tensor) for value in content.values())):
-        raise DataError(Fault(path, "hold tensors by name, as a state_dict does"))
+        raise DataError.of(path, "hold tensors by name, as a state_dict does")
     return content
 
 

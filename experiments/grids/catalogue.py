@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedscout.engine.config import EngineConfig
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
@@ -95,8 +95,8 @@ def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]
         matches = [entry for entry in entries if name in entry.names]
         if not matches:
             known = sorted({known for entry in entries for known in entry.names})
-            raise ConfigurationError(
-                Fault("an experiment", f"be one of {', '.join(known)}", repr(name), did_you_mean(name, known))
+            raise ConfigurationError.of(
+                "an experiment", f"be one of {', '.join(known)}", repr(name), did_you_mean(name, known)
             )
         selected += [entry for entry in matches if entry not in selected]
     return selected

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, RecommenderError, StrategyError
+from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, StrategyError
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
@@ -246,7 +246,7 @@ def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
 def _recommender(name: str) -> Recommender:
     if name not in RECOMMENDERS:
         known = ", ".join([*RECOMMENDERS, LANGUAGE_MODEL])
-        raise ConfigurationError(Fault("a recommender", f"be one of {known}", repr(name)))
+        raise ConfigurationError.of("a recommender", f"be one of {known}", repr(name))
     return RECOMMENDERS[name]
 
 

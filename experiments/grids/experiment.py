@@ -387,10 +387,8 @@ def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> l
     while remaining:
         ends = [end for end in range(1, len(remaining) + 1) if ", ".join(remaining[:end]) in known]
         if not ends:
-            raise ConfigurationError(
-                Fault(
-                    f"a {what}", f"be one of {'; '.join(known)}", repr(remaining[0]), did_you_mean(remaining[0], known)
-                )
+            raise ConfigurationError.of(
+                f"a {what}", f"be one of {'; '.join(known)}", repr(remaining[0]), did_you_mean(remaining[0], known)
             )
         names.append(", ".join(remaining[: ends[-1]]))
         remaining = remaining[ends[-1] :]
@@ -431,9 +429,9 @@ def read_experiment(path: Path) -> Experiment:
         document = yaml.safe_load(path.read_text())
         return Experiment.model_validate(document)
     except OSError as error:
-        raise ConfigurationError(Fault("the experiment", "be a YAML file", f"{path}: {error.strerror}")) from error
+        raise ConfigurationError.of("the experiment", "be a YAML file", f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(Fault(path, f"be YAML: {' '.join(str(error).split())}")) from error
+        raise ConfigurationError.of(path, f"be YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         faults = [fault_of(".".join(map(str, detail["loc"])), detail).lstrip() for detail in details(error)]
         raise ConfigurationError([f"{path}: {fault}" for fault in faults]) from error

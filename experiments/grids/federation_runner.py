@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault, LogError
+from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.runtime.files import LOCK, folder_lock
@@ -256,8 +256,8 @@ class FederationRunner:
             ConfigurationError: If trials have repetitions, which the shared log can't distinguish.
         """
         if config.training.repetitions != 1:
-            raise ConfigurationError(
-                Fault("training.repetitions", "be 1 where trials are shared", config.training.repetitions)
+            raise ConfigurationError.of(
+                "training.repetitions", "be 1 where trials are shared", config.training.repetitions
             )
         facts = replace(
             self._facts,
@@ -328,14 +328,12 @@ def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]
         out.mkdir(parents=True, exist_ok=True)
         others = sorted({entry.name for entry in out.iterdir()} - {STUDIES, LOCK, *own})
     except OSError as error:
-        raise LogError(Fault("--out", "be a folder that can be written", f"{out}: {error.strerror}")) from error
+        raise LogError.of("--out", "be a folder that can be written", f"{out}: {error.strerror}") from error
     if others:
-        raise LogError(
-            Fault(
-                "--out",
-                "be a new folder, an empty one or that of an earlier measurement",
-                f"{out} with {', '.join(others[:5])}",
-            )
+        raise LogError.of(
+            "--out",
+            "be a new folder, an empty one or that of an earlier measurement",
+            f"{out} with {', '.join(others[:5])}",
         )
     with folder_lock(out):
         yield SweepFolder(out)

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 
 
 class _Kind(BaseModel):
@@ -125,6 +125,6 @@ def imported(path: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            Fault("an import path", "lead to a function, module:name", f"{path!r}: {error}")
+        raise ConfigurationError.of(
+            "an import path", "lead to a function, module:name", f"{path!r}: {error}"
         ) from error

@@ -68,8 +68,8 @@ def own_extractor(path: str, request: ModelRequest) -> ImportedModel:
 def _checked_factory(key: str, path: str, request: ModelRequest, trains: bool) -> ImportedModel:
     subject = f"{key}={path}"
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
-        raise ConfigurationError(
-            Fault(subject, "lie in a module of one's own or of an installed package", "one of Python's library")
+        raise ConfigurationError.of(
+            subject, "lie in a module of one's own or of an installed package", "one of Python's library"
         )
     with redirect_stdout(sys.stderr):  # standard output is for results, not for what a module prints
         module = _module_of(path, subject)
@@ -85,12 +85,10 @@ def _module_of(path: str, subject: str) -> ModuleType:
     try:
         return imported(path, (os.getcwd(),))
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigurationError(
-            Fault(
-                subject,
-                "be importable from the Python path or the working directory",
-                f"{type(error).__name__}: {' '.join(str(error).split())}",
-            )
+        raise ConfigurationError.of(
+            subject,
+            "be importable from the Python path or the working directory",
+            f"{type(error).__name__}: {' '.join(str(error).split())}",
         ) from error
 
 
@@ -111,9 +109,7 @@ def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., An
         else f"{type(named_object).__name__} {named_object!r}"
     )
     got = f"nothing of that name in {where}" if named_object is None else description
-    raise ConfigurationError(
-        Fault(subject, "name a subclass of torch.nn.Module or a function that returns a module", got)
-    )
+    raise ConfigurationError.of(subject, "name a subclass of torch.nn.Module or a function that returns a module", got)
 
 
 def _check_returned(function: FunctionType, subject: str) -> None:
@@ -124,16 +120,14 @@ def _check_returned(function: FunctionType, subject: str) -> None:
         returned = None
     says_module = inspect.isclass(returned) and issubclass(returned, nn.Module)
     if inspect.isclass(returned) and not says_module and returned is not object:
-        raise ConfigurationError(
-            Fault(subject, "return a torch.nn.Module", f"a function whose annotation says {returned.__name__}")
+        raise ConfigurationError.of(
+            subject, "return a torch.nn.Module", f"a function whose annotation says {returned.__name__}"
         )
     if not says_module and not is_own(function.__module__):
-        raise ConfigurationError(
-            Fault(
-                subject,
-                "be a function of one's own, or be annotated with the torch.nn.Module that it returns",
-                f"one of {function.__module__} without such an annotation",
-            )
+        raise ConfigurationError.of(
+            subject,
+            "be a function of one's own, or be annotated with the torch.nn.Module that it returns",
+            f"one of {function.__module__} without such an annotation",
         )
 
 
@@ -154,12 +148,10 @@ def _arguments(factory: Callable[..., Any], request: ModelRequest, subject: str)
         and parameter.default is inspect.Parameter.empty
     ]
     if unknown:
-        raise ConfigurationError(
-            Fault(
-                subject,
-                f"not require other arguments than {', '.join(FACTS)}, taken by name",
-                hint=f"got {', '.join(unknown)}",
-            )
+        raise ConfigurationError.of(
+            subject,
+            f"not require other arguments than {', '.join(FACTS)}, taken by name",
+            hint=f"got {', '.join(unknown)}",
         )
     return tuple((name, getattr(request, name)) for name in taken)
 
@@ -178,16 +170,14 @@ def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) ->
     """Check that a module can be built, trained for a step and evaluated."""
     module, watch = _module(factory, subject)
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigurationError(Fault(subject, "have trainable parameters", "none"))
+        raise ConfigurationError.of(subject, "have trainable parameters", "none")
     module.train()
     rows = _empty_rows(request)
     with _named_failure(subject, rows, watch):
         outputs = module(rows)
     _check_logits(subject, outputs, (NUM_ROWS, request.num_classes), watch)
     if not outputs.requires_grad:
-        raise ConfigurationError(
-            Fault(subject, "have outputs that depend on its parameters", "outputs without a gradient")
-        )
+        raise ConfigurationError.of(subject, "have outputs that depend on its parameters", "outputs without a gradient")
     labels = torch.zeros(NUM_ROWS, dtype=torch.int64)
     with _named_failure(subject, rows, watch):
         nn.functional.cross_entropy(outputs, labels).backward()  # type: ignore[no-untyped-call]
@@ -200,12 +190,10 @@ def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str
     for num_rows in (NUM_ROWS, 1):
         outputs = _evaluated(module, _empty_rows(request)[:num_rows], watch, subject)
         if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != num_rows or not outputs.numel():
-            raise ConfigurationError(
-                Fault(
-                    subject,
-                    f"return one vector a row, shape ({num_rows}, length)",
-                    f"{_output_text(outputs)}{watch.last_layer()}",
-                )
+            raise ConfigurationError.of(
+                subject,
+                f"return one vector a row, shape ({num_rows}, length)",
+                f"{_output_text(outputs)}{watch.last_layer()}",
             )
 
 
@@ -215,12 +203,10 @@ def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatc
     _check_tensors(module, subject)
     vector = FlatModel(module).vector
     if not torch.equal(FlatModel(_built(factory, subject)).vector, vector):
-        raise ConfigurationError(
-            Fault(
-                subject,
-                ("draw its parameters from torch's random numbers alone, so that a study can be repeated"),
-                "different ones under the same seed",
-            )
+        raise ConfigurationError.of(
+            subject,
+            "draw its parameters from torch's random numbers alone, so that a study can be repeated",
+            "different ones under the same seed",
         )
     return module, _LayerWatch(module)
 
@@ -237,20 +223,18 @@ def _built(factory: ImportedModel, subject: str) -> nn.Module:
         module = factory()
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
         given = ", ".join(f"{name}={value}" for name, value in factory.arguments) or "no arguments"
-        raise ConfigurationError(Fault(subject, f"build a module from {given}", _in_a_line(error))) from error
+        raise ConfigurationError.of(subject, f"build a module from {given}", _in_a_line(error)) from error
     if not isinstance(module, nn.Module):
-        raise ConfigurationError(Fault(subject, "return a torch.nn.Module", type(module).__name__))
+        raise ConfigurationError.of(subject, "return a torch.nn.Module", type(module).__name__)
     return module
 
 
 def _check_tensors(module: nn.Module, subject: str) -> None:
     tensors = [*module.named_parameters(), *module.named_buffers()]
     if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
-        raise ConfigurationError(
-            Fault(subject, "have all shapes fixed when it is built", f"a lazy layer with {lazy[0]!r}")
-        )
+        raise ConfigurationError.of(subject, "have all shapes fixed when it is built", f"a lazy layer with {lazy[0]!r}")
     if not any(tensor.is_floating_point() for _, tensor in tensors):
-        raise ConfigurationError(Fault(subject, "have parameters", "none"))
+        raise ConfigurationError.of(subject, "have parameters", "none")
     faults = [
         Fault(subject, "hold float32 numbers on the CPU", f"{name!r} of {tensor.dtype} on {tensor.device}")
         for name, tensor in tensors
@@ -280,12 +264,10 @@ def _empty_rows(request: ModelRequest) -> Tensor:
 def _check_logits(subject: str, outputs: Any, expected: tuple[int, int], watch: _LayerWatch) -> None:
     if isinstance(outputs, Tensor) and outputs.shape == expected and outputs.dtype == torch.float32:
         return
-    raise ConfigurationError(
-        Fault(
-            subject,
-            f"return one float32 number a row and class, shape {expected}",
-            f"{_output_text(outputs)}{watch.last_layer()}",
-        )
+    raise ConfigurationError.of(
+        subject,
+        f"return one float32 number a row and class, shape {expected}",
+        f"{_output_text(outputs)}{watch.last_layer()}",
     )
 
 
@@ -343,9 +325,7 @@ def _named_failure(subject: str, rows: Tensor, watch: _LayerWatch) -> Iterator[N
         yield
     except (Exception, SystemExit) as error:  # a user's layer may raise anything
         rows_text = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of shape {tuple(rows.shape[1:])}"
-        raise ConfigurationError(
-            Fault(subject, f"work on {rows_text}", f"{watch.where()}{_in_a_line(error)}")
-        ) from error
+        raise ConfigurationError.of(subject, f"work on {rows_text}", f"{watch.where()}{_in_a_line(error)}") from error
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -93,9 +93,9 @@ class ModelRequest:
 
     def __post_init__(self) -> None:
         if self.num_features < 1 or not self.feature_shape:
-            raise DataError(Fault("a row", "hold at least one feature", f"rows of shape {self.feature_shape}"))
+            raise DataError.of("a row", "hold at least one feature", f"rows of shape {self.feature_shape}")
         if self.num_classes < 2 and not self.predicts_quantity:
-            raise DataError(Fault("the classes of a model", "be at least two", self.num_classes))
+            raise DataError.of("the classes of a model", "be at least two", self.num_classes)
 
     @property
     def num_features(self) -> int:
@@ -130,12 +130,8 @@ class ModelRequest:
             )
         if self.data_kind not in data_kinds:
             advice = "; texts are for embedding_bag, textcnn and char_lstm" if self.data_kind == "tokens" else ""
-            raise DataError(
-                Fault(
-                    f"model.kind={kind}",
-                    f"be given rows of kind {' or '.join(data_kinds)}",
-                    f"{self.data_kind}{advice}",
-                )
+            raise DataError.of(
+                f"model.kind={kind}", f"be given rows of kind {' or '.join(data_kinds)}", f"{self.data_kind}{advice}"
             )
 
     def image_shape(self, kind: str, smallest: int, reason: str = "") -> tuple[int, int, int]:
@@ -151,12 +147,10 @@ class ModelRequest:
         """
         shape = self.feature_shape
         if len(shape) != IMAGE_AXES or min(shape[1:]) < smallest:
-            raise DataError(
-                Fault(
-                    f"model.kind={kind}",
-                    f"have images of shape (channels, height, width) with at least {smallest} pixels a side{reason}",
-                    f"rows of shape {shape}",
-                )
+            raise DataError.of(
+                f"model.kind={kind}",
+                f"have images of shape (channels, height, width) with at least {smallest} pixels a side{reason}",
+                f"rows of shape {shape}",
             )
         channels, height, width = shape
         return channels, height, width
@@ -173,7 +167,7 @@ class ModelRequest:
         """
         widths = self.hidden(usual)
         if len(widths) != 1:
-            raise ConfigurationError(Fault("model.hidden", f"be one width with model.kind={kind}", list(widths)))
+            raise ConfigurationError.of("model.hidden", f"be one width with model.kind={kind}", list(widths))
         return widths[0]
 
     def norm(self, kind: str, *allowed: NormName) -> NormName:
@@ -184,7 +178,7 @@ class ModelRequest:
         """
         norm = self.settings.norm or allowed[0]
         if norm not in allowed:
-            raise ConfigurationError(Fault("model.norm", f"be {' or '.join(allowed)} with model.kind={kind}", norm))
+            raise ConfigurationError.of("model.norm", f"be {' or '.join(allowed)} with model.kind={kind}", norm)
         return norm
 
 

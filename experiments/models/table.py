@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedscout.engine.data.federation import EmbeddingSource
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.text import did_you_mean
 from fedscout.experiments.models.request import (
@@ -162,12 +162,10 @@ def resnet18(request: ModelRequest) -> ImportedModel:
     step = GROUP_CHANNELS if norm == "group" else 1
     if len(widths) != len(RESNET_WIDTHS) or any(width % step for width in widths):
         multiples = f"multiples of {step}" if step > 1 else "widths"
-        raise ConfigurationError(
-            Fault(
-                "model.hidden",
-                f"be {len(RESNET_WIDTHS)} {multiples} with model.kind=resnet18 and {norm} norm",
-                list(widths),
-            )
+        raise ConfigurationError.of(
+            "model.hidden",
+            f"be {len(RESNET_WIDTHS)} {multiples} with model.kind=resnet18 and {norm} norm",
+            list(widths),
         )
     channels_suffix = "" if widths == RESNET_WIDTHS else f" of {'-'.join(map(str, widths))} channels"
     return _network(
@@ -283,7 +281,7 @@ def build_model(request: ModelRequest) -> ModelFactory:
     """
     kind = request.settings.kind
     if fault := model_fault(kind):
-        raise ConfigurationError(Fault("model.kind", problem=fault))
+        raise ConfigurationError.of("model.kind", problem=fault)
     if kind in MODELS:
         return MODELS[kind](request)
     from fedscout.experiments.models.own import own_model
@@ -311,9 +309,7 @@ def embedding_source(choice: str, request: ModelRequest, model: ModelFactory) ->
     if choice == "auto":
         return EmbeddingSource(model)
     if not is_import_path(choice):
-        raise ConfigurationError(
-            Fault("federation.embedding", "be auto, features or package.module:factory", repr(choice))
-        )
+        raise ConfigurationError.of("federation.embedding", "be auto, features or package.module:factory", repr(choice))
     from fedscout.experiments.models.own import own_extractor
 
     return EmbeddingSource(own_extractor(choice, request), penultimate=False)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import DataKind, TextArray
 
 Level = Annotated[float, Field(ge=0, le=1)]
@@ -162,14 +162,10 @@ class PartitionRequest:
             DataError: If some client would have no row, or the number is not set.
         """
         if self.num_clients is None:
-            raise DataError(Fault("federation.num_clients", "be given for this partition", "nothing"))
+            raise DataError.of("federation.num_clients", "be given for this partition", "nothing")
         if not 1 <= self.num_clients <= len(self.labels):
-            raise DataError(
-                Fault(
-                    "federation.num_clients",
-                    f"be between 1 and the number of rows, {len(self.labels)}",
-                    self.num_clients,
-                )
+            raise DataError.of(
+                "federation.num_clients", f"be between 1 and the number of rows, {len(self.labels)}", self.num_clients
             )
         return self.num_clients
 
@@ -181,13 +177,11 @@ class PartitionRequest:
         """
         num_clients, num_rows, min_size = self.require_num_clients(), len(self.labels), self.settings.min_size
         if num_clients * min_size > num_rows:
-            raise DataError(
-                Fault(
-                    "federation.num_clients times federation.partition.min_size",
-                    f"not exceed the number of rows, {num_rows}",
-                    f"{num_clients} times {min_size}",
-                    (f"the largest minimum that {num_clients} clients allow is {num_rows // num_clients}"),
-                )
+            raise DataError.of(
+                "federation.num_clients times federation.partition.min_size",
+                f"not exceed the number of rows, {num_rows}",
+                f"{num_clients} times {min_size}",
+                f"the largest minimum that {num_clients} clients allow is {num_rows // num_clients}",
             )
         return min_size
 
@@ -319,13 +313,11 @@ def feature_columns(request: PartitionRequest) -> FloatArray:
     """
     if request.features is None or request.data_kind == "tokens":
         received = "tokens" if request.data_kind == "tokens" else "no features"
-        raise DataError(
-            Fault(
-                f"federation.partition.kind={request.settings.kind}",
-                "have features that are quantities",
-                received,
-                "partitions by label or at random are possible",
-            )
+        raise DataError.of(
+            f"federation.partition.kind={request.settings.kind}",
+            "have features that are quantities",
+            received,
+            "partitions by label or at random are possible",
         )
     return request.features.reshape(len(request.labels), -1)
 

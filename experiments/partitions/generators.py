@@ -44,7 +44,7 @@ import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import (
     BoolArray,
     FloatVector,
@@ -74,16 +74,12 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
         [_in_tails(columns, tails, [column], False).sum() >= min_size for column in range(len(quantiles))]
     )
     if np.count_nonzero(usable) < num_clients:
-        raise DataError(
-            Fault(
-                "federation.num_clients",
-                (
-                    f"be at most {np.count_nonzero(usable)}, the number of columns with "
-                    f"federation.partition.min_size = {min_size} rows in their tails, where "
-                    "federation.partition.kind=fds_wgc"
-                ),
-                num_clients,
-            )
+        raise DataError.of(
+            "federation.num_clients",
+            f"be at most {np.count_nonzero(usable)}, the number of columns with "
+            f"federation.partition.min_size = {min_size} rows in their tails, where "
+            "federation.partition.kind=fds_wgc",
+            num_clients,
         )
     usable_columns = np.flatnonzero(usable)
     clusters = _column_clusters(quantiles[usable_columns], num_clients)
@@ -94,16 +90,12 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
     sizes = is_assigned.sum(axis=1)
     if sizes.min() < min_size:
         client = int(sizes.argmin())
-        raise DataError(
-            Fault(
-                "federation.partition.min_size",
-                (
-                    f"be at most {sizes[client]}, the rows in the tails of all columns of client "
-                    f"{client}, {_named(columns_by_client[client])}"
-                ),
-                min_size,
-                "federation.partition.tail_rule=any is possible",
-            )
+        raise DataError.of(
+            "federation.partition.min_size",
+            f"be at most {sizes[client]}, the rows in the tails of all columns of client "
+            f"{client}, {_named(columns_by_client[client])}",
+            min_size,
+            "federation.partition.tail_rule=any is possible",
         )
     num_owners = is_assigned.sum(axis=0)
     partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in is_assigned])

@@ -82,7 +82,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import (
     BoolArray,
     FloatVector,
@@ -116,7 +116,7 @@ def heterogeneity_index(request: PartitionRequest) -> PartitionResult:
     request.require_min_size()
     max_extra_classes = int(np.count_nonzero(request.class_counts)) - 1
     if max_extra_classes < 1:
-        raise DataError(Fault("federation.partition.kind=heterogeneity_index", "have two classes or more", "one"))
+        raise DataError.of("federation.partition.kind=heterogeneity_index", "have two classes or more", "one")
     clients, levels = np.arange(num_clients), np.array(settings.levels)
     set_sizes = 1 + np.rint((1 - levels) * max_extra_classes).astype(np.int64)
     realised = tuple((1 - (set_sizes - 1) / max_extra_classes).tolist())
@@ -125,12 +125,10 @@ def heterogeneity_index(request: PartitionRequest) -> PartitionResult:
         sizes = np.array(settings.quantities)[clients // len(levels) % len(settings.quantities)]
         least = max(settings.min_size, int(set_sizes.max()))
         if sizes.min() < least:
-            raise DataError(
-                Fault(
-                    "federation.partition.quantities",
-                    (f"be at least {least}, federation.partition.min_size and a row of each class that a client holds"),
-                    sizes.min(),
-                )
+            raise DataError.of(
+                "federation.partition.quantities",
+                f"be at least {least}, federation.partition.min_size and a row of each class that a client holds",
+                sizes.min(),
             )
         return _partition_sized_sets(request, set_sizes, sizes, realised_levels=realised)
     return _partition_sets(request, set_sizes, realised_levels=realised)
@@ -182,12 +180,10 @@ def _partition_sized_sets(
     parts = -(-sizes // set_sizes)
     num_missing = int(sizes.sum()) - len(request.labels)
     if num_missing > 0:
-        raise DataError(
-            Fault(
-                "federation.partition.quantities",
-                (f"not add up, over all clients, to more than the number of rows, {len(request.labels)}"),
-                f"{sizes.sum()} for {len(sizes)} clients",
-            )
+        raise DataError.of(
+            "federation.partition.quantities",
+            f"not add up, over all clients, to more than the number of rows, {len(request.labels)}",
+            f"{sizes.sum()} for {len(sizes)} clients",
         )
     is_held = _choose_class_sets(
         available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator
@@ -199,13 +195,11 @@ def _partition_sized_sets(
         matrix[client, classes[: size % num_classes]] += 1
     requested = matrix.sum(axis=0)
     for label in np.flatnonzero(requested > available):
-        raise DataError(
-            Fault(
-                "federation.partition.quantities",
-                (f"not ask for more rows of a class than there are, {available[label]} of class {label}"),
-                requested[label],
-                "smaller quantities, fewer clients or lower levels are possible",
-            )
+        raise DataError.of(
+            "federation.partition.quantities",
+            f"not ask for more rows of a class than there are, {available[label]} of class {label}",
+            requested[label],
+            "smaller quantities, fewer clients or lower levels are possible",
         )
     return request.deal_counts(matrix, **facts)
 
@@ -239,15 +233,11 @@ def _choose_class_sets(
         )
         chosen = classes[ranks[:num_classes]]
         if (num_rows_free[chosen] == 0).any():
-            raise DataError(
-                Fault(
-                    "every client",
-                    (
-                        f"get a row of each of its classes, {num_classes} at client {client}, but only "
-                        f"{np.count_nonzero(num_rows_free)} classes have a row left"
-                    ),
-                    hint=f"fewer classes a client, or fewer than {len(set_sizes)} clients, are possible",
-                )
+            raise DataError.of(
+                "every client",
+                f"get a row of each of its classes, {num_classes} at client {client}, but only "
+                f"{np.count_nonzero(num_rows_free)} classes have a row left",
+                hint=f"fewer classes a client, or fewer than {len(set_sizes)} clients, are possible",
             )
         is_held[client, chosen] = True
         remaining_supply[chosen] -= demand[client]
@@ -259,13 +249,11 @@ def _choose_class_sets(
 def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
     sizes = matrix.sum(axis=1)
     if sizes.min() < request.settings.min_size:
-        raise DataError(
-            Fault(
-                "federation.partition.min_size",
-                (f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes"),
-                request.settings.min_size,
-                "more is possible with fewer clients",
-            )
+        raise DataError.of(
+            "federation.partition.min_size",
+            f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes",
+            request.settings.min_size,
+            "more is possible with fewer clients",
         )
 
 
@@ -461,7 +449,7 @@ def dominant_class(request: PartitionRequest) -> PartitionResult:
     num_clients, settings, available = request.require_num_clients(), request.settings, request.class_counts
     request.require_min_size()
     if np.count_nonzero(available) < 2:
-        raise DataError(Fault("federation.partition.kind=dominant_class", "have two classes or more", "one"))
+        raise DataError.of("federation.partition.kind=dominant_class", "have two classes or more", "one")
     num_dominated = round(settings.dominant_fraction * num_clients)
     dominants = np.repeat(
         np.arange(len(available)), whole_rows(available / available.sum(), num_dominated, request.generator)
@@ -473,15 +461,11 @@ def dominant_class(request: PartitionRequest) -> PartitionResult:
         if matrix is not None:
             return request.deal_counts(matrix, num_dominated_clients=num_dominated)
         size -= 1
-    raise DataError(
-        Fault(
-            "federation.partition.min_size",
-            (
-                f"be at most the rows that classes of {available.tolist()} rows allow with "
-                f"{num_clients} clients of a dominant share of {settings.dominant_share:g}"
-            ),
-            settings.min_size,
-        )
+    raise DataError.of(
+        "federation.partition.min_size",
+        f"be at most the rows that classes of {available.tolist()} rows allow with "
+        f"{num_clients} clients of a dominant share of {settings.dominant_share:g}",
+        settings.min_size,
     )
 
 

@@ -87,11 +87,9 @@ def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: 
             partitioner.load_partition(0)
         except ValueError as error:
             reason = " ".join(str(error).split())
-            raise DataError(
-                Fault(
-                    f"federation.partition.kind={request.settings.kind}",
-                    f"suit the data, but flwr-datasets refuses {request.num_clients} clients: {reason}",
-                )
+            raise DataError.of(
+                f"federation.partition.kind={request.settings.kind}",
+                f"suit the data, but flwr-datasets refuses {request.num_clients} clients: {reason}",
             ) from error
         rows = np.asarray(partitioner.dataset.with_format("numpy")[:][ROW])  # some partitioners sort the table
     owners = np.full(len(rows), -1, dtype=np.int64)
@@ -138,20 +136,16 @@ def _reject_impossible(request: PartitionRequest) -> None:
     request.require_min_size()
     available = request.class_counts[request.class_counts > 0]
     if num_classes > len(available):
-        raise DataError(
-            Fault(
-                "federation.partition.classes_per_client",
-                f"be at most {len(available)}, the number of classes",
-                num_classes,
-            )
+        raise DataError.of(
+            "federation.partition.classes_per_client",
+            f"be at most {len(available)}, the number of classes",
+            num_classes,
         )
     if num_clients * num_classes > len(request.labels):
-        raise DataError(
-            Fault(
-                "federation.num_clients times federation.partition.classes_per_client",
-                f"not exceed the number of rows, {len(request.labels)}",
-                f"{num_clients} times {num_classes}",
-            )
+        raise DataError.of(
+            "federation.num_clients times federation.partition.classes_per_client",
+            f"not exceed the number of rows, {len(request.labels)}",
+            f"{num_clients} times {num_classes}",
         )
     if request.settings.class_assignment == "random":
         return
@@ -162,16 +156,11 @@ def _reject_impossible(request: PartitionRequest) -> None:
     rarest = int(np.argmax(holders - available))
     if holders[rarest] > available[rarest]:
         label = np.flatnonzero(request.class_counts)[rarest]
-        raise DataError(
-            Fault(
-                "federation.num_clients",
-                "leave each class a row for every client that has it",
-                (
-                    f"{num_clients} clients, {holders[rarest]} of which have class {label} with its "
-                    f"{available[rarest]} rows"
-                ),
-                "federation.partition.class_assignment=random may do",
-            )
+        raise DataError.of(
+            "federation.num_clients",
+            "leave each class a row for every client that has it",
+            f"{num_clients} clients, {holders[rarest]} of which have class {label} with its {available[rarest]} rows",
+            "federation.partition.class_assignment=random may do",
         )
 
 
@@ -185,20 +174,16 @@ def shard(request: PartitionRequest) -> PartitionResult:
     request.require_min_size()
     shard_size = len(request.labels) // (num_clients * num_shards)
     if shard_size == 0:
-        raise DataError(
-            Fault(
-                "federation.num_clients times federation.partition.shards_per_client",
-                f"not exceed the number of rows, {len(request.labels)}",
-                f"{num_clients} times {num_shards}",
-            )
+        raise DataError.of(
+            "federation.num_clients times federation.partition.shards_per_client",
+            f"not exceed the number of rows, {len(request.labels)}",
+            f"{num_clients} times {num_shards}",
         )
     if shard_size * num_shards < request.settings.min_size:
-        raise DataError(
-            Fault(
-                "federation.partition.min_size",
-                (f"be at most {shard_size * num_shards}, the rows in {num_shards} shards of {shard_size}"),
-                request.settings.min_size,
-            )
+        raise DataError.of(
+            "federation.partition.min_size",
+            f"be at most {shard_size * num_shards}, the rows in {num_shards} shards of {shard_size}",
+            request.settings.min_size,
         )
 
     arguments = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
@@ -218,37 +203,26 @@ def distribution(request: PartitionRequest) -> PartitionResult:
     available = request.class_counts[request.class_counts > 0]
     num_classes = len(available)
     if num_classes_per_client > num_classes:
-        raise DataError(
-            Fault(
-                "federation.partition.classes_per_client",
-                f"be at most {num_classes}, the number of classes",
-                num_classes_per_client,
-            )
+        raise DataError.of(
+            "federation.partition.classes_per_client",
+            f"be at most {num_classes}, the number of classes",
+            num_classes_per_client,
         )
     if num_clients % num_classes:
-        raise DataError(
-            Fault(
-                "federation.num_clients",
-                (
-                    f"be a multiple of the number of classes, {num_classes}, where "
-                    "federation.partition.kind=distribution"
-                ),
-                num_clients,
-            )
+        raise DataError.of(
+            "federation.num_clients",
+            f"be a multiple of the number of classes, {num_classes}, where federation.partition.kind=distribution",
+            num_clients,
         )
     num_holders = num_classes_per_client * num_clients // num_classes
     num_initial_rows = -(-request.settings.min_size // num_classes_per_client)
     if available.min() < (num_initial_rows + 1) * num_holders:
-        raise DataError(
-            Fault(
-                "every class",
-                (
-                    f"have {num_initial_rows + 1} rows for each of its {num_holders} clients, "
-                    f"{(num_initial_rows + 1) * num_holders} in all"
-                ),
-                available.min(),
-                (f"fewer clients, or less than federation.partition.min_size = {request.settings.min_size}, may do"),
-            )
+        raise DataError.of(
+            "every class",
+            f"have {num_initial_rows + 1} rows for each of its {num_holders} clients, "
+            f"{(num_initial_rows + 1) * num_holders} in all",
+            available.min(),
+            f"fewer clients, or less than federation.partition.min_size = {request.settings.min_size}, may do",
         )
     shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
     arguments = (shares, num_clients, num_classes_per_client, LABEL, num_initial_rows)
@@ -298,13 +272,11 @@ def _partition_by_size_law(
         max_clients = bisect_left(
             smaller_numbers, True, key=lambda clients: int(smallest_share(clients) * num_rows) < min_size
         )
-        raise DataError(
-            Fault(
-                f"federation.partition.kind={request.settings.kind}",
-                (f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows"),
-                f"{smallest} for {num_clients} clients",
-                f"at most {max_clients} clients are possible",
-            )
+        raise DataError.of(
+            f"federation.partition.kind={request.settings.kind}",
+            f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows",
+            f"{smallest} for {num_clients} clients",
+            f"at most {max_clients} clients are possible",
         )
     return deal_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
 
@@ -319,21 +291,17 @@ def natural(request: PartitionRequest) -> PartitionResult:
         DataError: If the data have no natural clients, or their number differs from `num_clients`.
     """
     if request.client_ids is None:
-        raise DataError(
-            Fault(
-                ("federation.partition.kind=natural needs data with natural clients: federation.client_column"),
-                "name the column that holds them",
-                "nothing",
-            )
+        raise DataError.of(
+            "federation.partition.kind=natural needs data with natural clients: federation.client_column",
+            "name the column that holds them",
+            "nothing",
         )
     names, owners = distinct_texts(request.client_ids)
     if request.num_clients not in {None, len(names)}:
-        raise DataError(
-            Fault(
-                "federation.num_clients",
-                f"be left out or be {len(names)}, the number of natural clients",
-                request.num_clients,
-            )
+        raise DataError.of(
+            "federation.num_clients",
+            f"be left out or be {len(names)}, the number of natural clients",
+            request.num_clients,
         )
     return request.deal_owners(owners, len(names), client_names=tuple(names.tolist()))
 
@@ -355,38 +323,32 @@ def counts(request: PartitionRequest) -> PartitionResult:
 
 def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
     if given is None:
-        raise ConfigurationError(
-            Fault(
-                KEY,
-                (
-                    "hold a row of class counts a client, or the path of a CSV file of them, where "
-                    "federation.partition.kind=counts"
-                ),
-                "nothing",
-            )
+        raise ConfigurationError.of(
+            KEY,
+            "hold a row of class counts a client, or the path of a CSV file of them, where "
+            "federation.partition.kind=counts",
+            "nothing",
         )
     return np.array(_read(given) if isinstance(given, Path) else given, dtype=np.int64)
 
 
 def _read(file: Path) -> list[list[int]]:
     if file.exists() and not file.is_file():  # a pipe would be waited for
-        raise ConfigurationError(Fault(KEY, "be a CSV file", f"{file}, which is a pipe, a device or a folder"))
+        raise ConfigurationError.of(KEY, "be a CSV file", f"{file}, which is a pipe, a device or a folder")
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             table = [(number, cells) for number, cells in enumerate(csv.reader(lines), start=1) if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(Fault(KEY, "be a CSV file that can be read", f"{file}: {error}")) from error
+        raise ConfigurationError.of(KEY, "be a CSV file that can be read", f"{file}: {error}") from error
     if not table:
-        raise ConfigurationError(Fault(f"{KEY}: {file}", "hold a line of class counts a client", "none"))
+        raise ConfigurationError.of(f"{KEY}: {file}", "hold a line of class counts a client", "none")
     rows = []
     for number, cells in table:
         if len(cells) != len(table[0][1]) or not all(cell.strip().isdecimal() for cell in cells):
-            raise ConfigurationError(
-                Fault(
-                    f"{KEY}: {file}, line {number}",
-                    f"hold {len(table[0][1])} whole numbers >= 0, without a header",
-                    repr(",".join(cells)[:80]),
-                )
+            raise ConfigurationError.of(
+                f"{KEY}: {file}, line {number}",
+                f"hold {len(table[0][1])} whole numbers >= 0, without a header",
+                repr(",".join(cells)[:80]),
             )
         rows.append([int(cell) for cell in cells])
     return rows

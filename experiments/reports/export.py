@@ -29,7 +29,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import Fault, LogError, first_line
+from fedscout.engine.errors import LogError, first_line
 from fedscout.engine.runtime.files import not_written, write_atomically
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial, log_schema
@@ -96,7 +96,7 @@ def read_study(path: Path) -> LoggedStudy:
     records = [Trial.from_row(row) for row in rows]
     if not records:
         why = f": {faults[0]}" if faults else ""
-        raise LogError(Fault("the folder", "hold a study's log", f"{path} without a trial that can be read{why}"))
+        raise LogError.of("the folder", "hold a study's log", f"{path} without a trial that can be read{why}")
     return LoggedStudy(path, config, config_hash, tuple(records), tuple(faults))
 
 
@@ -151,7 +151,7 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
     """
     trials = list(optuna_trials(study))
     if not trials:
-        raise LogError(Fault("the folder", "hold a search", f"{study.path} with other trials only"))
+        raise LogError.of("the folder", "hold a search", f"{study.path} with other trials only")
 
     def write(temporary: Path) -> None:
         if path.exists():
@@ -167,7 +167,7 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
         if not path.exists():
             raise
         must = "be a file of Optuna studies, or not be there"
-        raise LogError(Fault(path, must, first_line(error))) from error
+        raise LogError.of(path, must, first_line(error)) from error
     return len(trials)
 
 
@@ -302,7 +302,7 @@ def export_to_mlflow(study: LoggedStudy, tracking_uri: str) -> int:
             _log(client, entities, identity, record)
     except (exceptions.MlflowException, OSError) as error:
         must = "be a tracking URI that MLflow can write to"
-        raise LogError(Fault("--path", must, f"{tracking_uri}: {first_line(error)}")) from error
+        raise LogError.of("--path", must, f"{tracking_uri}: {first_line(error)}") from error
     return len(missing)
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, UserError, first_line
+from fedscout.engine.errors import ConfigurationError, EngineError, UserError, first_line
 from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments.charts import (
@@ -526,7 +526,7 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
     pictures = {picture.name: picture for picture in page_in(folder).pictures}
     if name is not None and name not in pictures:
         names = ", ".join(pictures) or "none"
-        raise ConfigurationError(Fault("--what", f"be a picture of {folder}, which are {names}", hint=f"got {name}"))
+        raise ConfigurationError.of("--what", f"be a picture of {folder}, which are {names}", hint=f"got {name}")
     selected = pictures.values() if name is None else [pictures[name]]
     return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in selected]
 
@@ -556,11 +556,11 @@ def comparison_page(folders: Sequence[Path]) -> Page:
         ConfigurationError: If there are too many, or their measures differ.
     """
     if len(folders) > MOST:
-        raise ConfigurationError(Fault("--compare", f"name at most {MOST - 1} folders", len(folders) - 1))
+        raise ConfigurationError.of("--compare", f"name at most {MOST - 1} folders", len(folders) - 1)
     studies = {name: read_study_files(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     measures = {study.measure.name for study in studies.values()}
     if len(measures) > 1:
-        raise ConfigurationError(Fault("--compare", "name studies of one measure", ", ".join(sorted(measures))))
+        raise ConfigurationError.of("--compare", "name studies of one measure", ", ".join(sorted(measures)))
     num_better = sum(_is_better(study) for study in studies.values())
     headline = f"Another strategy beats FedAvg in {num_better} of {len(studies)} studies."
     return Page(", ".join(studies), headline, (), (), (_verdicts(studies), _gains(studies), _curves(studies)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import Fault, LogError
+from fedscout.engine.errors import LogError
 from fedscout.experiments.charts import gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
 from fedscout.experiments.sweeps.results import (
@@ -80,9 +80,9 @@ def _rows(path: Path) -> list[Row]:
         with pq.ParquetFile(path) as file:
             rows: list[Row] = file.read().to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise LogError(Fault("the folder", "hold a sweep's table", f"{path} that can't be read")) from error
+        raise LogError.of("the folder", "hold a sweep's table", f"{path} that can't be read") from error
     if not rows:
-        raise LogError(Fault("the folder", "hold a sweep's table", f"{path} without a row"))
+        raise LogError.of("the folder", "hold a sweep's table", f"{path} without a row")
     return rows
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Names
-from fedscout.engine.errors import Fault, LogError, StrategyError, UserError
+from fedscout.engine.errors import LogError, StrategyError, UserError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.charts import BEATEN, ON_FRONT
@@ -254,7 +254,7 @@ def read_study_files(folder: Path) -> StudyFiles:
     trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
     trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
     if result is None and trials.empty and report is None:
-        raise LogError(Fault("the folder", "hold a study", f"{folder} without a trial or a report that can be read"))
+        raise LogError.of("the folder", "hold a study", f"{folder} without a trial or a report that can be read")
     return StudyFiles(
         folder,
         claim,

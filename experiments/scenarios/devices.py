@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import as_numbers
 from fedscout.experiments.data.files import START_VARIABLE
@@ -95,16 +95,14 @@ def read_devices(
     table = _read(file)
     names = [name for name in table.column_names if name != CLIENT]
     if CLIENT not in table.column_names or not names or not {*names} <= {*columns}:
-        raise DataError(
-            Fault(
-                file, f"have the column {CLIENT}, and others of {', '.join(columns)} alone", listed(table.column_names)
-            )
+        raise DataError.of(
+            file, f"have the column {CLIENT}, and others of {', '.join(columns)} alone", listed(table.column_names)
         )
     row_of = _rows(file, as_numbers(plain_cells(table[CLIENT])))
     values = {name: _checked(file, name, as_numbers(plain_cells(table[name]))) for name in names}
     if missing := [client for client in clients if client not in row_of]:
         remainder = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise DataError(Fault(file, "have a row for every client", f"none for client {missing[0]}{remainder}"))
+        raise DataError.of(file, "have a row for every client", f"none for client {missing[0]}{remainder}")
     values_by_client: dict[int, Mapping[str, float]] = {}
     for client in clients:
         values_by_client[client] = {str(name): float(values[name][row_of[client]]) for name in names}
@@ -113,7 +111,7 @@ def read_devices(
 
 def _read(place: Path) -> pa.Table:
     if place.suffix.lower() not in SUFFIXES or not place.is_file():
-        raise DataError(Fault("the file of devices", f"exist and end in {' or '.join(SUFFIXES)}", place))
+        raise DataError.of("the file of devices", f"exist and end in {' or '.join(SUFFIXES)}", place)
     return read_csv(place) if place.suffix.lower() == ".csv" else read_parquet(place)
 
 
@@ -122,10 +120,10 @@ def _rows(place: Path, clients: DoubleArray) -> dict[int, int]:
     is_invalid = ~((clients >= 0) & (clients == np.rint(clients)))
     if is_invalid.any():
         row = int(np.flatnonzero(is_invalid)[0])
-        raise DataError(Fault(place, "name clients by numbers from 0", f"{clients[row]:g} in row {row + 1}"))
+        raise DataError.of(place, "name clients by numbers from 0", f"{clients[row]:g} in row {row + 1}")
     row_of = {int(client): row for row, client in enumerate(clients)}
     if len(row_of) < len(clients):
-        raise DataError(Fault(place, "have one row for each client", f"{len(clients)} rows of {len(row_of)} clients"))
+        raise DataError.of(place, "have one row for each client", f"{len(clients)} rows of {len(row_of)} clients")
     return row_of
 
 
@@ -135,9 +133,7 @@ def _checked(place: Path, name: str, values: DoubleArray) -> DoubleArray:
     is_invalid = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
     if is_invalid.any():
         row, minimum = int(np.flatnonzero(is_invalid)[0]), "above 0" if positive else "from 0"
-        raise DataError(
-            Fault(place, f"have numbers {minimum} in the column {name}", f"{values[row]:g} in row {row + 1}")
-        )
+        raise DataError.of(place, f"have numbers {minimum} in the column {name}", f"{values[row]:g} in row {row + 1}")
     return values
 
 

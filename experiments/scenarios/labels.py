@@ -65,7 +65,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 from fedscout.experiments.scenarios.features import FeatureNoise
@@ -207,12 +207,10 @@ def _largest_partition(class_counts: IntArray, num_clients: int) -> IntArray:
         if candidate_size > size:
             size, mixtures = candidate_size, candidate
     if size < MIN_SIZE:
-        raise DataError(
-            Fault(
-                "federation.scenario=label_skew",
-                f"be able to give every client {MIN_SIZE} rows, the fewest that show its shares",
-                f"{num_clients} clients for classes of {class_counts.tolist()} rows",
-            )
+        raise DataError.of(
+            "federation.scenario=label_skew",
+            f"be able to give every client {MIN_SIZE} rows, the fewest that show its shares",
+            f"{num_clients} clients for classes of {class_counts.tolist()} rows",
         )
     return _whole_rows(mixtures, size)[np.arange(num_clients) % len(mixtures)]
 
@@ -304,13 +302,11 @@ def _draw_classes_by_client(
     for client, count in wanted.items():
         weights = np.where(num_unclaimed >= count, num_unclaimed, 0).astype(np.float64)
         if not weights.any():
-            raise DataError(
-                Fault(
-                    "federation.scenario: class_skew",
-                    f"find a class with {count} rows left for client {client}",
-                    f"classes of {class_counts.tolist()} rows and {len(wanted)} skewed clients",
-                    "fewer clients or a smaller share need fewer",
-                )
+            raise DataError.of(
+                "federation.scenario: class_skew",
+                f"find a class with {count} rows left for client {client}",
+                f"classes of {class_counts.tolist()} rows and {len(wanted)} skewed clients",
+                "fewer clients or a smaller share need fewer",
             )
         classes[client] = int(generator.choice(len(num_unclaimed), p=weights / weights.sum()))
         num_unclaimed[classes[client]] -= count

@@ -29,7 +29,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import details, did_you_mean, shown, truths_as_words
 from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.others import iid
@@ -228,12 +228,10 @@ class PublishedScenario:
             DataError: If the rows do not allow it.
         """
         if request.data_kind == "tokens" and any(effect.needs_measurements for effect in self.effects):
-            raise ConfigurationError(
-                Fault(
-                    f"federation.scenario={self.name}",
-                    "be used on data whose features are measurements, as it adds noise to them",
-                    "tokens, which are numbers of words or characters",
-                )
+            raise ConfigurationError.of(
+                f"federation.scenario={self.name}",
+                "be used on data whose features are measurements, as it adds noise to them",
+                "tokens, which are numbers of words or characters",
             )
         return self.dealt(request)
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
+from fedscout.engine.errors import ConfigurationError, StrategyError
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.grid.selection import able_clients, least_seconds
 from fedscout.engine.messages.calls import Cohort, FederationFacts, SelectionPolicy, Session
@@ -90,8 +90,8 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
             client's shortest possible round exceeds the deadline.
     """
     if "time_to_accuracy" in config.search.objectives and not federation.devices:
-        raise ConfigurationError(
-            Fault("search.objective", f"not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}")
+        raise ConfigurationError.of(
+            "search.objective", f"not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}"
         )
     check_durations(federation, spec)
     deadline = config.training.simulated_deadline_seconds
@@ -101,12 +101,10 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
     seconds = least_seconds(driver_facts(federation), session_of(config, spec))[seen]
     if seconds.min() > deadline:
         fastest = seen[int(np.argmin(seconds))]
-        raise ConfigurationError(
-            Fault(
-                "training.simulated_deadline_seconds",
-                "be at least what a client's round takes",
-                f"{deadline:g}: the fastest, client {fastest}, takes {seconds.min():.3g} s or more",
-            )
+        raise ConfigurationError.of(
+            "training.simulated_deadline_seconds",
+            "be at least what a client's round takes",
+            f"{deadline:g}: the fastest, client {fastest}, takes {seconds.min():.3g} s or more",
         )
 
 
@@ -117,9 +115,7 @@ def check_durations(federation: Federation, spec: StrategySpec) -> None:
         ConfigurationError: If there is no clock.
     """
     if spec.needs().durations and not federation.devices:
-        raise ConfigurationError(
-            Fault("strategy.kind", f"not be {spec.label} without a simulated clock: {NEEDS_DEVICES}")
-        )
+        raise ConfigurationError.of("strategy.kind", f"not be {spec.label} without a simulated clock: {NEEDS_DEVICES}")
 
 
 def plain_seconds(config: StudyConfig, federation: Federation) -> float:
@@ -220,10 +216,8 @@ def check_able_clients(
         ConfigurationError: If fewer clients can ever train than a round samples, or if more are scored than there are.
     """
     if (num_scored := config.training.scored_clients or 0) > federation.num_seen:
-        raise ConfigurationError(
-            Fault(
-                "training.scored_clients", f"be at most {federation.num_seen}, the clients that take part", num_scored
-            )
+        raise ConfigurationError.of(
+            "training.scored_clients", f"be at most {federation.num_seen}, the clients that take part", num_scored
         )
     for selection in policies:
         if selection is None:
@@ -233,12 +227,10 @@ def check_able_clients(
         facts, policy = driver_facts(federation), selection.build(cohort)
         num_able = int(np.count_nonzero(able_clients(facts, trial.session, policy)))
         if num_able < cohort.num_sampled:
-            raise ConfigurationError(
-                Fault(
-                    f"selection.kind={selection.label}",
-                    f"have the {cohort.num_sampled} clients to choose from that training.fraction_train asks for",
-                    f"{num_able} of {cohort.num_clients} that can ever train{_reasons(facts, trial.session, policy)}",
-                )
+            raise ConfigurationError.of(
+                f"selection.kind={selection.label}",
+                f"have the {cohort.num_sampled} clients to choose from that training.fraction_train asks for",
+                f"{num_able} of {cohort.num_clients} that can ever train{_reasons(facts, trial.session, policy)}",
             )
 
 
@@ -289,14 +281,10 @@ def check_precision(training: LocalTraining, federation: Federation) -> None:
             model.module.train()
             model.narrow_outputs(rows).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's module may raise anything
-        raise ConfigurationError(
-            Fault(
-                "training.precision",
-                (
-                    f"be float32 for this model, whose layers fail in {training.precision} with "
-                    f"{type(error).__name__}: {' '.join(str(error).split())}"
-                ),
-            )
+        raise ConfigurationError.of(
+            "training.precision",
+            f"be float32 for this model, whose layers fail in {training.precision} with "
+            f"{type(error).__name__}: {' '.join(str(error).split())}",
         ) from error
 
 
@@ -313,7 +301,7 @@ def metric_of(name: str, federation: Federation) -> Metric | None:
     else:
         allowed, context = [ACCURACY, *OF_CLASSES], "where classes are predicted"
     if name not in allowed:
-        raise ConfigurationError(Fault("training.metric", f"be {' or '.join(allowed)} {context}", name))
+        raise ConfigurationError.of("training.metric", f"be {' or '.join(allowed)} {context}", name)
     return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault, first_line
+from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.federation_config import FederationConfig
@@ -48,12 +48,10 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
     if proxy.get("dataset") != federation.dataset:
         return
     if provenance.get("dataset") != federation.dataset:
-        raise ConfigurationError(
-            Fault(
-                "clients",
-                f"hold no row that {name} was tuned on",
-                f"the data set {federation.dataset} that its proxy rows are of",
-            )
+        raise ConfigurationError.of(
+            "clients",
+            f"hold no row that {name} was tuned on",
+            f"the data set {federation.dataset} that its proxy rows are of",
         )
     study_settings = federation.model_dump(mode="json")
     keys = [key for key in DatasetRequest.model_fields if key not in SAME_ROWS]
@@ -62,12 +60,10 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
     if differing:
         required = " ".join(f"federation.{key}={_text(table_settings[key])}" for key in differing)
         actual = " ".join(f"federation.{key}={_text(study_settings[key])}" for key in differing)
-        raise ConfigurationError(
-            Fault(
-                "clients",
-                (f"hold no row that {name} was tuned on, which takes {required}, by which the server holds these rows"),
-                actual,
-            )
+        raise ConfigurationError.of(
+            "clients",
+            f"hold no row that {name} was tuned on, which takes {required}, by which the server holds these rows",
+            actual,
         )
 
 
@@ -91,12 +87,10 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
     table, provenance = settings.read()
     classes = provenance.get("num_classes")
     if classes is not None and classes != federation.num_classes:
-        raise ConfigurationError(
-            Fault(
-                "client_settings.path",
-                f"be a table for {federation.num_classes} classes, as this federation has",
-                f"{settings.path} for {classes}",
-            )
+        raise ConfigurationError.of(
+            "client_settings.path",
+            f"be a table for {federation.num_classes} classes, as this federation has",
+            f"{settings.path} for {classes}",
         )
     folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, federation.num_classes)
     return SettingsLookup(table, settings.metric, folder, settings.epsilon)
@@ -181,12 +175,10 @@ def check_alone(config: StudyConfig) -> None:
     names = sorted({name for document in documents for name in CLIENT_PARAMETERS if document.get(name) is not None})
     names += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
     if names:
-        raise ConfigurationError(
-            Fault(
-                "client_settings.kind=table",
-                "be the only one that chooses clients' rates, batches and epochs",
-                ", ".join(names),
-            )
+        raise ConfigurationError.of(
+            "client_settings.kind=table",
+            "be the only one that chooses clients' rates, batches and epochs",
+            ", ".join(names),
         )
 
 
@@ -198,12 +190,12 @@ def _check_clients(federation: Federation) -> None:
     """
     if federation.task is not None or federation.targets is not None:
         task = "clients that play" if federation.task is not None else "a quantity to predict"
-        raise ConfigurationError(
-            Fault("client_settings.kind=table", "be used where there are classes", f"a federation with {task}")
+        raise ConfigurationError.of(
+            "client_settings.kind=table", "be used where there are classes", f"a federation with {task}"
         )
     if federation.num_classes < 2:
-        raise ConfigurationError(
-            Fault("client_settings.kind=table", "be used where there are at least two classes", federation.num_classes)
+        raise ConfigurationError.of(
+            "client_settings.kind=table", "be used where there are at least two classes", federation.num_classes
         )
 
 
@@ -218,11 +210,11 @@ def folder_of_metric(metric: str, num_classes: int) -> str:
     try:
         value = float(function(np.ones(num_classes, np.int64), num_classes))
     except Exception as error:  # user code may raise anything
-        raise ConfigurationError(
-            Fault("client_settings.metric", requirement, f"{metric}, with {type(error).__name__}: {first_line(error)}")
+        raise ConfigurationError.of(
+            "client_settings.metric", requirement, f"{metric}, with {type(error).__name__}: {first_line(error)}"
         ) from error
     if not math.isfinite(value):
-        raise ConfigurationError(Fault("client_settings.metric", requirement, f"{metric}, with {value}"))
+        raise ConfigurationError.of("client_settings.metric", requirement, f"{metric}, with {value}")
     module = metric.partition(":")[0]
     file = getattr(sys.modules[module], "__file__", None)
     return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

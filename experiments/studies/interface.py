@@ -481,7 +481,7 @@ def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
     from fedscout.experiments.data.loaders.hugging_face import cells_of_rows, dataset_of_rows, has_pictures
 
     if not isinstance(data, datasets.Dataset):
-        raise DataError(Fault("data", "be one part of a data set, a datasets.Dataset", f"a {type(data).__name__}"))
+        raise DataError.of("data", "be one part of a data set, a datasets.Dataset", f"a {type(data).__name__}")
     if has_pictures(data):
         return dataset_of_rows(data, request, "a Dataset")
     table = cells_of_rows(data, request.dropped)
@@ -506,10 +506,8 @@ def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Da
             faults.append(
                 Fault(
                     f"client {client}",
-                    (
-                        "have features of shape (rows, columns) or (rows, channels, height, width) and as "
-                        "many labels, at least one"
-                    ),
+                    "have features of shape (rows, columns) or (rows, channels, height, width) and as "
+                    "many labels, at least one",
                     f"{features.shape} and {labels.shape}",
                 )
             )

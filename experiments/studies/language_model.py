@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config import StudyConfig
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import NAME, RecordedChat, Transcript, has_key, key_of, server_of
@@ -28,19 +28,13 @@ def check_language_model(config: StudyConfig, folder: Path) -> None:
     if settings.replay is not None or has_key(settings):
         check_answerer(settings)
     elif not (folder / NAME).exists():
-        raise ConfigurationError(
-            Fault(
-                (
-                    f"search.kind={config.search.kind} asks a language model, so the environment "
-                    f"variable {settings.api_key_variable}"
-                ),
-                "hold its key, and is not set",
-                hint=(
-                    "search.kind=genetic asks none, recommender.replay names a record that answers, and "
-                    "a server that needs no key is named by recommender.base_url with "
-                    "recommender.api_key_variable=null"
-                ),
-            )
+        raise ConfigurationError.of(
+            f"search.kind={config.search.kind} asks a language model, so the environment "
+            f"variable {settings.api_key_variable}",
+            "hold its key, and is not set",
+            hint="search.kind=genetic asks none, recommender.replay names a record that answers, and "
+            "a server that needs no key is named by recommender.base_url with "
+            "recommender.api_key_variable=null",
         )
 
 

@@ -202,21 +202,17 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
     """
     if config.search.kind != ONE_SHOT:
         if config.recommender.text is not None:
-            raise ConfigurationError(
-                Fault(
-                    "recommender.text",
-                    "be left out of a search, which goes by its trials: --one-shot reads it",
-                    f"search.kind={config.search.kind}",
-                )
+            raise ConfigurationError.of(
+                "recommender.text",
+                "be left out of a search, which goes by its trials: --one-shot reads it",
+                f"search.kind={config.search.kind}",
             )
         return
     if not detection:
-        raise ConfigurationError(
-            Fault(
-                f"search.kind={ONE_SHOT}",
-                "be run by `fedscout run`, as its answer rests on the diagnosis or on words",
-                "a study without either",
-            )
+        raise ConfigurationError.of(
+            f"search.kind={ONE_SHOT}",
+            "be run by `fedscout run`, as its answer rests on the diagnosis or on words",
+            "a study without either",
         )
     if not has_answer:
         check_wanted(config, wanted_of(config))

@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, EngineError, Fault, LogError, UserError
+from fedscout.engine.errors import ConfigurationError, DataError, EngineError, LogError, UserError
 from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.runtime.files import (
     LOCK,
@@ -227,17 +227,15 @@ def _refuse_foreign(path: Path, config: StudyConfig) -> None:
         return
     for name in FOLDERS:
         if (path / name).exists() and not (path / name).is_dir() and (path / "config.json").exists():
-            raise LogError(Fault(path / name, "be a folder of the study, or not be there, and is a file"))
+            raise LogError.of(path / name, "be a folder of the study, or not be there, and is a file")
     if stored_claim(path) is not None or _log_matches(path, config):
         return
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
-        raise LogError(
-            Fault(
-                "--out",
-                "be a new folder, an empty one or that of an earlier run",
-                f"{path} with {', '.join(foreign[:5])} but no readable config.json",
-            )
+        raise LogError.of(
+            "--out",
+            "be a new folder, an empty one or that of an earlier run",
+            f"{path} with {', '.join(foreign[:5])} but no readable config.json",
         )
 
 
@@ -282,13 +280,11 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         before, now = stored.get("config", {}), config.identity()
         if not _differs_only_in_search_start(folder, differences(before, now)):
             changes = differences(before, now, type(config)().model_dump(mode="json"))
-            raise LogError(
-                Fault(
-                    folder.path,
-                    problem="holds the study of another configuration and can't be continued with this one; "
-                    f"what differs: {'; '.join(changes[:6]) or UNSEEN}",
-                    hint="choose another --out",
-                )
+            raise LogError.of(
+                folder.path,
+                problem="holds the study of another configuration and can't be continued with this one; "
+                f"what differs: {'; '.join(changes[:6]) or UNSEEN}",
+                hint="choose another --out",
             )
         if folder.is_writable:
             claim = {**stored, "config_hash": config.digest(), "config": config.identity()}
@@ -317,23 +313,18 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     existing = stored_claim(folder.path)
     stored = existing or {"config_hash": config.digest(), "config": config.identity(), "versions": versions()}
     if data is not None and stored.get("data_digest") not in (None, data):
-        raise LogError(
-            Fault(
-                folder.path,
-                problem="holds a study of other data and can't be continued: the rows of data set "
-                f"{config.federation.dataset!r} have changed since",
-                hint="choose another --out",
-            )
+        raise LogError.of(
+            folder.path,
+            problem="holds a study of other data and can't be continued: the rows of data set "
+            f"{config.federation.dataset!r} have changed since",
+            hint="choose another --out",
         )
     before, code = stored.get("code", {}), federation_code(config)
     for name, files in changed_files(before, code).items():
-        raise LogError(
-            Fault(
-                folder.path,
-                problem="holds a study of other code and can't be continued; changed since: "
-                f"{', '.join(files)} of {name}",
-                hint="choose another --out",
-            )
+        raise LogError.of(
+            folder.path,
+            problem=f"holds a study of other code and can't be continued; changed since: {', '.join(files)} of {name}",
+            hint="choose another --out",
         )
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
@@ -400,13 +391,11 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
     if not config.search.warm_start:
         return None
     if not detection:
-        raise ConfigurationError(
-            Fault(
-                "search.warm_start",
-                "be left out where heterogeneity is not measured",
-                list(config.search.warm_start),
-                "it compares reports: `fedscout run` measures",
-            )
+        raise ConfigurationError.of(
+            "search.warm_start",
+            "be left out where heterogeneity is not measured",
+            list(config.search.warm_start),
+            "it compares reports: `fedscout run` measures",
         )
     stored = _stored_warm_start(folder)
     if stored is None:
@@ -567,11 +556,11 @@ def read_report(path: Path, asked_by: str = "--report") -> HeterogeneityReport:
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
     except ValidationError as error:
-        raise DataError(Fault(asked_by, requirement, f"{path}: {_fault(error)}")) from error
+        raise DataError.of(asked_by, requirement, f"{path}: {_fault(error)}") from error
     except FileNotFoundError as error:
-        raise DataError(Fault(asked_by, requirement, f"{path}: no such file")) from error
+        raise DataError.of(asked_by, requirement, f"{path}: no such file") from error
     except (OSError, ValueError) as error:
-        raise DataError(Fault(asked_by, requirement, f"{path}: {' '.join(str(error).split())}")) from error
+        raise DataError.of(asked_by, requirement, f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _fault(error: ValidationError) -> str:
@@ -664,9 +653,9 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise LogError(Fault(path, f"be a study's result, but {fault_text(details(error)[0])}")) from error
+        raise LogError.of(path, f"be a study's result, but {fault_text(details(error)[0])}") from error
     except (OSError, ValueError) as error:
-        raise LogError(Fault(path, f"be a study's result, but can't be read: {error}")) from error
+        raise LogError.of(path, f"be a study's result, but can't be read: {error}") from error
     return document
 
 
@@ -680,10 +669,10 @@ def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     """
     claim = stored_claim(folder)
     if claim is None:
-        raise LogError(Fault("the folder", "hold a study", f"{folder} without a readable config.json"))
+        raise LogError.of("the folder", "hold a study", f"{folder} without a readable config.json")
     stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
     try:
         config = StudyConfig.model_validate(stored_config)
     except ValidationError as error:
-        raise LogError(Fault(folder, f"be a study of this version, but its {fault_text(details(error)[0])}")) from error
+        raise LogError.of(folder, f"be a study of this version, but its {fault_text(details(error)[0])}") from error
     return {**claim, "config": {**claim["config"], **config.identity()}}, config

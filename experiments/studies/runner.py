@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.config import CPU, EngineConfig, HostDevice, torch_settings_kept
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.runtime.ray import memory_faults_told, ray_runtime, shortage_told
@@ -128,9 +128,7 @@ def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> H
     if federation.task is None:
         return config.host_device(has_gpu)
     if config.device == "cuda":
-        raise ConfigurationError(
-            Fault("engine.device", "be cpu or left out where clients play, which they do on cores")
-        )
+        raise ConfigurationError.of("engine.device", "be cpu or left out where clients play, which they do on cores")
     return CPU
 
 

@@ -30,7 +30,7 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, RecommenderError
+from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError
 from fedscout.experiments.config import check_searchable
 from fedscout.experiments.grids.cells import CellContext, Measured, Values, split_ratio, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
@@ -163,7 +163,7 @@ def _choosers(experiment: Experiment, is_replay: bool) -> dict[str, Recommender 
         elif name in RECOMMENDERS and (RECOMMENDERS[name].in_tables or not is_replay):
             choosers[row] = RECOMMENDERS[name]
         else:
-            raise ConfigurationError(Fault(f"rows.{row}", f"be by one of {', '.join(RECOMMENDERS)}", repr(name)))
+            raise ConfigurationError.of(f"rows.{row}", f"be by one of {', '.join(RECOMMENDERS)}", repr(name))
     return dict(sorted(choosers.items(), key=lambda item: isinstance(item[1], Recommender) and item[1].is_warm))
 
 

@@ -51,7 +51,7 @@ from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_cali
 from fedscout.detectors.report import DetectionConfig, DetectorName
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Release, told_counts
-from fedscout.engine.errors import ConfigurationError, Fault, UserError
+from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import Session
@@ -234,7 +234,7 @@ class Detections:
         absent: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
-                raise ConfigurationError(Fault("cases", f"be of {', '.join(CASES)}", repr(case)))
+                raise ConfigurationError.of("cases", f"be of {', '.join(CASES)}", repr(case))
             federation = _Federation(dataset, case, clients, {})
             if clients < CASES[case].min_clients or not any(federation.is_of(row) for row in rows.values()):
                 continue

@@ -55,7 +55,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, Fault, FedscoutError, LogError, first_line
+from fedscout.engine.errors import ConfigurationError, FedscoutError, LogError, first_line
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.text import shown
 from fedscout.engine.trials.log import TrialLog
@@ -265,9 +265,9 @@ def read_table(path: Path) -> list[FederationTrials]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise LogError(Fault("a table of trials", "be a Parquet file that can be read", f"{path}: {error}")) from error
+        raise LogError.of("a table of trials", "be a Parquet file that can be read", f"{path}: {error}") from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise LogError(Fault("a table of trials", "be one that `fedscout bench table` has written", path))
+        raise LogError.of("a table of trials", "be one that `fedscout bench table` has written", path)
     abouts: dict[str, TabledFederation] = {}
     trials: dict[str, dict[tuple[StrategySpec, int], TabledTrial]] = {}
     parsed = cache(lambda document: parse_strategy(json.loads(document)))
@@ -331,7 +331,7 @@ class ReplayRunner:
         values = {**spec.search_values(), **given}
         grid_points_of_kind = self._points_by_strategy.get(spec.label)
         if grid_points_of_kind is None:
-            raise ConfigurationError(Fault("the strategy of a replay", "be of the table", spec.label))
+            raise ConfigurationError.of("the strategy of a replay", "be of the table", spec.label)
         ranges = self.space.parameters_of(spec.label)
         point = np.array([_coordinate(value_range, values[name]) for name, value_range in ranges.items()])
         return grid_points_of_kind.specs[int(np.argmin(((grid_points_of_kind.places - point) ** 2).sum(axis=1)))]
@@ -541,10 +541,10 @@ def _check(proposals: Sequence[Proposal], path: str, searcher: Searcher, left: i
         ConfigurationError: With the first fault.
     """
     if len(proposals) > left:
-        raise ConfigurationError(Fault(path, f"propose at most the {left} that are asked for", len(proposals)))
+        raise ConfigurationError.of(path, f"propose at most the {left} that are asked for", len(proposals))
     for proposal in proposals:
         if not (isinstance(proposal.spec, StrategySpec) and searcher.task.space.contains(proposal.spec)):
-            raise ConfigurationError(Fault(path, "propose configurations of task.space", shown(proposal.spec)))
+            raise ConfigurationError.of(path, "propose configurations of task.space", shown(proposal.spec))
 
 
 @contextmanager
@@ -557,6 +557,6 @@ def _code_of(path: str) -> Iterator[None]:
     except Exception as error:  # user code may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename}, line {frame.lineno}"
-        raise ConfigurationError(
-            Fault(path, "search without a fault", f"{type(error).__name__}: {first_line(error)} ({where})")
+        raise ConfigurationError.of(
+            path, "search without a fault", f"{type(error).__name__}: {first_line(error)} ({where})"
         ) from error

@@ -179,7 +179,7 @@ def _split_values(key: str, text: str) -> list[str]:
     except (yaml.YAMLError, RecursionError):
         values = [value.strip() for value in text.split(",")]
     if "" in values[1:] or re.search(r"^\s*,|,\s*$", text):
-        raise ConfigurationError(Fault(key, "have a value before and after each comma", repr(text)))
+        raise ConfigurationError.of(key, "have a value before and after each comma", repr(text))
     return values
 
 
@@ -354,13 +354,11 @@ def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
         if differing:
             changes = [f"{key}: {value_text(old[key])} there, {value_text(fixed[key])} here" for key in differing]
             key = differing[0]
-            raise LogError(
-                Fault(
-                    path,
-                    problem=f"holds another sweep; what differs: {'; '.join(changes[:6])}",
-                    hint="choose another --out, or make it an axis, such as "
-                    f"{key}={value_text(old[key])},{value_text(fixed[key])}",
-                )
+            raise LogError.of(
+                path,
+                problem=f"holds another sweep; what differs: {'; '.join(changes[:6])}",
+                hint="choose another --out, or make it an axis, such as "
+                f"{key}={value_text(old[key])},{value_text(fixed[key])}",
             )
         fixed = {key: fixed[key] for key in shared}
     return {"axes": axes, "fixed": fixed}
@@ -378,12 +376,10 @@ def _stored(path: Path) -> dict[str, Any] | None:
         return stored
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
-        raise LogError(
-            Fault(
-                "--out",
-                "be a new folder, an empty one or that of an earlier sweep",
-                f"{path} with {', '.join(foreign[:5])} but no readable {BINDING}",
-            )
+        raise LogError.of(
+            "--out",
+            "be a new folder, an empty one or that of an earlier sweep",
+            f"{path} with {', '.join(foreign[:5])} but no readable {BINDING}",
         )
     return None
 

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, UserError
+from fedscout.engine.errors import ConfigurationError, EngineError, UserError
 from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made, not_written, write_atomically
 from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.experiments.config import StudyConfig
@@ -277,15 +277,11 @@ def share_out(
         hosts, needed = num_hosts, min(num_hosts, there.cpus)  # more hosts than CPUs share them
         num_parallel = min(num_studies, parallel or max(1, min(there.cpus // needed, there.driver_cpus)))
     if num_parallel * needed > there.cpus:
-        raise ConfigurationError(
-            Fault(
-                "--parallel",
-                (
-                    f"be at most {max(1, there.cpus // needed)} with {hosts} "
-                    f"host{('s' if hosts > 1 else '')} a study on {there.cpus} CPUs"
-                ),
-                parallel,
-            )
+        raise ConfigurationError.of(
+            "--parallel",
+            f"be at most {max(1, there.cpus // needed)} with {hosts} "
+            f"host{('s' if hosts > 1 else '')} a study on {there.cpus} CPUs",
+            parallel,
         )
     return Share(num_parallel, hosts)
 
@@ -297,7 +293,7 @@ def check_sequential(parallel: int | None, where: str) -> None:
         ConfigurationError: If they are.
     """
     if parallel not in (None, 1):
-        raise ConfigurationError(Fault("--parallel", f"be left out or 1 {where}", parallel))
+        raise ConfigurationError.of("--parallel", f"be left out or 1 {where}", parallel)
 
 
 def share_gpus(parallel: int | None) -> Share:

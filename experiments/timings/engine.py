@@ -36,7 +36,7 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError, Fault, UserError
+from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.runner import TrialRunner
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
@@ -147,8 +147,8 @@ def watched_memory() -> Iterator[MemoryWatch]:
         ConfigurationError: If the system does not report proportional set sizes.
     """
     if not Path("/proc/self/smaps_rollup").exists():
-        raise ConfigurationError(
-            Fault("/proc/PID/smaps_rollup", "exist, as memory is measured by it", "a system other than Linux")
+        raise ConfigurationError.of(
+            "/proc/PID/smaps_rollup", "exist, as memory is measured by it", "a system other than Linux"
         )
     watch, ended = MemoryWatch(), threading.Event()
 

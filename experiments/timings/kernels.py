@@ -28,9 +28,9 @@ from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.processes import keep_freed_memory
+from fedscout.engine.training.algorithm_runs import train_block
 from fedscout.engine.training.backends import BLOCK_ROWS, SLAB_ROWS, score_clients
 from fedscout.engine.training.loop import RowsWork, descend, score_client
-from fedscout.engine.training.vectorised import train_block
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import MODELS
 from fedscout.experiments.reports.console import markdown_table
@@ -183,7 +183,7 @@ def block_timings(turns: int) -> list[BlockTiming]:
 
     def train() -> None:
         works = [RowsWork(client, np.random.default_rng(client), {}, data) for client, data in enumerate(rows)]
-        train_block(stack, request, works)
+        train_block(stack, model.layout, request, works)
 
     def score() -> None:
         score_clients(model, stack, request.received[None], rows)

@@ -79,7 +79,7 @@ def _model_of(federation: Federation) -> tuple[WorkName, tuple[int, ...]]:
             return "dense", tuple(arguments["widths"])
         if model.path.endswith(LENET) and plain:
             return "lenet", (*arguments["image_shape"], arguments["num_classes"])
-    raise ConfigurationError(Fault("the model", "be a plain dense net or LeNet with ReLU", model))
+    raise ConfigurationError.of("the model", "be a plain dense net or LeNet with ReLU", model)
 
 
 def _check_supported(config: StudyConfig, federation: Federation) -> None:

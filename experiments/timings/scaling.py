@@ -42,7 +42,7 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.runtime.processes import children_ended_by
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
@@ -146,13 +146,11 @@ def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
     scaled = matrix / np.abs(matrix).max(axis=0, initial=1e-300)
     rank = int(np.linalg.matrix_rank(scaled)) if len(sizes) else 0
     if rank < TERMS:
-        raise ConfigurationError(
-            Fault(
-                "the sizes",
-                f"tell hosts, clients, bytes and a constant apart (rank {TERMS})",
-                f"{len(sizes)} of rank {rank}",
-                "name at least two numbers of nodes",
-            )
+        raise ConfigurationError.of(
+            "the sizes",
+            f"tell hosts, clients, bytes and a constant apart (rank {TERMS})",
+            f"{len(sizes)} of rank {rank}",
+            "name at least two numbers of nodes",
         )
     times = np.asarray(seconds, dtype=np.float64)
     largest = matrix.max(axis=0)

@@ -54,7 +54,7 @@ from itertools import islice, zip_longest
 
 import numpy as np
 
-from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
 from fedscout.search.ledger import beats
@@ -329,13 +329,11 @@ def grid_parts(space: SearchSpace, num_points: int) -> dict[str, list[Mapping[st
         parts[kind] = list(islice(grid_values(space, kind, num_points), remaining + 1))
         remaining -= len(parts[kind])
         if remaining < 0:
-            raise ConfigurationError(
-                Fault(
-                    "a grid",
-                    f"hold at most {LARGEST_GRID} configurations",
-                    (f"more with {num_points} values of a parameter and the strategies {', '.join(space.kinds)}"),
-                    "lower search.grid_points or name fewer strategies in search.strategies",
-                )
+            raise ConfigurationError.of(
+                "a grid",
+                f"hold at most {LARGEST_GRID} configurations",
+                f"more with {num_points} values of a parameter and the strategies {', '.join(space.kinds)}",
+                "lower search.grid_points or name fewer strategies in search.strategies",
             )
     return parts
 

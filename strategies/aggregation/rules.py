@@ -38,7 +38,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ServerContext, ServerWork, ServesWork
 from fedscout.engine.messages.contents import addressed, put_companions, read_array, replied_companions, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
@@ -279,7 +279,7 @@ class Hosted(flower.Strategy):
         grid: ServesWork | None = self.grid if hasattr(self.grid, "serve") else None  # maybe by way of another grid
         if grid is None:
             name = type(self.grid).__name__
-            raise StrategyError(Fault(type(self).__name__, "run on a grid with hosts for the server's work", name))
+            raise StrategyError.of(type(self).__name__, "run on a grid with hosts for the server's work", name)
         return grid
 
     def configure_train(
@@ -421,7 +421,7 @@ class MeanRule(PlainMean):
         if arrays is None:
             return arrays, metrics
         if len(contents) != 1:
-            raise StrategyError(Fault(type(self).__name__, "be answered by one merged reply", len(contents)))
+            raise StrategyError.of(type(self).__name__, "be answered by one merged reply", len(contents))
         assert self._received is not None
         numbers = {name: value for name, value in metric_record(contents[0]).items() if not isinstance(value, list)}
         means = RoundMeans(

@@ -396,7 +396,7 @@ class CommunitiesSpec(StrategySpec):
             faults.append(
                 Fault(
                     "num_communities of communities",
-                    (f"be at most {limit} with {clients_text(limit)}, of which each community trains one at least"),
+                    f"be at most {limit} with {clients_text(limit)}, of which each community trains one at least",
                     self.num_communities,
                 )
             )

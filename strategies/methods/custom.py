@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.text import details, fault_of, shown
 from fedscout.engine.user_code import code_digests
@@ -110,7 +110,7 @@ class Interval(BaseModel):
         """Return the range for the search."""
         if self.integer:
             if not (self.low.is_integer() and self.high.is_integer()):
-                raise StrategyError(Fault("an integer range", "have whole ends", f"[{self.low}, {self.high}]"))
+                raise StrategyError.of("an integer range", "have whole ends", f"[{self.low}, {self.high}]")
             return IntegerRange(int(self.low), int(self.high), self.log)
         return RealRange(self.low, self.high, self.log)
 

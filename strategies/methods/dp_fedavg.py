@@ -213,7 +213,7 @@ class DPFedAvgSpec(StrategySpec):
             return Fault(
                 "epsilon of dp_fedavg",
                 f"be at most {most:.3g} {where}",
-                hint=(f"that takes a noise_multiplier of {LEAST_NOISE:g}, and one that is less must be given itself"),
+                hint=f"that takes a noise_multiplier of {LEAST_NOISE:g}, and one that is less must be given itself",
             )
         if math.isinf(self.noise(cohort)):
             return Fault(

@@ -70,7 +70,7 @@ class SelectionSpec(BaseModel, ABC):
             Fault(
                 f"selection.kind={self.kind}",
                 "have fewer clients a round than there are to choose from",
-                (f"training.fraction_train that asks for {cohort.num_sampled} of {cohort.num_clients}"),
+                f"training.fraction_train that asks for {cohort.num_sampled} of {cohort.num_clients}",
             )
         ]
 

@@ -158,10 +158,8 @@ class PowerOfChoiceSpec(SelectionSpec):
             faults.append(
                 Fault(
                     "candidates of selection.kind=power_of_choice",
-                    (
-                        f"be from {cohort.num_sampled}, the clients that train in a round, to "
-                        f"{cohort.num_clients}, all clients"
-                    ),
+                    f"be from {cohort.num_sampled}, the clients that train in a round, to "
+                    f"{cohort.num_clients}, all clients",
                     self.candidates,
                 )
             )

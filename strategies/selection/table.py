@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 
 from pydantic import Field, ValidationError
 
-from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
 from fedscout.engine.text import details, did_you_mean, fault_of, shown
 from fedscout.engine.user_code import code_digests
@@ -87,16 +87,11 @@ class CustomSelectionSpec(SelectionSpec):
         arguments = {**cohort_argument, **converted(self.path, policy_class, self.values)}
         policy: SelectionPolicy = constructed(self.path, policy_class, arguments, self.values)
         if not isinstance(policy.observes, ReportRequest):
-            raise StrategyError(Fault(f"observes of {self.path}", "be a ReportRequest", shown(policy.observes)))
+            raise StrategyError.of(f"observes of {self.path}", "be a ReportRequest", shown(policy.observes))
         if policy.observes.validation_losses and not self.validation_share:
-            raise StrategyError(
-                Fault(
-                    f"observes of {self.path}",
-                    (
-                        "ask for validation_losses in the class, as rows are set aside for them before its "
-                        "constructor runs"
-                    ),
-                )
+            raise StrategyError.of(
+                f"observes of {self.path}",
+                "ask for validation_losses in the class, as rows are set aside for them before its constructor runs",
             )
         return policy
 
@@ -131,7 +126,7 @@ def selection_class(kind: Any) -> type[SelectionSpec]:
 
 
 def _kind_error(given: str) -> StrategyError:
-    return StrategyError(Fault("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given))
+    return StrategyError.of("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given)
 
 
 def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:

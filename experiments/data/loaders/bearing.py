@@ -132,22 +132,18 @@ def with_states(rows: pa.Table, first_degraded: int) -> pa.Table:
 def _check_order(path: Path, rows: pa.Table) -> None:
     """Check the number and order of the snapshots, from which the label is derived."""
     if len(rows) != NUM_SNAPSHOTS:
-        raise DataError(
-            Fault(
-                path,
-                (f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"),
-                f"{len(rows)} rows",
-            )
+        raise DataError.of(
+            path,
+            f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number",
+            f"{len(rows)} rows",
         )
     times = rows[TIME].to_pylist()
     late = [row for row in range(1, len(times)) if times[row] <= times[row - 1]]
     if late:
-        raise DataError(
-            Fault(
-                f"column {TIME!r} of {path}",
-                "ascend, as the label follows from the row number",
-                f"{times[late[0]]!r} after {times[late[0] - 1]!r} in row {late[0] + 1}",
-            )
+        raise DataError.of(
+            f"column {TIME!r} of {path}",
+            "ascend, as the label follows from the row number",
+            f"{times[late[0]]!r} after {times[late[0] - 1]!r} in row {late[0] + 1}",
         )
 
 
@@ -449,15 +445,11 @@ def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
     first_degraded = _first_degraded(run, request, folder, len(all_snapshots))
     snapshots = [path for path in all_snapshots if path.name not in run.after_shutdown]
     if not 1 <= first_degraded < len(snapshots):
-        raise DataError(
-            Fault(
-                "federation.degraded_from",
-                (
-                    f"be between 1 and {len(snapshots) - 1}, as {folder} holds {len(snapshots)} "
-                    "snapshots of a running rig and both classes need one"
-                ),
-                first_degraded,
-            )
+        raise DataError.of(
+            "federation.degraded_from",
+            f"be between 1 and {len(snapshots) - 1}, as {folder} holds {len(snapshots)} "
+            "snapshots of a running rig and both classes need one",
+            first_degraded,
         )
     table = extract_features(snapshots, run.channels)
     dataset = dataset_from_table(
@@ -475,13 +467,8 @@ def _folder(name: str, run: RunToFailure, given: Path | None) -> Path:
     root = data_root(name, given, f"the snapshots of test {run.number} ({expected})", IMS)
     existing = [path for folder in run.folders if (path := root / folder).is_dir()]
     if not existing:
-        raise DataError(
-            Fault(
-                root,
-                f"hold the snapshots of test {run.number} for data set {name!r}, {expected}",
-                "neither",
-                IMS.origin,
-            )
+        raise DataError.of(
+            root, f"hold the snapshots of test {run.number} for data set {name!r}, {expected}", "neither", IMS.origin
         )
     return existing[0]
 
@@ -490,23 +477,17 @@ def _first_degraded(run: RunToFailure, request: DatasetRequest, folder: Path, nu
     if request.degraded_from is not None:
         return request.degraded_from
     if run.first_degraded is None:
-        raise DataError(
-            Fault(
-                "federation.degraded_from",
-                f"be the number of the first degraded snapshot, as there is no usual one for test {run.number}",
-                "nothing",
-            )
+        raise DataError.of(
+            "federation.degraded_from",
+            f"be the number of the first degraded snapshot, as there is no usual one for test {run.number}",
+            "nothing",
         )
     if num_found != run.num_snapshots:
-        raise DataError(
-            Fault(
-                folder,
-                (
-                    f"hold the {run.num_snapshots} snapshots of test {run.number}, as the usual label "
-                    "follows from the row number, or federation.degraded_from must be given"
-                ),
-                f"{num_found} snapshots",
-            )
+        raise DataError.of(
+            folder,
+            f"hold the {run.num_snapshots} snapshots of test {run.number}, as the usual label "
+            "follows from the row number, or federation.degraded_from must be given",
+            f"{num_found} snapshots",
         )
     return run.first_degraded
 
@@ -524,21 +505,17 @@ def list_snapshots(folder: Path) -> list[Path]:
     try:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(
-            Fault(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}")
-        ) from None
+        raise DataError.of(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}") from None
     unexpected = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
     if unexpected:
         remainder = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
-        raise DataError(
-            Fault(
-                folder,
-                "hold snapshots alone, files named by their time such as 2004.02.12.10.32.39",
-                f"{unexpected[0]!r}{remainder}",
-            )
+        raise DataError.of(
+            folder,
+            "hold snapshots alone, files named by their time such as 2004.02.12.10.32.39",
+            f"{unexpected[0]!r}{remainder}",
         )
     if not entries:
-        raise DataError(Fault(folder, "hold snapshots, files named such as 2004.02.12.10.32.39, but it is empty"))
+        raise DataError.of(folder, "hold snapshots, files named such as 2004.02.12.10.32.39, but it is empty")
     return entries
 
 
@@ -556,11 +533,11 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(Fault(path, "be ASCII text", f"another byte at position {error.start}")) from None
+        raise DataError.of(path, "be ASCII text", f"another byte at position {error.start}") from None
     except OSError as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error.strerror}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error.strerror}") from None
     if len(lines) != NUM_SAMPLES:
-        raise DataError(Fault(path, f"hold the {NUM_SAMPLES} lines of one second", len(lines)))
+        raise DataError.of(path, f"hold the {NUM_SAMPLES} lines of one second", len(lines))
     try:
         values = np.loadtxt(lines, delimiter="\t", comments=None, ndmin=2)
     except ValueError:
@@ -569,11 +546,8 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
         raise DataError(_first_fault(path, lines, num_channels))
     constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
     if len(constant):
-        raise DataError(
-            Fault(
-                f"every channel of {path}",
-                f"vary, but column {constant[0] + 1} is {values[0, constant[0]]:g} throughout",
-            )
+        raise DataError.of(
+            f"every channel of {path}", f"vary, but column {constant[0] + 1} is {values[0, constant[0]]:g} throughout"
         )
     return np.ascontiguousarray(values.T)
 
@@ -615,16 +589,16 @@ def write_bearing_features(folder: Path, target: Path) -> int:
         DataError: If the target can't be written, or a snapshot is malformed.
     """
     if not target.name.endswith(SUFFIXES):
-        raise DataError(Fault("the table's name", f"end in {' or '.join(SUFFIXES)}", repr(str(target))))
+        raise DataError.of("the table's name", f"end in {' or '.join(SUFFIXES)}", repr(str(target)))
     if target.exists():
-        raise DataError(Fault(target, "not exist yet: nothing is written over"))
+        raise DataError.of(target, "not exist yet: nothing is written over")
     if not target.absolute().parent.is_dir():
-        raise DataError(Fault(f"the folder of {target}", "exist"))
+        raise DataError.of(f"the folder of {target}", "exist")
     table = extract_features(list_snapshots(folder), ONE_EACH)
     try:
         table.to_csv(target, index=False)
     except OSError as error:
-        raise DataError(Fault(target, problem=f"can't be written: {error.strerror}")) from None
+        raise DataError.of(target, problem=f"can't be written: {error.strerror}") from None
     return len(table)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label, choose_parts
 from fedscout.experiments.data.files import Layout, Publication, ReadLimits, locate_layout
 from fedscout.experiments.data.images import PixelArray, image_dataset
@@ -148,15 +148,13 @@ def _checked(path: Path, batch: Images, num_classes: int) -> Images:
     _, labels = batch
     invalid_rows = np.flatnonzero(labels >= num_classes)
     if len(invalid_rows):
-        raise DataError(
-            Fault(
-                f"the labels of {path}",
-                f"be between 0 and {num_classes - 1}",
-                f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
-            )
+        raise DataError.of(
+            f"the labels of {path}",
+            f"be between 0 and {num_classes - 1}",
+            f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
         )
     if not len(labels):
-        raise DataError(Fault(path, "hold images, but it has none"))
+        raise DataError.of(path, "hold images, but it has none")
     return batch
 
 
@@ -207,33 +205,27 @@ def _read_pickled(path: Path, label: CifarLabel) -> Images:
         with path.open("rb") as file:
             content = _BatchReader(file, encoding="bytes").load()
     except _ForeignNameError as error:
-        raise DataError(
-            Fault(
-                path,
-                (
-                    f"hold arrays, numbers and text alone, but this pickle asks to run {str(error)!r}: it "
-                    "is not the published file and was not run"
-                ),
-            )
+        raise DataError.of(
+            path,
+            f"hold arrays, numbers and text alone, but this pickle asks to run {str(error)!r}: it "
+            "is not the published file and was not run",
         ) from None
     except Exception as error:  # a malformed pickle may raise anything, as the module's documentation says
-        raise DataError(
-            Fault(path, f"be a pickled batch as published, but it can't be read: {_reason(error)}")
-        ) from None
+        raise DataError.of(path, f"be a pickled batch as published, but it can't be read: {_reason(error)}") from None
     if not isinstance(content, dict):
-        raise DataError(Fault(path, "hold a dictionary", type(content).__name__))
+        raise DataError.of(path, "hold a dictionary", type(content).__name__)
     batch = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
     missing = [key for key in ("data", label.key) if key not in batch]
     if missing:
-        raise DataError(Fault(path, f"hold {' and '.join(missing)}, but it holds: {', '.join(batch) or 'nothing'}"))
+        raise DataError.of(path, f"hold {' and '.join(missing)}, but it holds: {', '.join(batch) or 'nothing'}")
     pixels = _array_of_stand_in(path, batch["data"]) if isinstance(batch["data"], _NumpyStandIn) else batch["data"]
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != IMAGE_BYTES:
-        raise DataError(Fault(f"the data of {path}", f"be rows of {IMAGE_BYTES} bytes", _described(pixels)))
+        raise DataError.of(f"the data of {path}", f"be rows of {IMAGE_BYTES} bytes", _described(pixels))
     labels = batch[label.key]
     if not isinstance(labels, list) or not all(type(value) is int and 0 <= value < 256 for value in labels):
-        raise DataError(Fault(f"the labels of {path}", "be a list of whole numbers from 0 to 255"))
+        raise DataError.of(f"the labels of {path}", "be a list of whole numbers from 0 to 255")
     if len(labels) != len(pixels):
-        raise DataError(Fault(path, f"hold one label for each of its {len(pixels)} images", len(labels)))
+        raise DataError.of(path, f"hold one label for each of its {len(pixels)} images", len(labels))
     return pixels.reshape(-1, CHANNELS, SIDE, SIDE), np.array(labels, np.uint8)
 
 
@@ -243,9 +235,9 @@ def _array_of_stand_in(path: Path, kept: _NumpyStandIn) -> PixelArray:
         case (_, tuple(shape), _NumpyStandIn(arguments=(code, *_)), by_columns, bytes(content)) if code in BYTE_TYPES:
             pass
         case _:
-            raise DataError(Fault(f"the array 'data' of {path}", "hold unsigned bytes, as published"))
+            raise DataError.of(f"the array 'data' of {path}", "hold unsigned bytes, as published")
     if not all(type(size) is int and size >= 0 for size in shape) or int(np.prod(shape, dtype=object)) != len(content):
-        raise DataError(Fault(f"the array 'data' of {path}", f"hold as many bytes as its shape {shape}", len(content)))
+        raise DataError.of(f"the array 'data' of {path}", f"hold as many bytes as its shape {shape}", len(content))
     return np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
 
 
@@ -256,10 +248,10 @@ def _read_binary(path: Path, label: CifarLabel, label_bytes: int) -> Images:
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
     record = label_bytes + IMAGE_BYTES
     if len(content) % record:
-        raise DataError(Fault(path, f"hold whole records of {record} bytes", f"{len(content)} bytes"))
+        raise DataError.of(path, f"hold whole records of {record} bytes", f"{len(content)} bytes")
     records = content.reshape(-1, record)
     return records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE), records[:, label.byte]
 
@@ -267,23 +259,19 @@ def _read_binary(path: Path, label: CifarLabel, label_bytes: int) -> Images:
 def _read_archive(path: Path, label: CifarLabel, limits: ReadLimits) -> Images:
     pixels, labels = _read_arrays(path, ("x", label.array), limits)
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (SIDE, SIDE, CHANNELS):
-        raise DataError(
-            Fault(
-                f"the array 'x' of {path}",
-                f"hold unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS})",
-                _described(pixels),
-            )
+        raise DataError.of(
+            f"the array 'x' of {path}",
+            f"hold unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS})",
+            _described(pixels),
         )
     if labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):
-        raise DataError(
-            Fault(
-                f"the array {label.array!r} of {path}",
-                f"hold one whole number for each of the {len(pixels)} images",
-                _described(labels),
-            )
+        raise DataError.of(
+            f"the array {label.array!r} of {path}",
+            f"hold one whole number for each of the {len(pixels)} images",
+            _described(labels),
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < 256:
-        raise DataError(Fault(f"the labels of {path}", "be between 0 and 255", f"{labels.min()} to {labels.max()}"))
+        raise DataError.of(f"the labels of {path}", "be between 0 and 255", f"{labels.min()} to {labels.max()}")
     return pixels.transpose(0, 3, 1, 2), labels.astype(np.uint8)
 
 
@@ -292,11 +280,11 @@ def _read_arrays(path: Path, names: tuple[str, ...], limits: ReadLimits) -> list
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(Fault(path, "be an .npz archive", "a single array"))
+                raise DataError.of(path, "be an .npz archive", "a single array")
             missing = [name for name in names if name not in archive.files]
             if missing:
                 available = ", ".join(archive.files) or "none"
-                raise DataError(Fault(path, f"hold the arrays {', '.join(missing)}, but its arrays are: {available}"))
+                raise DataError.of(path, f"hold the arrays {', '.join(missing)}, but its arrays are: {available}")
             # No more is ever unpacked of a member than its entry says, be that true or not.
             with zipfile.ZipFile(path) as entries:
                 limits.check_bytes(path, sum(entry.file_size for entry in entries.infolist()))
@@ -305,7 +293,7 @@ def _read_arrays(path: Path, names: tuple[str, ...], limits: ReadLimits) -> list
         reason = _reason(error)
         if "pickle" in reason:
             reason = "it is no archive of plain arrays; pickled content is not read"
-        raise DataError(Fault(path, f"be an .npz archive of arrays, but it can't be read: {reason}")) from None
+        raise DataError.of(path, f"be an .npz archive of arrays, but it can't be read: {reason}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -130,7 +130,7 @@ def _address(request: DatasetRequest) -> tuple[str, str | None]:
     owner_and_name, _, subset = request.name.removeprefix(PREFIX).partition(":")
     owner, _, name = owner_and_name.partition("/")
     if not owner or not name or "/" in name or owner.startswith("."):
-        raise DataError(Fault("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.name)))
+        raise DataError.of("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.name))
     return owner_and_name, subset or None
 
 
@@ -155,14 +155,12 @@ def _fetch(request: DatasetRequest) -> datasets.Dataset:
             if isinstance(error, ConnectionError)
             else ""
         )
-        raise DataError(
-            Fault(
-                f"data set {request.name!r}, split {split!r},",
-                problem=f"can't be had from the Hugging Face hub: {reason}{advice}",
-            )
+        raise DataError.of(
+            f"data set {request.name!r}, split {split!r},",
+            problem=f"can't be had from the Hugging Face hub: {reason}{advice}",
         ) from None
     if not len(rows):
-        raise DataError(Fault(f"data set {request.name!r}, split {split!r},", "hold rows, but it has none"))
+        raise DataError.of(f"data set {request.name!r}, split {split!r},", "hold rows, but it has none")
     return rows
 
 
@@ -213,15 +211,11 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
     numbers = tuple(name for name, kind in others.items() if _is_value(kind, "int", "uint", "float", "bool"))
     has_categories = len(words) > len(texts)
     if images or not (numbers or has_categories):
-        raise DataError(
-            Fault(
-                f"data set {request.name!r}",
-                (
-                    "have one column of images, one of texts (federation.text_column names it), or "
-                    f"columns of numbers beside the label {label!r}"
-                ),
-                hint=f"its columns are: {available}",
-            )
+        raise DataError.of(
+            f"data set {request.name!r}",
+            "have one column of images, one of texts (federation.text_column names it), or "
+            f"columns of numbers beside the label {label!r}",
+            hint=f"its columns are: {available}",
         )
     return Roles(label, request.client_column, numbers=numbers, has_categories=has_categories)
 
@@ -233,13 +227,11 @@ def _usual_label(request: DatasetRequest, columns: Any) -> str:
     named = [name for name in LABEL_NAMES if name in columns]
     candidates = classes if len(classes) == 1 else named
     if not candidates:
-        raise DataError(
-            Fault(
-                "federation.label",
-                f"name the column to predict of data set {request.name!r}",
-                "nothing",
-                f"its columns are: {', '.join(columns)}",
-            )
+        raise DataError.of(
+            "federation.label",
+            f"name the column to predict of data set {request.name!r}",
+            "nothing",
+            f"its columns are: {', '.join(columns)}",
         )
     return candidates[0]
 
@@ -258,23 +250,19 @@ def _labels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> tup
         numbers = np.array([-1 if value is None else value for value in rows[column]], np.int64)
         unlabelled_rows = np.flatnonzero(numbers < 0)  # the hub's mark of rows whose label is kept secret
         if len(unlabelled_rows):
-            raise DataError(
-                Fault(
-                    f"column {column!r} of data set {request.name!r}",
-                    "name a class in every row",
-                    f"none in {row_name(unlabelled_rows[0])}",
-                )
+            raise DataError.of(
+                f"column {column!r} of data set {request.name!r}",
+                "name a class in every row",
+                f"none in {row_name(unlabelled_rows[0])}",
             )
         return present_classes(request.name, numbers, kind.names)
     text = _names(request, rows, column)
     names = in_order(set(text.tolist()))
     if len(names) < 2 or len(names) > len(text) // 2:
-        raise DataError(
-            Fault(
-                f"column {column!r} of data set {request.name!r}",
-                f"hold at least two classes and at most half as many as there are rows ({len(text)})",
-                len(names),
-            )
+        raise DataError.of(
+            f"column {column!r} of data set {request.name!r}",
+            f"hold at least two classes and at most half as many as there are rows ({len(text)})",
+            len(names),
         )
     index = {name: number for number, name in enumerate(names)}
     return np.array([index[name] for name in text.tolist()], np.int64), tuple(names)
@@ -285,16 +273,14 @@ def _names(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Text
 
     kind = rows.features[column]
     if not _is_value(kind, "string", "int", "uint", "bool") and not isinstance(kind, datasets.ClassLabel):
-        raise DataError(Fault(f"column {column!r} of data set {request.name!r}", "hold names or whole numbers", kind))
+        raise DataError.of(f"column {column!r} of data set {request.name!r}", "hold names or whole numbers", kind)
     values = rows[column]
     for number, value in enumerate(values):
         if value is None or value == "":
-            raise DataError(
-                Fault(
-                    f"column {column!r} of data set {request.name!r}",
-                    "name a class or client in every row",
-                    f"nothing in {row_name(number)}",
-                )
+            raise DataError.of(
+                f"column {column!r} of data set {request.name!r}",
+                "name a class or client in every row",
+                f"nothing in {row_name(number)}",
             )
     return np.array([str(value) for value in values])
 
@@ -305,16 +291,14 @@ def _pixels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Pix
     for number, image in enumerate(rows[column]):
         source = f"the image in {row_name(number)} of data set {request.name!r}"
         if image is None:
-            raise DataError(Fault(source, "not be missing"))
+            raise DataError.of(source, "not be missing")
         plane = np.asarray(plain_picture(source, image), np.uint8)
         if planes and plane.shape[:2] != planes[0].shape[:2]:
             (height, width), (first_height, first_width) = plane.shape[:2], planes[0].shape[:2]
-            raise DataError(
-                Fault(
-                    f"the images of data set {request.name!r}",
-                    "be of one size",
-                    (f"{width} × {height} in {row_name(number)} and {first_width} × {first_height} in {row_name(0)}"),
-                )
+            raise DataError.of(
+                f"the images of data set {request.name!r}",
+                "be of one size",
+                f"{width} × {height} in {row_name(number)} and {first_width} × {first_height} in {row_name(0)}",
             )
         planes.append(plane)
     if all(plane.ndim == 2 for plane in planes):
@@ -329,12 +313,10 @@ def _texts(request: DatasetRequest, rows: datasets.Dataset, column: str) -> list
     values = rows[column]
     for number, value in enumerate(values):
         if not isinstance(value, str):
-            raise DataError(
-                Fault(
-                    f"column {column!r} of data set {request.name!r}",
-                    "hold a text in every row",
-                    f"{('nothing' if value is None else repr(value)[:50])} in {row_name(number)}",
-                )
+            raise DataError.of(
+                f"column {column!r} of data set {request.name!r}",
+                "hold a text in every row",
+                f"{('nothing' if value is None else repr(value)[:50])} in {row_name(number)}",
             )
     return list(values)
 

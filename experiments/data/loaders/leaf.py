@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,
@@ -94,7 +94,7 @@ class LeafUser:
 
     def fault(self, text: str) -> DataError:
         """Return an error that names the user and the file."""
-        return DataError(Fault(f"{self.path}, user {self.name!r}:", problem=text))
+        return DataError.of(f"{self.path}, user {self.name!r}:", problem=text)
 
 
 def load_leaf_femnist(request: DatasetRequest) -> Dataset:
@@ -127,12 +127,10 @@ def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     """Load the windows; the label is the next character, the natural client `role`."""
     choose_label(request, (LABEL,), client="role")
     if (request.text.length, request.text.stride) != (None, None):
-        raise DataError(
-            Fault(
-                f"federation.text.length and federation.text.stride of data set {request.name!r}",
-                "be left out, as its files hold the windows",
-                f"{request.text.length} and {request.text.stride}",
-            )
+        raise DataError.of(
+            f"federation.text.length and federation.text.stride of data set {request.name!r}",
+            "be left out, as its files hold the windows",
+            f"{request.text.length} and {request.text.stride}",
         )
     clients: dict[str, CodeArray] = {}
     for user in _users(request, LEAF_SHAKESPEARE):
@@ -195,14 +193,14 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes(), object_hook=_allow_signals)
     except json.JSONDecodeError as error:
-        raise DataError(Fault(path, f"be JSON: {error.msg} in line {error.lineno}, column {error.colno}")) from None
+        raise DataError.of(path, f"be JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(Fault(path, f"be JSON: {reason}")) from None
+        raise DataError.of(path, f"be JSON: {reason}") from None
     except OSError as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
     if not isinstance(content, dict):
-        raise DataError(Fault(path, "hold an object with users, num_samples and user_data"))
+        raise DataError.of(path, "hold an object with users, num_samples and user_data")
     expected_types = {"users": list, "num_samples": list, "user_data": dict}
     faults = [
         f"{path} must hold {key} as {'a list' if kind is list else 'an object'}, got "
@@ -223,19 +221,19 @@ def _allow_signals(read: dict[str, Any]) -> dict[str, Any]:
 def _users_of(path: Path, content: dict[str, Any]) -> Iterator[LeafUser]:
     users, counts, data = content["users"], content["num_samples"], content["user_data"]
     if len(users) != len(counts):
-        raise DataError(Fault(path, f"hold one of num_samples for each of its {len(users)} users", len(counts)))
+        raise DataError.of(path, f"hold one of num_samples for each of its {len(users)} users", len(counts))
     if not all(isinstance(user, str) for user in users) or len(set(users)) < len(users):
-        raise DataError(Fault(f"the users of {path}", "be names that differ"))
+        raise DataError.of(f"the users of {path}", "be names that differ")
     if set(users) != set(data):
         unmatched = sorted(set(users) ^ set(data))
-        raise DataError(
-            Fault(f"users and user_data of {path}", f"name the same users, but only one names {unmatched[0]!r}")
+        raise DataError.of(
+            f"users and user_data of {path}", f"name the same users, but only one names {unmatched[0]!r}"
         )
     for name, count in zip(users, counts, strict=True):
         samples = data[name]
         lists = (samples.get("x"), samples.get("y")) if isinstance(samples, dict) else (None, None)
         if not isinstance(lists[0], list) or not isinstance(lists[1], list):
-            raise DataError(Fault(f"the data of user {name!r} of {path}", "be an object with the lists x and y"))
+            raise DataError.of(f"the data of user {name!r} of {path}", "be an object with the lists x and y")
         user = LeafUser(path, name, lists[0], lists[1])
         if not len(user.inputs) == len(user.targets) == count:
             raise user.fault(
@@ -267,12 +265,10 @@ def load_shakespeare(request: DatasetRequest) -> Dataset:
     clients = {name: part for name, text in speakers.items() if len(part := windows(text, length, stride))}
     if not clients:
         longest = max(map(len, speakers.values()))
-        raise DataError(
-            Fault(
-                f"federation.text.length of data set {request.name!r}",
-                f"be below the {longest} characters of the longest speaker",
-                length,
-            )
+        raise DataError.of(
+            f"federation.text.length of data set {request.name!r}",
+            f"be below the {longest} characters of the longest speaker",
+            length,
         )
     facts = {"num_speakers": len(speakers), "num_speakers_without_rows": len(speakers) - len(clients)}
     return next_character_dataset(request, clients, str(TINY_SHAKESPEARE), facts)
@@ -290,20 +286,18 @@ def read_speakers(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(Fault(path, f"be UTF-8 text: {error.reason} at byte {error.start}")) from None
+        raise DataError.of(path, f"be UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
     speeches: dict[str, list[str]] = {}
     for number, block in enumerate(BLANK_LINES.split(text.strip()), start=1):
         speaker, _, speech = block.strip("\n").partition("\n")
         name = speaker.strip()
         if len(name) < 2 or not name.endswith(":"):
-            raise DataError(
-                Fault(
-                    f"every speech of {path}",
-                    "start with a line that names its speaker and ends with a colon",
-                    f"{speaker[:60] or 'nothing'!r} in speech {number}",
-                )
+            raise DataError.of(
+                f"every speech of {path}",
+                "start with a line that names its speaker and ends with a colon",
+                f"{speaker[:60] or 'nothing'!r} in speech {number}",
             )
         speeches.setdefault(name[:-1], []).append(speech)
     return {name: "\n".join(texts) for name, texts in speeches.items()}
@@ -333,12 +327,12 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
     _, paths = locate_layout(request.name, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise DataError(Fault(f"data set {request.name!r}", "have one file training*.csv", f"{len(paths)}: {names}"))
+        raise DataError.of(f"data set {request.name!r}", "have one file training*.csv", f"{len(paths)}: {names}")
     polarities: list[int] = []
     users: list[str] = []
     rows = text_rows(_texts(paths[0], polarities, users, request.limits), request)
     if not polarities:
-        raise DataError(Fault(paths[0], "hold rows, but it has none"))
+        raise DataError.of(paths[0], "hold rows, but it has none")
     labels, class_names = present_classes(request.name, np.array(polarities), CLASS_NAMES)
     return text_dataset(request.name, rows, labels, class_names, label, str(SENTIMENT140), np.array(users))
 
@@ -358,13 +352,11 @@ def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimi
                 users.append(user)
                 yield text
     except csv.Error as error:
-        raise DataError(
-            Fault(path, f"be comma-separated text with quoted fields: {error} near row {number + 1}")
-        ) from None
+        raise DataError.of(path, f"be comma-separated text with quoted fields: {error} near row {number + 1}") from None
     except UnicodeDecodeError as error:
-        raise DataError(Fault(path, f"be UTF-8 or latin-1 text throughout: {error.reason}")) from None
+        raise DataError.of(path, f"be UTF-8 or latin-1 text throughout: {error.reason}") from None
     except OSError as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
 
 
 def _encoding(path: Path) -> str:
@@ -380,7 +372,7 @@ def _encoding(path: Path) -> str:
     except UnicodeDecodeError:
         return "latin-1"
     except OSError as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
     return "utf-8-sig"
 
 
@@ -390,27 +382,23 @@ def _is_header(path: Path, fields: list[str]) -> bool:
         return False
     if len(names) != len(COLUMNS) or any(name not in allowed for name, allowed in zip(names, COLUMNS, strict=True)):
         expected = ", ".join(allowed[0] for allowed in COLUMNS)
-        raise DataError(
-            Fault(
-                path,
-                (f"have the {len(COLUMNS)} columns {expected}, separated by commas, with or without a header"),
-                hint=f"its first line is: {', '.join(fields)[:200]}",
-            )
+        raise DataError.of(
+            path,
+            f"have the {len(COLUMNS)} columns {expected}, separated by commas, with or without a header",
+            hint=f"its first line is: {', '.join(fields)[:200]}",
         )
     return True
 
 
 def _checked(path: Path, number: int, fields: list[str]) -> tuple[int, str, str]:
     if len(fields) != len(COLUMNS):
-        raise DataError(Fault(f"every row of {path}", f"have {len(COLUMNS)} fields", f"{len(fields)} in row {number}"))
+        raise DataError.of(f"every row of {path}", f"have {len(COLUMNS)} fields", f"{len(fields)} in row {number}")
     polarity = POLARITIES.get(fields[0].strip())
     if polarity is None:
-        raise DataError(
-            Fault(
-                f"the polarity in {path}", f"be one of {', '.join(POLARITIES)}", f"{fields[0][:50]!r} in row {number}"
-            )
+        raise DataError.of(
+            f"the polarity in {path}", f"be one of {', '.join(POLARITIES)}", f"{fields[0][:50]!r} in row {number}"
         )
     user = fields[4].strip()
     if not user:
-        raise DataError(Fault(f"every row of {path}", "name a user", f"nothing in row {number}"))
+        raise DataError.of(f"every row of {path}", "name a user", f"nothing in row {number}")
     return polarity, user, fields[5]

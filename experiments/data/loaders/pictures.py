@@ -60,10 +60,17 @@ from typing import IO
 
 import numpy as np
 
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label, choose_parts
-from fedscout.experiments.data.files import FOLDER_VARIABLE, Layout, Publication, ReadLimits, data_root, locate_layout
+from fedscout.experiments.data.files import (
+    FOLDER_VARIABLE,
+    Layout,
+    Publication,
+    ReadLimits,
+    data_root,
+    locate_layout,
+)
 from fedscout.experiments.data.images import Picture, PixelArray, image_dataset, list_pictures, pictures_dataset
 from fedscout.experiments.data.table_files import read_csv, require_columns
 
@@ -92,35 +99,30 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
             with gzip.open(plain) as unpacked:
                 return _read(path, unpacked, num_axes, limits)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(Fault(path, problem=f"can't be read: {error}")) from None
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
 
 
 def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: ReadLimits) -> PixelArray:
     header = file.read(4)
     expected = bytes([0, 0, UNSIGNED_BYTE, num_axes])
     if header != expected:
-        raise DataError(
-            Fault(
-                path,
-                (
-                    f"be an IDX file of unsigned bytes with {num_axes} axes, which starts with the "
-                    f"bytes {expected.hex(' ')}"
-                ),
-                header.hex(" ") or "an empty file",
-            )
+        raise DataError.of(
+            path,
+            f"be an IDX file of unsigned bytes with {num_axes} axes, which starts with the bytes {expected.hex(' ')}",
+            header.hex(" ") or "an empty file",
         )
     sizes = file.read(4 * num_axes)
     if len(sizes) < 4 * num_axes:
-        raise DataError(Fault(path, f"name {num_axes} sizes in its header, but it ends there"))
+        raise DataError.of(path, f"name {num_axes} sizes in its header, but it ends there")
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     if 0 in shape:
-        raise DataError(Fault(path, f"hold values, but its header says shape {shape}"))
+        raise DataError.of(path, f"hold values, but its header says shape {shape}")
     num_bytes = int(np.prod(shape, dtype=object))
     values = _read_at_most(file, min(num_bytes, limits.max_bytes) + 1)
     limits.check_bytes(path, len(values))
     if len(values) != num_bytes:
         num_found = f"{len(values)}" if len(values) < num_bytes else "more"
-        raise DataError(Fault(path, f"hold {num_bytes} values after its header, of shape {shape}", num_found))
+        raise DataError.of(path, f"hold {num_bytes} values after its header, of shape {shape}", num_found)
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
@@ -229,7 +231,7 @@ def _read_parts(
     ]
     if len({images.shape[1:] for images, _ in pairs}) > 1:
         shapes = " and ".join(str(images.shape[1:]) for images, _ in pairs)
-        raise DataError(Fault(f"the images of data set {request.name!r}", "be of one size", shapes))
+        raise DataError.of(f"the images of data set {request.name!r}", "be of one size", shapes)
     if len(pairs) == 1:
         return pairs[0]
     return np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs])
@@ -240,17 +242,15 @@ def _read_pair(
 ) -> tuple[PixelArray, PixelArray]:
     images, labels = read_idx(images_path, 3, limits), read_idx(labels_path, 1, limits)
     if len(images) != len(labels):
-        raise DataError(
-            Fault(labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels))
+        raise DataError.of(
+            labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels)
         )
     invalid_rows = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
     if len(invalid_rows):
-        raise DataError(
-            Fault(
-                f"the labels of {labels_path}",
-                f"be between {first_label} and {first_label + num_classes - 1}",
-                f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
-            )
+        raise DataError.of(
+            f"the labels of {labels_path}",
+            f"be between {first_label} and {first_label + num_classes - 1}",
+            f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
         )
     return images, labels - np.uint8(first_label)
 
@@ -329,19 +329,17 @@ def _hospital(folder: Path, root: Path) -> str:
 def _one_hospital(folder: Path, limits: ReadLimits) -> list[Picture]:
     pictures = list_pictures(folder, limits=limits)
     if pictures[0].client is not None:
-        raise DataError(Fault(folder, "hold class folders, a labels.csv or a published layout", "folders of them"))
+        raise DataError.of(folder, "hold class folders, a labels.csv or a published layout", "folders of them")
     return pictures
 
 
 def _named(picture: Picture, hospital: str) -> Picture:
     meaning = MEANINGS.get(picture.label.lower())
     if meaning is None:
-        raise DataError(
-            Fault(
-                f"the label of {picture.path}",
-                f"be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1)",
-                repr(picture.label),
-            )
+        raise DataError.of(
+            f"the label of {picture.path}",
+            f"be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1)",
+            repr(picture.label),
         )
     return replace(picture, label=meaning, client=hospital)
 
@@ -359,11 +357,9 @@ def _listed(folder: Path, table: PictureTable, limits: ReadLimits) -> Iterator[P
             continue
         yield _named(Picture(picture, label or ""), _collection(path, name) if table.holds_collections else folder.name)
     if missing:
-        raise DataError(
-            Fault(
-                f"the pictures that {path} names",
-                (f"lie in {folder / table.folders[-1]}, but {len(missing)} do not: {listed(missing, most=3)}"),
-            )
+        raise DataError.of(
+            f"the pictures that {path} names",
+            f"lie in {folder / table.folders[-1]}, but {len(missing)} do not: {listed(missing, most=3)}",
         )
 
 
@@ -373,8 +369,8 @@ def _collection(path: Path, name: str) -> str:
     while words and words[-1].lower() in PARTS:
         words.pop()
     if not words or not number.isdecimal():
-        raise DataError(
-            Fault(f"the names of {path}", "be a collection's and a number, such as REFUGE1-TRAIN-7", repr(name))
+        raise DataError.of(
+            f"the names of {path}", "be a collection's and a number, such as REFUGE1-TRAIN-7", repr(name)
         )
     return "-".join(words)
 
@@ -400,15 +396,13 @@ def load_retinal(request: DatasetRequest) -> Dataset:
     folder = data_root(RETINAL_FOLDER, request.folder, expected_path, RETINAL) / RETINAL_FOLDER
     collections = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
     if not collections:
-        raise DataError(
-            Fault(folder, f"hold {expected_path}, which data set 'retinal' is read from", "no folder", RETINAL.origin)
+        raise DataError.of(
+            folder, f"hold {expected_path}, which data set 'retinal' is read from", "no folder", RETINAL.origin
         )
     pictures = [picture for path in collections for picture in collection_pictures(path, request.limits)]
     diagnosed = [picture for picture in pictures if picture.label != SUSPECT]
     if not diagnosed:
-        raise DataError(
-            Fault("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
-        )
+        raise DataError.of("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
     label_request = request.model_copy(update={"label": LABEL})
     dataset = pictures_dataset(RETINAL_FOLDER, diagnosed, str(RETINAL), label_request, classes=(HEALTHY, GLAUCOMA))
     return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(diagnosed)})
@@ -430,24 +424,18 @@ def load_retinal_grades(request: DatasetRequest) -> Dataset:
     expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
     folder = data_root("retinal_grades", request.folder, expected_path, RETINAL_GRADES) / GRADES_FOLDER
     if not folder.is_dir():
-        raise DataError(
-            Fault(
-                folder,
-                "be the folder of data set 'retinal_grades'",
-                "nothing there",
-                f"put {expected_path} in place; {RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; "
-                f"{RETINAL_GRADES.derivation}",
-            )
+        raise DataError.of(
+            folder,
+            "be the folder of data set 'retinal_grades'",
+            "nothing there",
+            f"put {expected_path} in place; {RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; "
+            f"{RETINAL_GRADES.derivation}",
         )
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     if pictures[0].client is None:
-        raise DataError(
-            Fault(
-                "data set 'retinal_grades'",
-                (
-                    f"have one folder per hospital, {expected_path}, but {folder} holds class folders or a "
-                    "labels.csv without federation.client_column"
-                ),
-            )
+        raise DataError.of(
+            "data set 'retinal_grades'",
+            f"have one folder per hospital, {expected_path}, but {folder} holds class folders or a "
+            "labels.csv without federation.client_column",
         )
     return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)

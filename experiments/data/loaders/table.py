@@ -135,38 +135,30 @@ def load_dataset(request: DatasetRequest) -> Dataset:
     if loader is None and is_own_data(name):
         loader = load_own_data
     if loader is None:
-        raise ConfigurationError(Fault("federation.dataset", f"be one of {', '.join(DATASETS)}", repr(name)))
+        raise ConfigurationError.of("federation.dataset", f"be one of {', '.join(DATASETS)}", repr(name))
     if request.part is not None and name not in DIVIDED and not is_hugging_face(name):
-        raise ConfigurationError(
-            Fault(
-                "federation.split",
-                f"be left out or be last, but for {', '.join(DIVIDED)} and hf:owner/name",
-                f"{request.part!r} for {name!r}",
-            )
+        raise ConfigurationError.of(
+            "federation.split",
+            f"be left out or be last, but for {', '.join(DIVIDED)} and hf:owner/name",
+            f"{request.part!r} for {name!r}",
         )
     if request.degraded_from is not None and name not in RAW_BEARING_TESTS:
-        raise ConfigurationError(
-            Fault(
-                "federation.degraded_from",
-                f"be left out but for {', '.join(RAW_BEARING_TESTS)}",
-                f"{request.degraded_from} for {name!r}",
-            )
+        raise ConfigurationError.of(
+            "federation.degraded_from",
+            f"be left out but for {', '.join(RAW_BEARING_TESTS)}",
+            f"{request.degraded_from} for {name!r}",
         )
     if request.group_column is not None and (not is_own_data(name) or is_hugging_face(name)):
-        raise ConfigurationError(
-            Fault(
-                "federation.group_column",
-                "be left out but for one's own tables",
-                f"{request.group_column!r} for {name!r}",
-            )
+        raise ConfigurationError.of(
+            "federation.group_column",
+            "be left out but for one's own tables",
+            f"{request.group_column!r} for {name!r}",
         )
     if request.task == "regression" and name not in QUANTITIES and (not is_own_data(name) or is_hugging_face(name)):
-        raise ConfigurationError(
-            Fault(
-                "federation.task",
-                f"be classification or left out but for {', '.join(QUANTITIES)} and one's own tables",
-                f"regression for {name!r}",
-            )
+        raise ConfigurationError.of(
+            "federation.task",
+            f"be classification or left out but for {', '.join(QUANTITIES)} and one's own tables",
+            f"regression for {name!r}",
         )
     faults = [
         Fault(
@@ -188,8 +180,8 @@ def load_dataset(request: DatasetRequest) -> Dataset:
     try:
         return loader(request)
     except MemoryError:
-        raise DataError(
-            Fault(f"data set {name!r}", "fit into memory, but there is not enough of it to read all rows")
+        raise DataError.of(
+            f"data set {name!r}", "fit into memory, but there is not enough of it to read all rows"
         ) from None
 
 

@@ -68,7 +68,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import ColumnRoles, as_numbers, date_order
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
 from fedscout.experiments.data.files import Layout, Publication, locate, locate_layout
@@ -117,10 +117,8 @@ def load_digits(request: DatasetRequest) -> Dataset:
     package = find_spec("sklearn")
     path = Path(package.origin or "").parent / FILE if package else None
     if path is None or not path.is_file():
-        raise DataError(
-            Fault(
-                FILE, problem="is missing from the installation of scikit-learn, from which data set 'digits' is read"
-            )
+        raise DataError.of(
+            FILE, problem="is missing from the installation of scikit-learn, from which data set 'digits' is read"
         )
     table = np.loadtxt(gzip.decompress(path.read_bytes()).decode("ascii").splitlines(), delimiter=",")
     pixels, labels = table[:, :-1], table[:, -1].astype(np.int64)
@@ -157,7 +155,7 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
 
     request.require_fixed_columns("diabetes", "progression")
     if not request.predicts_quantity:
-        raise DataError(Fault("federation.task of data set 'diabetes'", "be regression or left out", "classification"))
+        raise DataError.of("federation.task of data set 'diabetes'", "be regression or left out", "classification")
     bunch = datasets.load_diabetes(scaled=False)
     target = quantity_target("diabetes", "progression", bunch.target)
     columns = [str(feature) for feature in bunch.feature_names]
@@ -192,9 +190,7 @@ def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
     _, paths = locate_layout(request.name, LAYOUTS, COMMERCIAL_VEHICLES, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise DataError(
-            Fault(f"data set {request.name!r}", "have one CSV file in its folder", f"{len(paths)}: {names}")
-        )
+        raise DataError.of(f"data set {request.name!r}", "have one CSV file in its folder", f"{len(paths)}: {names}")
     rows = read_csv(paths[0], nameless_index=True, limits=request.limits)
     label = request.label or LABEL
     times = [column for column in _times(rows) if column not in {label, request.client_column, *request.drop_columns}]
@@ -217,13 +213,11 @@ def _with_states(dataset: Dataset, label: str) -> Dataset:
     states = tuple(map(_plain, dataset.class_names))
     unknown = [name for name, state in zip(dataset.class_names, states, strict=True) if state not in STATES]
     if unknown or len(set(states)) < len(states):
-        raise DataError(
-            Fault(
-                f"column {label!r} of data set {dataset.name!r}",
-                f"hold the states {', '.join(STATES)}, each written in one way",
-                ", ".join(map(repr, unknown or dataset.class_names)),
-                ("a table of other classes is one's own data, which federation.dataset names by its path"),
-            )
+        raise DataError.of(
+            f"column {label!r} of data set {dataset.name!r}",
+            f"hold the states {', '.join(STATES)}, each written in one way",
+            ", ".join(map(repr, unknown or dataset.class_names)),
+            "a table of other classes is one's own data, which federation.dataset names by its path",
         )
     return replace(dataset, class_names=states)
 
@@ -284,12 +278,10 @@ def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
     marks = rows["num"].to_pylist()
     invalid_rows = [row for row, mark in enumerate(marks, start=1) if mark not in MARKS]
     if invalid_rows:
-        raise DataError(
-            Fault(
-                f"column 'num', the last of {path},",
-                "hold a mark from 0 to 4",
-                f"{marks[invalid_rows[0] - 1] or 'nothing'!r} in row {invalid_rows[0]}",
-            )
+        raise DataError.of(
+            f"column 'num', the last of {path},",
+            "hold a mark from 0 to 4",
+            f"{marks[invalid_rows[0] - 1] or 'nothing'!r} in row {invalid_rows[0]}",
         )
     for column in CATEGORIES:  # 6 at one hospital and 6.0 at another
         codes = pa.array(as_numbers(rows[column]), from_pandas=True)

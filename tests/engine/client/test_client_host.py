@@ -17,7 +17,8 @@ from fedscout.engine.messages.calls import HostCall, Session
 from fedscout.engine.messages.contents import train_config
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import integer, stream
-from fedscout.engine.training.loop import RowsWork, train_client
+from fedscout.engine.training.algorithm_runs import train_client
+from fedscout.engine.training.loop import RowsWork
 from tests.engine.federations import (
     CORRUPTED,
     EMPTY,

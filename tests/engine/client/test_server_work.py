@@ -22,13 +22,13 @@ from fedscout.engine.errors import TrialError
 from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
-from fedscout.engine.grid.watchdog import perform_watched
 from fedscout.engine.messages.calls import Arrays, HostCall, ServerContext, ServesWork, Session
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from tests.engine.federations import QUERIES, dense, dropping, normalised, plain_model, uneven_federation
 from tests.engine.federations import with_server_rows as with_rows
-from tests.engine.grid.test_hanging import Notebook
+from tests.engine.grid.test_hanging import OneByOne
+from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.ray_processes import NUM_HOSTS
 
 SESSION = Session(seed=3)
@@ -220,21 +220,8 @@ def test_where_one_input_fails_the_calls_behind_it_are_taken_back() -> None:
     assert grid.taken_back == 2
 
 
-class TooSlow(LocalGrid):
-    """Answers a call as a host does whose watchdog has struck in the first attempt."""
-
-    def _start(self, host, method, call):  # type: ignore[no-untyped-def]
-        from fedscout.engine.grid.watchdog import Note
-
-        notebook = Notebook({call.call_id: pickle.dumps(Note())})
-        return lambda: perform_watched(lambda step, part: getattr(self.host, step)(part), method, call, notebook)
-
-    def _gather(self, handles, timeout):  # type: ignore[no-untyped-def]
-        return [part for handle in handles for part in handle()]
-
-
 def test_work_that_takes_too_long_fails_the_trial() -> None:
-    grid = TooSlow(federation_of(), session=replace(SESSION, round_timeout_seconds=2.5))
+    grid = OneByOne(federation_of(), session=replace(SESSION, round_timeout_seconds=2.5))
     grid.server_round = 7
     with pytest.raises(TrialError, match=r"^round 7: the server's work was not done within 2\.5 s$"):
         grid.serve(Steps(), {"model": grid.initial_vector(3)})
@@ -250,26 +237,16 @@ def test_work_of_a_user_s_own_reaches_a_process_that_has_never_heard_of_its_modu
     (tmp_path / "own_server_work.py").write_text(
         "class Two:\n    def run(self, context, arrays):\n        return {'rows': context.num_rows * arrays['two']}\n"
     )
-    grid = Sent(federation_of(), session=SESSION)
+    grid = WatchedGrid(federation_of(), session=SESSION)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         work = importlib.import_module("own_server_work").Two()
         assert grid.serve(work, {"two": np.array([2])})["rows"].tolist() == [120]
     sys.modules.pop("own_server_work")
     assert str(tmp_path) not in sys.path
-    (call,) = grid.calls
+    ((_, call),) = grid.calls_made
     assert grid.host.serve(pickle.loads(pickle.dumps(call))).outputs[0]["rows"].tolist() == [120]
     sys.path.remove(str(tmp_path))
-
-
-class Sent(LocalGrid):
-    """Remembers its calls."""
-
-    calls: list[HostCall]
-
-    def _start(self, host, method, call):  # type: ignore[no-untyped-def]
-        self.calls = [call]
-        return super()._start(host, method, call)
 
 
 @pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import TrialError
+from fedscout.engine.messages.contents import READ_BY_EVERY_CLIENT
 
 
 @given(
@@ -19,6 +20,9 @@ from fedscout.engine.errors import TrialError
         optimizer=st.sampled_from(["sgd", "adam"]),
         momentum=st.floats(0, 0.999),
         weight_decay=st.floats(0, 10),
+        pseudo_label_weight=st.floats(0, 1000),
+        reverse_weight=st.floats(0, 1000),
+        precision=st.sampled_from(["float32", "bfloat16"]),
     )
 )
 def test_a_configuration_gives_back_what_was_written(training: LocalTraining) -> None:
@@ -26,6 +30,7 @@ def test_a_configuration_gives_back_what_was_written(training: LocalTraining) ->
 
     assert LocalTraining.from_config({**config, "server-round": 3, "proximal-mu": 0.1}) == training
     assert all("_" not in key for key in config)
+    assert set(config) <= READ_BY_EVERY_CLIENT
 
 
 def test_missing_keys_take_their_default() -> None:

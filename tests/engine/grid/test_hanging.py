@@ -28,7 +28,7 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import flat_record, train_config
+from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.exchange import send_query, send_train
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
 
@@ -233,11 +233,11 @@ def test_results_client_by_client_are_those_of_all_at_once(host: ClientHost, rep
 
     def talk(grid: HostGrid[LocalGrid]) -> tuple[list[float], list[float], list[tuple[int, bytes]]]:
         vector = grid.initial_vector(0)
-        grid.evaluate_with_next_training(flat_record(vector))
+        grid.scores.ask(vector)
         config = train_config(LocalTraining(batch_size=8), 3, 1, reply)  # type: ignore[arg-type]
         trained = send_train(grid, vector, config)
         assert set(trained.refused) == set(range(len(SIZES))) - set(ABLE)
-        evaluation = grid.take_evaluation()
+        evaluation = grid.scores.take()
         assert evaluation is not None
         counts = send_query(grid, "label-counts", {"offset": np.zeros(3)})
         arrays = [(client, arrays["counts"].tobytes()) for client, arrays in counts.arrays.items()]

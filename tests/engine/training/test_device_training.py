@@ -144,11 +144,16 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=15)
-@given(chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True), name=st.sampled_from(list(TRAININGS)))
-def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str) -> None:
-    host = ClientHost(uneven_federation(wide), QUERIES, IN_LANES)
-    together, some = (trained(host, sorted(clients), TRAININGS[name]) for clients in (ABLE, chosen))
+@settings(deadline=None, max_examples=30)
+@given(
+    chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True),
+    name=st.sampled_from(list(TRAININGS)),
+    own_settings=st.booleans(),
+)
+def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str, own_settings: bool) -> None:
+    host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS[name]
+    table = table_for(training) if own_settings else None
+    together, some = (trained(host, sorted(clients), training, table=table) for clients in (ABLE, chosen))
     assert together.vectors is not None
     assert some.vectors is not None
     for client, vector in zip(some.clients, some.vectors, strict=True):
@@ -191,21 +196,6 @@ def test_lanes_of_clients_own_settings_are_the_loop(
     np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
     assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=15)
-@given(
-    chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True),
-    name=st.sampled_from(["plain", "momentum", "adam", "rmsprop", "adadelta"]),
-)
-def test_a_client_of_a_table_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str) -> None:
-    host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS[name]
-    together, some = (trained(host, sorted(each), training, table=table_for(training)) for each in (ABLE, chosen))
-    assert together.vectors is not None
-    assert some.vectors is not None
-    for client, vector in zip(some.clients, some.vectors, strict=True):
-        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.training.algorithm_runs import train_client_by
+from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.backends import LoopTrainer
-from fedscout.engine.training.loop import RowsWork, batch_bounds, descend, model_outputs, score_client, train_client
+from fedscout.engine.training.loop import RowsWork, batch_bounds, descend, model_outputs, score_client
 from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
 from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
@@ -81,9 +81,7 @@ def by_engine(
     received = torch.from_numpy(start_vector(factory))
     model = new_model(factory, 0)
     asked = TrainRequest(received, training, algorithm, config or {})
-    if algorithm is None:
-        return train_client(model, asked, work(data))
-    return train_client_by(algorithm, model, asked, work(data))
+    return train_client(model, asked, work(data))
 
 
 def work(data: Samples, seed: int = 5, state: ClientState | None = None) -> RowsWork:
@@ -249,9 +247,7 @@ def test_a_state_comes_back_to_its_algorithm() -> None:
     model = new_model(linear, 0)
 
     def train(state: dict[str, FloatArray] | None) -> ClientUpdate:
-        algorithm = Variates(strength=1.0)
-        asked = TrainRequest(received, training, algorithm)
-        return train_client_by(algorithm, model, asked, work(data, state=state))
+        return train_client(model, TrainRequest(received, training, Variates(strength=1.0)), work(data, state=state))
 
     first = train(None)
     second = train(dict(first.state))
@@ -268,9 +264,9 @@ def test_state_belongs_to_the_caller() -> None:
     data, training = samples(8), LocalTraining(batch_size=8)
     model, received = new_model(dense, 0), torch.from_numpy(start_vector(dense))
 
-    first = train_client_by(Variates(), model, TrainRequest(received, training, Variates()), work(data, 1))
+    first = train_client(model, TrainRequest(received, training, Variates()), work(data, 1))
     vector, variate = first.vector.copy(), first.state["variate"].copy()
-    train_client_by(Variates(), model, TrainRequest(received * 2, training, Variates()), work(data, 2, first.state))
+    train_client(model, TrainRequest(received * 2, training, Variates()), work(data, 2, first.state))
 
     assert np.array_equal(first.vector, vector)
     assert np.array_equal(first.state["variate"], variate)

@@ -103,8 +103,3 @@ def test_a_client_has_its_bits_alone_and_among_others() -> None:
     assert together is not None
     assert alone is not None
     assert np.array_equal(together[3], alone[0])
-
-
-def test_messages_carry_the_precision() -> None:
-    narrow = LocalTraining(precision="bfloat16")
-    assert LocalTraining.from_config(narrow.to_config()) == narrow

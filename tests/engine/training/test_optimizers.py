@@ -126,7 +126,7 @@ def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
 
 def test_momentum_by_hand() -> None:
     """Gradient 1, lr 1, m = ½: steps of 1, 1.5, 1.75."""
-    weights, optimizer = torch.zeros(1), SGD(1.0, 0.5, 0.0)
+    weights, optimizer = torch.zeros(1), SGD(1.0, momentum=0.5)
     path = []
     for _ in range(3):
         optimizer.step(weights, torch.ones(1))

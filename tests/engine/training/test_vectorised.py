@@ -21,7 +21,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.dense import DenseStack, loss_and_gradient
 from fedscout.engine.models.flat import FlatModel, new_model
-from fedscout.engine.training.algorithm_runs import train_block_by, train_client_by
+from fedscout.engine.training.algorithm_runs import train_block, train_client
 from fedscout.engine.training.backends import (
     MAX_VECTORISED_PARAMETERS,
     MOST_CLIENTS,
@@ -29,8 +29,8 @@ from fedscout.engine.training.backends import (
     Trainer,
     fastest_trainer,
 )
-from fedscout.engine.training.loop import RowsWork, train_client
-from fedscout.engine.training.vectorised import aligned_row_step, padded_rows, train_block
+from fedscout.engine.training.loop import RowsWork
+from fedscout.engine.training.vectorised import aligned_row_step, padded_rows
 from fedscout.strategies.methods.averaging import pull_towards
 from tests.engine.federations import NUM_FEATURES, dense, dropping, learnable_rows, linear, normalised
 
@@ -77,16 +77,12 @@ def in_block(
     every = works(**arguments)
     model = new_model(dense, 0)
     asked, members = TrainRequest(model.vector, training, algorithm), [every[client] for client in chosen]
-    if algorithm is None:
-        return train_block(stack_of(model), asked, members)
-    return train_block_by(algorithm, stack_of(model), model.layout, asked, members)
+    return train_block(stack_of(model), model.layout, asked, members)
 
 
 def in_loop(training: LocalTraining, algorithm: ClientAlgorithm | None = None, **arguments: Any) -> list[ClientUpdate]:
     asked = TrainRequest(new_model(dense, 0).vector, training, algorithm)
-    if algorithm is None:
-        return [train_client(new_model(dense, 1), asked, work) for work in works(**arguments)]
-    return [train_client_by(algorithm, new_model(dense, 1), asked, work) for work in works(**arguments)]
+    return [train_client(new_model(dense, 1), asked, work) for work in works(**arguments)]
 
 
 @pytest.mark.parametrize("name", TRAININGS)
