@@ -6,7 +6,7 @@ import pytest
 
 from tests.code_size import PACKAGES, REPOSITORY, counted, size_of
 
-CEILINGS = {"packages": 52_090, "tests": 56_956, "timings and grids": 5_570, "modules": 246}
+CEILINGS = {"packages": 51_064, "tests": 56_084, "timings and grids": 5_613, "modules": 249}
 
 
 def test_the_program_does_not_grow() -> None:
