@@ -71,7 +71,7 @@ class DetectionConfig(BaseModel):
         default=0.1,
         ge=0,
         le=1,
-        description=("calibrated rules: smallest share of a flagged client's rows that would have to change class"),
+        description="calibrated rules: smallest share of a flagged client's rows that would have to change class",
     )
     feature_effect: float = Field(
         default=0.25,
@@ -89,7 +89,7 @@ class DetectionConfig(BaseModel):
     distance_effect: float = Field(
         default=0.5,
         gt=0,
-        description=("calibrated rules: smallest relative excess of a flagged client's model distance over the median"),
+        description="calibrated rules: smallest relative excess of a flagged client's model distance over the median",
     )
 
     epsilon: float | None = Field(

@@ -72,9 +72,7 @@ class TrainingConfig(LocalTraining):
     )
     round_timeout_seconds: Seconds | None = Field(
         default=None,
-        description=(
-            "on Ray, time limit of a host's part of a round, after which the host is replaced; none by default"
-        ),
+        description="on Ray, time limit of a host's part of a round, after which the host is replaced; none by default",
     )
     hanging_clients: Literal["drop", "fail"] = Field(
         default="drop",

@@ -128,7 +128,7 @@ class FederationConfig(DatasetRequest):
     )
     scenario: ScenarioChoice = Field(
         default=None,
-        description=("a published scenario, which fixes the partition, or a list of effects on top of the partition"),
+        description="a published scenario, which fixes the partition, or a list of effects on top of the partition",
     )
     partition: PartitionConfig = Field(default=PartitionConfig(), description="how rows are assigned to clients")
     physics: tuple[PhysicsConfig, ...] = Field(
@@ -166,7 +166,7 @@ class FederationConfig(DatasetRequest):
     seed: int = Field(default=0, ge=0, description="seed of partition and corruption")
     small_clients: SmallClients = Field(
         default="train",
-        description=("whether clients with fewer training or test rows than min_release train all the same or abstain"),
+        description="whether clients with fewer training or test rows than min_release train all the same or abstain",
     )
 
     @property

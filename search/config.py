@@ -186,7 +186,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
     strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
-        description=("strategies to choose from, also pairs; all means every one that fits; the usual ones by default"),
+        description="strategies to choose from, also pairs; all means every one that fits; the usual ones by default",
     )
     customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
     client_ranges: ClientRanges = Field(default_factory=ClientRanges)
@@ -227,7 +227,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         default=5,
         ge=0,
         le=1000,
-        description=("number of fresh seeds for winner and baselines; the largest number if they come in batches"),
+        description="number of fresh seeds for winner and baselines; the largest number if they come in batches",
     )
     confirmation_top: int = Field(
         default=1, ge=1, le=100, description="number of best configurations that are confirmed"

@@ -199,10 +199,8 @@ def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Tra
         EngineError: If the model does not work there.
     """
     torch_device = device.opened()
-    model, rows = (
-        new_model(federation.model, seed=0, device=torch_device),
-        ResidentRows(torch_device, share=device.share),
-    )
+    model = new_model(federation.model, seed=0, device=torch_device)
+    rows = ResidentRows(torch_device, share=device.share)
     probe_rows = federation.partition.rows[:PROBE_ROWS]
     if not len(probe_rows):
         return dict.fromkeys(("auto", "loop"), LoopTrainer(model))

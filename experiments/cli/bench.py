@@ -236,7 +236,7 @@ What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TABLE | KEY=VALUE]...",
-        help=("Tables of the suite (all by default), and keys for every cell, such as training.num_rounds=5."),
+        help="Tables of the suite (all by default), and keys for every cell, such as training.num_rounds=5.",
         show_default=False,
     ),
 ]
@@ -290,7 +290,9 @@ for _suite, _purpose in {
     "client-settings": (
         "Compare a table of client settings with one setting for all, other tables, and each client's own settings."
     ),
-    "detection": "Count how often published and calibrated detection are right on federations of known truth.",
+    "detection": (
+        "Count how often published and calibrated detection are right, on federations with known ground truth."
+    ),
     "intervals": "Simulate studies with known ground truth; count how often intervals and verdicts are right.",
 }.items():
     _add_suite(_suite, _purpose)

@@ -218,7 +218,7 @@ Synthetic = Annotated[
     typer.Option(
         "--synthetic",
         min=1,
-        help=("Number of synthetic proxy rows, drawn per class from the clients' reported means and covariance."),
+        help="Number of synthetic proxy rows, drawn per class from the clients' reported means and covariance.",
     ),
 ]
 Clients = Annotated[

@@ -50,7 +50,7 @@ def app(
         By | None,
         typer.Option(
             "--choose",
-            help=("Without --from and strategy.kind: how the driver chooses after detection; rules by default."),
+            help="Without --from and strategy.kind: how the driver chooses after detection; rules by default.",
             show_default=False,
         ),
     ] = None,

@@ -231,9 +231,6 @@ class TextStyle:
     has_header: bool | None = None
 
 
-FOUND_OUT = TextStyle()
-
-
 def known_encoding(name: str | None) -> str | None:
     """Return Python's canonical name of a text encoding.
 
@@ -298,7 +295,7 @@ class DatasetRequest(BaseModel):
     )
     task: Literal["classification", "regression"] | None = Field(
         default=None,
-        description=("regression or classification of your own table; classification by default, except for diabetes"),
+        description="regression or classification of your own table; classification by default, except for diabetes",
     )
     label: str | None = Field(default=None, description="column to predict")
     client_column: str | None = Field(default=None, description="column that names each row's client")

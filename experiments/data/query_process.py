@@ -3,13 +3,14 @@
 Neither SQLite nor DuckDB limits the resources of a query: DuckDB's `repeat('a', 1e9)` is not covered by its memory
 limit and can't be interrupted. So memory is limited by the operating system (on Linux), time by the parent process.
 
-Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`, `max_rows`, `max_bytes`); standard
-output receives the rows as a stream in Arrow's IPC format, all cells as text; a fault is a JSON string on standard
-error, with an exit code of `FAULTS`.
+Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`, `max_rows`, `max_bytes`, `num_rows`
+or null); standard output receives the rows as a stream in Arrow's IPC format, all cells as text; a fault is a JSON
+string on standard error, with an exit code of `FAULTS`.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import sqlite3
@@ -30,6 +31,7 @@ ROWS_AT_ONCE = 10_000
 SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 DUCKDB_TABLES = "SELECT table_name FROM duckdb_tables()"
 DUCKDB_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": 4,  # the stacks of as many as a large machine has cores would count against the limit of memory
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "temp_directory": "",
@@ -98,7 +100,7 @@ def _write(request: dict[str, Any], result: Any) -> None:
     names = [str(column[0]) for column in result.description or ()]
     rows = (
         [None if name in request["dropped"] else cell for name, cell in zip(names, row, strict=True)]
-        for row in _rows(result)
+        for row in itertools.islice(_rows(result), request["num_rows"])
     )
     limits = ReadLimits(request["max_bytes"], request["max_rows"])
     with pa.ipc.new_stream(sys.stdout.buffer, pa.schema([(name, pa.string()) for name in names])) as stream:

@@ -59,6 +59,8 @@ BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 BLOCK_BYTES = 2**20
 BLOCK_CELLS = 1_000_000
+BLOCK_VALUES = 200_000
+"""Python values of a block of rows; each takes several times the memory of a field of text."""
 MOST_SPARSE_CELLS = 20_000_000
 MOST_CELLS_A_VALUE = 100
 CATEGORY_FIELD = {b"kind": b"category"}
@@ -491,9 +493,16 @@ def table_of_rows(source: str, names: Sequence[str], rows: Iterable[Sequence[Any
         DataError: If column names are missing or repeated, a cell is of another type, or the table is too large or
             empty.
     """
+    return table_of_blocks(source, names, blocks_of_rows(source, names, rows, limits), limits)
+
+
+def table_of_blocks(
+    source: str, names: Sequence[str], blocks: Iterable[pa.RecordBatch], limits: ReadLimits
+) -> pa.Table:
+    """Return blocks of texts as a table of plain cells; arguments and errors as for `table_of_rows`."""
     if not all(names):
         raise DataError(f"every column of {source} must have a name, but one has none")
-    return plain_table(source, _table(names, blocks_of_rows(source, names, rows, limits)), limits=limits)
+    return plain_table(source, _table(names, blocks), limits=limits)
 
 
 def blocks_of_rows(
@@ -508,7 +517,7 @@ def blocks_of_rows(
 
     rows = iter(rows)
     num_bytes = num_rows = 0
-    while block := [*islice(rows, max(1, BLOCK_CELLS // max(1, len(names)) // 5))]:
+    while block := [*islice(rows, max(1, BLOCK_VALUES // max(1, len(names))))]:
         texts = [
             [_text(source, name, num_rows + number, cell) for number, cell in enumerate(cells, start=1)]
             for name, cells in zip(names, zip(*block, strict=True), strict=True)

@@ -22,9 +22,10 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ from fedscout.experiments.data.table_files import (
     read_csv,
     read_json_lines,
     read_parquet,
+    table_of_blocks,
     table_of_rows,
 )
 from fedscout.experiments.text import extra_module
@@ -142,15 +144,17 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
     openpyxl = extra_module("openpyxl", "tables", f"reading {path}")
     limits.check_file(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            limits.check_bytes(path, sum(member.file_size for member in archive.infolist()))
-        sheet = openpyxl.load_workbook(path, data_only=True).worksheets[0]
+        with path.open("rb") as file:  # openpyxl leaves a damaged file open that it opened itself
+            limits.check_bytes(path, sum(member.file_size for member in zipfile.ZipFile(file).infolist()))
+            written = openpyxl.load_workbook(file).worksheets[0]
+            formulas = {position: cell for position, cell in written._cells.items() if cell.data_type == "f"}
+            sheet = openpyxl.load_workbook(file, data_only=True).worksheets[0] if formulas else written
         shown_cells = _displayed_cells(sheet)
         num_columns = max((column for row, column in shown_cells if row == 1), default=0)
         names = [str(shown_cells.get((1, column), "")).strip() for column in range(1, num_columns + 1)]
         columns = [None if name in dropped else column for column, name in enumerate(names, start=1)]
-        for position, cell in openpyxl.load_workbook(path).worksheets[0]._cells.items():
-            if cell.data_type == "f" and position not in shown_cells and cell.column in columns:
+        for position, cell in formulas.items():
+            if position not in shown_cells and cell.column in columns:
                 raise DataError(_formula_fault(path, names[cell.column - 1], cell))
         lines = sorted({row for row, column in shown_cells if row > 1 and column in columns})
         rows = ([shown_cells.get((row, column or 0)) for column in columns] for row in lines)  # none in column 0
@@ -200,6 +204,7 @@ def read_database(
     dropped: Collection[str] = (),
     limits: ReadLimits = USUAL_LIMITS,
     seconds: float = MAX_QUERY_SECONDS,
+    num_rows: int | None = None,
 ) -> pa.Table:
     """Read the rows of one statement.
 
@@ -209,6 +214,7 @@ def read_database(
         dropped: Columns that are returned empty.
         limits: Maximum table size; bytes are counted as text.
         seconds: Time limit for reading all rows.
+        num_rows: Reads only the first rows; None for all.
 
     Raises:
         ConfigurationError: If the statement is not one SELECT, the address holds a password, or a library is missing.
@@ -218,12 +224,13 @@ def read_database(
         query = _one_select(query)
     if isinstance(place, Path):
         limits.check_file(place)
-        return _rows_of_file(place, query, dropped, limits, seconds)
+        read = {"query": query, "dropped": [*dropped], "num_rows": num_rows, **asdict(limits)}
+        return _rows_of_file(place, read, limits, seconds)
     if query is None:
         raise ConfigurationError.of("federation.query", "be a SELECT where rows are those of a database", "nothing")
     with _query_result(place, query, seconds) as (names, rows):
         cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
-        return table_of_rows(place, names, cells, limits)
+        return table_of_rows(place, names, islice(cells, num_rows), limits)
 
 
 def _one_select(query: str) -> str:
@@ -238,20 +245,16 @@ def _one_select(query: str) -> str:
     return text
 
 
-def _rows_of_file(
-    path: Path, query: str | None, dropped: Collection[str], limits: ReadLimits, seconds: float
-) -> pa.Table:
+def _rows_of_file(path: Path, read: Mapping[str, Any], limits: ReadLimits, seconds: float) -> pa.Table:
     import pyarrow as pa
 
     is_duckdb = path.name.lower().endswith(DUCKDB_SUFFIXES)
     if is_duckdb:
         extra_module("duckdb", "tables", f"reading {path}")
-    request: dict[str, Any] = {"path": str(path), "query": query, "dropped": [*dropped], "is_duckdb": is_duckdb}
-    request |= {"max_rows": limits.max_rows, "max_bytes": limits.max_bytes}
     try:
         process = subprocess.run(  # noqa: S603 our own program
             [sys.executable, "-m", query_process.__name__],
-            input=json.dumps(request).encode(),
+            input=json.dumps({**read, "path": str(path), "is_duckdb": is_duckdb}).encode(),
             capture_output=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             timeout=seconds,
@@ -264,12 +267,11 @@ def _rows_of_file(
     if process.returncode in query_process.FAULTS:
         raise query_process.FAULTS[process.returncode](json.loads(process.stderr.splitlines()[-1]))
     if process.returncode:
-        raise DataError.of(path, problem=f"can't be read as a database: its process ended with {process.returncode}")
+        last_line = process.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = last_line or f"its process ended with {process.returncode}"
+        raise DataError.of(path, problem=f"can't be read as a database: {reason}")
     with pa.ipc.open_stream(process.stdout) as reader:
-        table = reader.read_all()
-    if not all(table.column_names):
-        raise DataError(f"every column of {path} must have a name, but one has none")
-    return plain_table(path, table)
+        return table_of_blocks(str(path), reader.schema.names, reader, limits)
 
 
 @contextmanager
@@ -392,7 +394,7 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, num_ro
     name = place.name.lower() if isinstance(place, Path) else ""
     dropped = request.dropped
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
-        return read_database(place, request.query, dropped, limits, request.max_query_seconds)
+        return read_database(place, request.query, dropped, limits, request.max_query_seconds, num_rows)
     if request.query is not None:
         raise ConfigurationError.of("federation.query", "be left out but for databases", repr(request.query))
     _reject_text_settings(request.text_style, name)

@@ -42,7 +42,7 @@ class ModelSettings(BaseModel):
     )
     norm: NormName | None = Field(
         default=None,
-        description=("normalisation: batch or none for dense, group or batch for resnet18; the model's by default"),
+        description="normalisation: batch or none for dense, group or batch for resnet18; the model's by default",
     )
     activation: ActivationName | None = Field(
         default=None, description="activation of dense nets and convolutions; relu by default"

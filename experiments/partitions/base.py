@@ -40,7 +40,7 @@ class PartitionSettings(BaseModel):
     min_size: int = Field(
         default=5,
         ge=1,
-        description=("smallest number of rows per client, for kinds whose sizes are random or follow from the data"),
+        description="smallest number of rows per client, for kinds whose sizes are random or follow from the data",
     )
     self_balancing: bool = Field(
         default=False,
@@ -69,11 +69,11 @@ class PartitionSettings(BaseModel):
     levels: tuple[Level, ...] = Field(
         default=(0.2, 0.4, 0.6, 0.8),
         min_length=1,
-        description=("heterogeneity_index: indices assigned to clients in turn; 0 means all classes, 1 one class"),
+        description="heterogeneity_index: indices assigned to clients in turn; 0 means all classes, 1 one class",
     )
     quantities: tuple[Quantity, ...] = Field(
         default=(),
-        description=("heterogeneity_index: numbers of rows assigned to clients in turn; by default all rows, equally"),
+        description="heterogeneity_index: numbers of rows assigned to clients in turn; by default all rows, equally",
     )
     dominant_share: float = Field(
         default=0.8, gt=0, le=1, description="dominant_class: the dominant class's share of a client's rows"
@@ -83,7 +83,7 @@ class PartitionSettings(BaseModel):
     )
     tail_rule: Literal["any", "all"] = Field(
         default="any",
-        description=("fds_wgc: number of columns of its cluster that must be in a tail to assign a row to a client"),
+        description="fds_wgc: number of columns of its cluster that must be in a tail to assign a row to a client",
     )
     num_clusters: int | None = Field(
         default=None, ge=1, le=100, description="sfdl: number of clusters of rows; chosen by two indices by default"

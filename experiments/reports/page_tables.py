@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Names
-from fedscout.engine.errors import LogError, StrategyError, UserError
+from fedscout.engine.errors import LogError, StrategyError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.charts import BEATEN, ON_FRONT
@@ -35,10 +35,6 @@ from fedscout.search.ledger import beats
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import SELECTION
-
-
-class NothingToDrawError(UserError):
-    """The folder has no data for the requested chart."""
 
 
 @dataclass(frozen=True)

@@ -345,7 +345,7 @@ class CommunitiesSpec(StrategySpec):
         float,
         Field(
             gt=0,
-            description=("ε_1: by updates, a mean update shorter than this fraction of the longest one has converged"),
+            description="ε_1: by updates, a mean update shorter than this fraction of the longest one has converged",
         ),
     ] = 0.5
     restlessness: Annotated[

@@ -625,7 +625,7 @@ class FlashSpec(SelectionSpec):
     credited: Annotated[
         Credited,
         Field(
-            description=("contexts that are credited with a round's rewards: of clients that train in it, or before it")
+            description="contexts that are credited with a round's rewards: of clients that train in it, or before it"
         ),
     ] = "current"
     standardised: Annotated[bool, Field(description="whether contexts are standardised to mean 0 and variance 1")] = (

@@ -76,7 +76,7 @@ class OortParameters(SelectionSpec):
     unexplored_window: int = Field(
         5,
         ge=1,
-        description=("Unexplored clients are drawn from this many times the needed number, ranked by rows and speed"),
+        description="Unexplored clients are drawn from this many times the needed number, ranked by rows and speed",
     )
     clip_quantile: float = Field(0.98, gt=0, le=1, description="Quantile at which utilities are clipped")
     uncertainty: float = Field(0.1, ge=0, description="Factor of ln(round) / (round of last training) under the root")

@@ -148,7 +148,7 @@ class PowerOfChoiceSpec(SelectionSpec):
     candidates: int | None = Field(None, ge=1, description="d, number of candidate clients; 2 M by default, or all")
     losses: Literal["latest", "probed"] = Field(
         "latest",
-        description=("Losses of each client's last training, or of the last round's model measured by every client"),
+        description="Losses of each client's last training, or of the last round's model measured by every client",
     )
 
     def faults(self, cohort: Cohort) -> list[str]:
