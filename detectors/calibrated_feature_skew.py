@@ -42,7 +42,7 @@ which flags from `ONE_EFFECT` times the smallest effect. It applies to clients t
 
 **Few rows per class.** If less than half of all rows may be released class by class, rows of all classes are compared
 as one class. This is equivalent only for identical label distributions, so it is restricted to clients with similar
-labels (`fedscout.detectors.detect.clients_of_like_labels`).
+labels (`fedscout.detectors.detect.clients_with_similar_labels`).
 
 **Client features.** A summary of each client's feature distribution, sufficient to synthesise a similar federation. It
 takes no further query: it follows from the sums that clients release for the calibrated decision.

@@ -32,11 +32,11 @@ CLIENTS = "clients"
 
 def hold(grid: Grid, conversation: Conversation[Result]) -> Result:
     """Run one conversation and return its result."""
-    result: Result = hold_together(grid, {"": conversation})[""]
+    result: Result = run_lockstep(grid, {"": conversation})[""]
     return result
 
 
-def hold_together(
+def run_lockstep(
     grid: Grid, conversations: Mapping[str, Conversation[Any]], timings: dict[str, float] | None = None
 ) -> dict[str, Any]:
     """Run conversations in lockstep; each step sends the requests of all of them in one exchange.

@@ -33,12 +33,12 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedscout.detectors import statistics as metrics
-from fedscout.detectors.conversation import Conversation, hold_together, timed
+from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
 from fedscout.detectors.feature_skew import NAME as FEATURE_SKEW
 from fedscout.detectors.label_skew import (
     NAME,
-    NOTHING_TOLD,
+    NOTHING_RELEASED,
     ReleasedCounts,
     decide_label_skew,
     decide_label_skew_calibrated,
@@ -51,10 +51,10 @@ from fedscout.detectors.outliers import (
     InitialVectors,
     decide_outliers,
     decide_outliers_calibrated,
+    explain_model_differences,
     model_test,
     row_parts,
     train_and_compare,
-    why_models_differ,
 )
 from fedscout.detectors.outliers import NAME as OUTLIERS
 from fedscout.detectors.privacy import PRIVATE_COUNTS, check_library, counts_scale, noise_terms, plausible_counts
@@ -132,9 +132,9 @@ def measure_labels(
         released = ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
     counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
-    if released.share_told == 0:
-        finding = Finding.unmeasured(NAME, settings.label_threshold, NOTHING_TOLD)
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_TOLD)
+    if released.share_released == 0:
+        finding = Finding.unmeasured(NAME, settings.label_threshold, NOTHING_RELEASED)
+        calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_RELEASED)
     else:
         noise_scale = counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
         finding = decide_label_skew(released, settings.label_threshold, names)
@@ -229,9 +229,9 @@ def _client_means(repetitions: Sequence[Mapping[int, float]]) -> dict[int, float
 COPIES: Final = "near copies"
 """Under which name the work on them is timed."""
 
-MOSTLY_TOLD: Final = 0.5
+MIN_RELEASED_SHARE: Final = 0.5
 SUSPECT_LABELS: Final = 0.05
-"""See `clients_of_like_labels`."""
+"""See `clients_with_similar_labels`."""
 
 
 def detect(
@@ -278,11 +278,11 @@ def detect(
     if private:
         check_library()
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
-        results = hold_together(grid, {LABEL_SKEW: measure_labels(settings, seed, grouped, names)}, timings)
+        results = run_lockstep(grid, {LABEL_SKEW: measure_labels(settings, seed, grouped, names)}, timings)
         labels: LabelMeasurement = results[LABEL_SKEW]
         clients = tuple(labels.counts)
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
-        similar = clients_of_like_labels(labels)
+        similar = clients_with_similar_labels(labels)
         sizes = labels.released.num_rows.tolist()
         parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
@@ -295,7 +295,7 @@ def detect(
         }
         if not (private or grouped):
             conversations[COPIES] = _measure_copies(clients)
-        results = hold_together(grid, conversations, timings)
+        results = run_lockstep(grid, conversations, timings)
         copies: NearCopies | None = results.get(COPIES)
         features: FeatureMeasurement = results[FEATURE_SKEW]
         models: ModelMeasurement = results[OUTLIERS]
@@ -303,7 +303,7 @@ def detect(
             skews = tuple(
                 _unmeasured_if_near_copies(finding, copies) for finding in (labels.calibrated, features.calibrated)
             )
-            reason = why_models_differ(skews)
+            reason = explain_model_differences(skews)
             if private and reason is None:
                 reason = "noise may hide skew that would be the reason"
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
@@ -336,20 +336,21 @@ def detect(
     )
 
 
-def clients_of_like_labels(labels: LabelMeasurement) -> tuple[int, ...]:
+def clients_with_similar_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     """Return the clients with similar label distributions, whose rows may be compared regardless of class.
 
-    Requires that the class of at least `MOSTLY_TOLD` of all rows is released and that no label skew was detected. A
-    client may still have a different label distribution that is too weak for the test, or hidden by withheld counts,
-    but strong enough to shift its features. Therefore clients are excluded whose labels differ from the others' with a
-    p-value below `SUSPECT_LABELS`, not corrected over clients: by the label test, which accounts for noise, if all
-    counts are released, else by Pearson's test of the released counts with the withheld rows as one more class.
+    Requires that the class of at least `MIN_RELEASED_SHARE` of all rows is released and that no label skew was
+    detected. A client may still have a different label distribution that is too weak for the test, or hidden by
+    withheld counts, but strong enough to shift its features. Therefore clients are excluded whose labels differ from
+    the others' with a p-value below `SUSPECT_LABELS`, not corrected over clients: by the label test, which accounts for
+    noise, if all counts are released, else by Pearson's test of the released counts with the withheld rows as one more
+    class.
     """
     from scipy.stats import chi2_contingency
 
     finding = labels.calibrated
     reported, rows = labels.released.told, labels.released.num_rows
-    if not finding.measured or finding.detected or reported.sum() < MOSTLY_TOLD * rows.sum():
+    if not finding.measured or finding.detected or reported.sum() < MIN_RELEASED_SHARE * rows.sum():
         return ()
     if reported.sum() == rows.sum():
         min_p_value = min(1.0, SUSPECT_LABELS * len(finding.clients))
@@ -418,7 +419,7 @@ def _detect_by_models(
     timings: dict[str, float] = {}
     clients = tuple(sorted(client_of(node) for node in grid.get_node_ids()))
     conversation = measure_models(clients, (), initial_vectors, training, settings, seed, names=names)
-    models: ModelMeasurement = hold_together(grid, {OUTLIERS: conversation}, timings)[OUTLIERS]
+    models: ModelMeasurement = run_lockstep(grid, {OUTLIERS: conversation}, timings)[OUTLIERS]
     # Who plays draws episodes anew in each repetition, so that these are as independent as parts of rows.
     distance_test = model_test(models.comparisons, models.comparisons, settings.detector_rate)
     reason = "clients that play episodes hold no labelled rows"

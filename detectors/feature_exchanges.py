@@ -152,7 +152,7 @@ def measure_features(
         names: Display names of clients and features.
     """
     moments = yield from ask_moments(clients, settings.max_features, names)
-    pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
+    pooled, classes, aggregate_replies = moments.pooled, moments.classes, tuple(moments.totals)
     rate = settings.detector_rate
     if pooled is None:
         reason = "no client gave its feature sums"
@@ -180,19 +180,19 @@ def measure_features(
     shifts = shifts_of(None)
     comparison = discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
     queries = [
-        Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
+        Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=aggregate_replies),
         Query(
             FEATURE_HISTOGRAM,
             {"start": bins.start, "width": bins.width},
             {"bins": bins.bins},
             [client for client in paired if client in moments.totals],
         ),
-        Query(ROW_NORMS, {"per_deviation": per_deviation(spread)}, {"by_class": by_class}, answered),
+        Query(ROW_NORMS, {"per_deviation": per_deviation(spread)}, {"by_class": by_class}, aggregate_replies),
     ]
     if grouped:
         arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
-        queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
-    queries += [] if comparison is None else _agreement_queries(comparison, answered)
+        queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, aggregate_replies))
+    queries += [] if comparison is None else _agreement_queries(comparison, aggregate_replies)
     (answers, histograms, norms, *others), _ = yield queries, []
     groups = FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others
@@ -232,9 +232,11 @@ def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
 def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
     """Return the query for clients without feature skew, and the one for clients that subtract their shift."""
     arrays, shifted = comparison.arrays(), comparison.shifted
-    plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
+    plain, aggregate_models = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
     queries = [Query(LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
-    return [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
+    return (
+        [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, aggregate_models)] if aggregate_models else queries
+    )
 
 
 def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:
@@ -262,7 +264,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
             num_features = len(arrays["sum"])
             if "scatter" not in arrays:
                 return MomentsAnswers(
-                    num_features, None, {}, ClassMoments.of_nobody(0, num_features), None, tuple(notes)
+                    num_features, None, {}, ClassMoments.empty_moments(0, num_features), None, tuple(notes)
                 )
             total, scatter = (arrays[name].astype(np.float64, copy=False) for name in ("sum", "scatter"))
             sums.add(client, answers.num_examples[client], total, scatter)
@@ -271,7 +273,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
                 num_classes = len(counts)
                 numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
                 if classes is None:
-                    classes = ClassMoments.of_nobody(num_classes, num_features)
+                    classes = ClassMoments.empty_moments(num_classes, num_features)
                     if ClassCovariances.fit(num_classes, num_features):
                         covariances = ClassCovariances(num_classes, num_features)
                 classes.add(client, counts, *numbers)
@@ -281,7 +283,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
         if num_features is not None:
             client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes
             size = max(1, BLOCK_BYTES // client_bytes)
-    classes = classes or ClassMoments.of_nobody(0, num_features or 0)
+    classes = classes or ClassMoments.empty_moments(0, num_features or 0)
     return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, covariances, tuple(notes))
 
 

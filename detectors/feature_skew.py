@@ -119,7 +119,7 @@ from fedscout.detectors.statistics import (
     own_counts,
 )
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError, told_cells
+from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError, released_cells
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.seeds import stream
 
@@ -487,7 +487,7 @@ def group_norms(inputs: QueryInputs) -> Answer:
     scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
     means = inputs.by_class("means", inputs.num_classes if by_class else 1)
-    released = told_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
+    released = released_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
     groups = np.arange(len(inputs.data)) if inputs.groups is None else inputs.groups
     _, members = np.unique(groups, return_inverse=True)
     sums = np.zeros((members.max() + 1, len(scale)))
@@ -618,7 +618,7 @@ class ClassMoments:
     own: dict[int, Values] | None = field(default_factory=dict)
 
     @classmethod
-    def of_nobody(cls, num_classes: int, num_features: int) -> ClassMoments:
+    def empty_moments(cls, num_classes: int, num_features: int) -> ClassMoments:
         """Return empty moments."""
         shape = (num_classes, num_features)
         return cls(np.zeros(num_classes, dtype=np.int64), np.zeros(shape), np.zeros(shape))
@@ -675,7 +675,7 @@ def row_norms(inputs: QueryInputs) -> Answer:
     scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
     counts = own_counts(inputs) if by_class else np.array([len(inputs.data)])
-    released = told_cells(counts, inputs.min_release)
+    released = released_cells(counts, inputs.min_release)
     sums: Values = np.zeros((len(counts), len(scale)))
     for features, labels in inputs.data.chunks():
         np.add.at(sums, labels if by_class else np.zeros_like(labels), flat_features(features))

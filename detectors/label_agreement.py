@@ -108,7 +108,7 @@ from fedscout.detectors.calibrated_feature_skew import varying
 from fedscout.detectors.feature_skew import ClassMoments, FeatureGroups
 from fedscout.detectors.statistics import ClientTest, Values, by_client, flat_features, holm, largest, own_counts
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, told_cells
+from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, released_cells
 from fedscout.engine.data.federation import UNNAMED, Names
 
 LABEL_AGREEMENT: Final = "label_agreement"
@@ -132,7 +132,7 @@ def label_agreement(inputs: QueryInputs) -> Answer:
     axes = inputs.arrays["axes"].astype(np.float64)
     sums, pooled_counts = (inputs.by_class(name, inputs.num_classes) for name in ("sums", "counts"))
     counts = own_counts(inputs)
-    counts = np.where(told_cells(counts, inputs.min_release) & (pooled_counts > 0), counts, 0)
+    counts = np.where(released_cells(counts, inputs.min_release) & (pooled_counts > 0), counts, 0)
     projected = [(flat_features(features) @ axes, labels) for features, labels in inputs.data.chunks()]
     rows = np.concatenate([part for part, _ in projected])
     labels = np.concatenate([part for _, part in projected])
@@ -241,9 +241,9 @@ def _common_shift(rows: Values, labels: IntArray, counts: IntArray, means: Value
     """Return v: the part of the label-adjusted shift that the mean of all the client's rows shares."""
     judged = counts[labels] > 0
     adjusted: Values = np.asarray((rows[judged] - means[labels[judged]]).mean(axis=0))
-    moved = rows[judged].mean(axis=0) - centre
+    aggregate_models = rows[judged].mean(axis=0) - centre
     length = float(adjusted @ adjusted)
-    return adjusted * float(np.clip(adjusted @ moved / length, 0.0, 1.0)) if length > 0 else adjusted
+    return adjusted * float(np.clip(adjusted @ aggregate_models / length, 0.0, 1.0)) if length > 0 else adjusted
 
 
 @dataclass(frozen=True)

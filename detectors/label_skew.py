@@ -93,7 +93,7 @@ from fedscout.engine.seeds import stream
 
 NAME: Final = "label_skew"
 
-NOTHING_TOLD: Final = (
+NOTHING_RELEASED: Final = (
     "clients hold too few rows of every class to tell of it (where all data are your own, federation.min_release=1 "
     "lets them)"
 )
@@ -179,7 +179,7 @@ class ReleasedCounts:
         return _most_similar(low, high, num_rows, self.told.sum(axis=0) + 1.0)
 
     @property
-    def share_told(self) -> float:
+    def share_released(self) -> float:
         """Share of all rows whose class is released, in `[0, 1]`."""
         return float(self.told.sum() / self.num_rows.sum())
 

@@ -24,7 +24,7 @@ shuffled together. Dependent categories coincide more often than that; if in eve
 than half of the distinct rows, the two halves of the columns are also shuffled, each as a whole, and the larger count
 is expected. Shuffling a single column changes nothing, so near copies cannot be detected in rows of one column.
 
-Clients count near copies among their own rows, for up to `LOOKED_AT` of them, selected by a hash of their content so
+Clients count near copies among their own rows, for up to `NUM_EXAMINED` of them, selected by a hash of their content so
 that the order of rows is not revealed; only the sums of `NearCopies` are released.
 
 Limitations: not detected are groups of more than K rows that are not equal, groups whose rows are hardly closer than
@@ -46,7 +46,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate
 
 NEAR_COPIES: Final = "near_copies"
-LOOKED_AT: Final = 100
+NUM_EXAMINED: Final = 100
 
 LEAPS: Final = np.array([0.5, 0.6, 0.7, 0.8])
 """q."""
@@ -144,7 +144,7 @@ def near_copies(inputs: QueryInputs) -> Answer:
     def blocks() -> Iterable[Values]:
         return (flat_features(data.take(part)[0]) for part in _split_blocks(order))
 
-    counts = _count(flat_features(data.take(order[:LOOKED_AT])[0]), blocks, len(data), among=True)
+    counts = _count(flat_features(data.take(order[:NUM_EXAMINED])[0]), blocks, len(data), among=True)
     return {"sums": RowAggregate(counts.sums, int(counts.num_rows))}
 
 

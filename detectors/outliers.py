@@ -191,7 +191,7 @@ def compare_models(
     )
 
 
-def flag_distant(comparison: Comparison, percentile: float) -> tuple[int, ...]:
+def flag_outliers(comparison: Comparison, percentile: float) -> tuple[int, ...]:
     """Return the clients that one repetition flags, ascending."""
     values = np.array(list(comparison.distances.values()))
     flagged: list[int] = list(comparison.diverged)
@@ -222,7 +222,7 @@ def decide_outliers(
     clients = sorted({client for c in usable for client in (*c.distances, *c.diverged)})
     flags = dict.fromkeys(clients, 0)
     for comparison in usable:
-        for client in flag_distant(comparison, settings.outlier_percentile):
+        for client in flag_outliers(comparison, settings.outlier_percentile):
             flags[client] += 1
     most = max(flags.values())
     outliers = tuple(client for client in clients if flags[client] >= needed)
@@ -422,11 +422,11 @@ def _effects(repetitions: Sequence[Comparison], clients: Sequence[int]) -> Mappi
 MOST_TESTS: Final = 3
 """That share the rate."""
 
-MOST_OUT_OF_IT: Final = 1 / 3
+MAX_OUTLIER_SHARE: Final = 1 / 3
 """Part of the clients that can be unlike a majority."""
 
 
-def why_models_differ(skews: Sequence[CalibratedFinding]) -> str | None:
+def explain_model_differences(skews: Sequence[CalibratedFinding]) -> str | None:
     """Return why honest clients may train different models, by the calibrated findings on skew; None if no reason."""
     for skew in skews:
         if not skew.measured:
@@ -473,7 +473,7 @@ def decide_outliers_calibrated(
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
     finding = decide(NAME, tests, settings.detector_rate, _describe, remark, names)
     contradicted = [evidence.flagged and evidence.source == "labels" for evidence in finding.clients.values()]
-    if sum(contradicted) > MOST_OUT_OF_IT * len(contradicted):
+    if sum(contradicted) > MAX_OUTLIER_SHARE * len(contradicted):
         reason = (
             f"the labels of {sum(contradicted)} of {len(contradicted)} clients are contradicted: there is no majority"
         )

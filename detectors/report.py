@@ -369,7 +369,7 @@ class SpeedSkew(_ReportPart):
     sentence: str
 
     @property
-    def is_worth_telling(self) -> bool:
+    def is_notable(self) -> bool:
         """Whether the slowest client takes longer than the median client beyond rounding."""
         return self.ratio is None or round(self.ratio, 1) > 1
 
@@ -439,7 +439,7 @@ class HeterogeneityReport(_ReportPart):
     @property
     def beside(self) -> tuple[str, ...]:
         """Sentences on further properties than the findings."""
-        speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
+        speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_notable else None
         return () if speeds is None else (speeds.sentence,)
 
     @property

@@ -163,7 +163,7 @@ class EngineConfig(BaseModel):
         return self
 
     @property
-    def may_stay(self) -> bool:
+    def allows_in_process(self) -> bool:
         """Whether trials may run in this process if that is faster, because no setting requires Ray or a GPU."""
         silent = {self.num_hosts, self.address, self.object_store_bytes, self.hosts_per_gpu} == {None}
         return self.grid == "auto" and silent and self.device != "cuda"

@@ -79,11 +79,11 @@ def unseeded_generators() -> Iterator[list[int]]:
     """
     drawn: list[int] = []
 
-    def noticed(num_bits: int) -> int:
+    def warn_on_draw(num_bits: int) -> int:
         drawn.append(num_bits)
         return int(_entropy(num_bits))
 
-    original, _source.randbits = _source.randbits, noticed
+    original, _source.randbits = _source.randbits, warn_on_draw
     try:
         yield drawn
     finally:

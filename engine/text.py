@@ -1,8 +1,8 @@
 """Texts of faults, type annotations, boolean values in documents, and HTML for notebooks.
 
 `fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value. `alternatives`
-yields the types that an annotation permits. `truths_as_words` prevents booleans from being accepted as numbers, because
-`True` is 1 in Python but a mistake in a configuration.
+yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
+because `True` is 1 in Python but a mistake in a configuration.
 
 The HTML functions create small tables and graphics for `_repr_html_` of federations, reports, trials and studies. Names
 of clients, classes and strategies are untrusted input, so everything that is not `Markup` is escaped. Colours are those
@@ -122,7 +122,7 @@ def alternatives(annotations: Iterable[Any]) -> Iterator[Any]:
             yield annotation
 
 
-def truths_as_words(value: Any, *wanted: Any) -> Any:
+def booleans_as_words(value: Any, *wanted: Any) -> Any:
     """Return a document in which booleans are replaced by words wherever a number, and no boolean, is expected.
 
     A validation then rejects them like all other words.
@@ -135,9 +135,9 @@ def truths_as_words(value: Any, *wanted: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower() if {int, float} & {*forms} and bool not in forms else value
     if isinstance(value, Mapping):
-        return {name: truths_as_words(part, *_named(forms, name)) for name, part in value.items()}
+        return {name: booleans_as_words(part, *_named(forms, name)) for name, part in value.items()}
     if isinstance(value, list):
-        return [truths_as_words(part, *_items(forms)) for part in value]
+        return [booleans_as_words(part, *_items(forms)) for part in value]
     return value
 
 
@@ -186,7 +186,7 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
     return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
 
-def shaded(share: float, told: object) -> Markup:
+def shaded_cell(share: float, told: object) -> Markup:
     """Return a table cell that is darker for a larger share in `[0, 1]`; `told` is its tooltip."""
     shade = f"background: rgba({SHADE}, {min(max(share, 0.0), 1.0):.2f})"
     return Markup(f'<td style="{shade}; min-width: 1.2em" title="{html(told)}"></td>')

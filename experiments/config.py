@@ -28,15 +28,15 @@ from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.metrics import ACCURACY, R2, Metric
-from fedscout.engine.text import alternatives, details, fault_of, shown, truths_as_words
+from fedscout.engine.text import alternatives, booleans_as_words, details, fault_of, shown
 from fedscout.experiments.data.loaders.table import with_task
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.client_settings import ClientSettingsConfig
-from fedscout.search.config import KNOWLEDGE, NO_PART_OF_THE_IDENTITY, RecommenderConfig, SearchConfig
+from fedscout.search.config import EXCLUDED_FROM_IDENTITY, KNOWLEDGE, RecommenderConfig, SearchConfig
 
 AUTO, MOST_AUTO_ROUNDS = "auto", 200
-"""`training.num_rounds=auto` is short for `training.level_off` and so many rounds at most."""
+"""`training.num_rounds=auto` is short for `training.early_stopping` and so many rounds at most."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -54,7 +54,7 @@ class TrainingConfig(LocalTraining):
     repetitions: int = Field(
         default=1, ge=1, le=99, description="number of trainings per trial (odd), whose median is the result"
     )
-    level_off: bool = Field(
+    early_stopping: bool = Field(
         default=False,
         description="run, search and sweep: stop at fewer rounds than num_rounds if FedAvg converges earlier",
     )
@@ -97,9 +97,11 @@ class TrainingConfig(LocalTraining):
     @classmethod
     def _auto(cls, given: Any) -> Any:
         if isinstance(given, Mapping) and given.get("num_rounds") == AUTO:
-            if given.get("level_off", True) is not True:
-                raise ValueError("level_off must be left out where num_rounds is auto, got " + repr(given["level_off"]))
-            return {**given, "num_rounds": MOST_AUTO_ROUNDS, "level_off": True}
+            if given.get("early_stopping", True) is not True:
+                raise ValueError(
+                    "early_stopping must be left out where num_rounds is auto, got " + repr(given["early_stopping"])
+                )
+            return {**given, "num_rounds": MOST_AUTO_ROUNDS, "early_stopping": True}
         return given
 
     @field_validator("num_rounds", mode="before")
@@ -235,7 +237,7 @@ class StudyConfig(BaseModel):
         excluded: dict[str, Any] = {
             "engine": True,
             "federation": {"folder", "max_file_bytes", "max_file_rows", "max_query_seconds"},
-            "recommender": {*NO_PART_OF_THE_IDENTITY},
+            "recommender": {*EXCLUDED_FROM_IDENTITY},
             "client_settings": True,
         }
         identity = self.model_dump(mode="json", exclude=excluded)
@@ -260,12 +262,12 @@ class StudyConfig(BaseModel):
         return hashlib.sha256((text + knowledge).encode()).hexdigest()
 
 
-def planned_trials(config: StudyConfig, levelled: int | None = None) -> tuple[int, int]:
+def planned_trials(config: StudyConfig, early_stopping_round: int | None = None) -> tuple[int, int]:
     """Return the maximum number of trials of a study, and the total number of rounds that shortened trials save.
 
     Args:
         config: Configuration of the study.
-        levelled: Round at which FedAvg stopped early, which limits all later trials; None if not known.
+        early_stopping_round: Round at which FedAvg stopped early, which limits all later trials; None if not known.
     """
     from fedscout.search.confirmation.runs import num_tuning_trials  # loads every strategy
     from fedscout.search.searchers.racing import most_trials
@@ -273,9 +275,11 @@ def planned_trials(config: StudyConfig, levelled: int | None = None) -> tuple[in
 
     search = config.search
     num_candidates = search.confirmation_top + (2 if search.has_tuned_reference else 1)
-    num_rounds = config.training.num_rounds if levelled is None else levelled
+    num_rounds = config.training.num_rounds if early_stopping_round is None else early_stopping_round
     num_searched, rounds_less = most_trials(search, num_rounds)
-    shorter = [*shorter_trainings(num_rounds)] if config.training.level_off and levelled is None else []
+    shorter = (
+        [*shorter_trainings(num_rounds)] if config.training.early_stopping and early_stopping_round is None else []
+    )
     rounds_less += sum(num_rounds - rounds for rounds in shorter)
     num_trials = (
         len(shorter) + 1 + num_searched + num_tuning_trials(search) + search.confirmation_seeds * num_candidates
@@ -438,7 +442,7 @@ def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyC
     """
     all_faults = [*faults]
     try:
-        config = StudyConfig.model_validate(truths_as_words(with_task(settings), StudyConfig))
+        config = StudyConfig.model_validate(booleans_as_words(with_task(settings), StudyConfig))
     except ValidationError as error:
         all_faults += _fault_texts(details(error))
     if all_faults:
@@ -480,7 +484,7 @@ def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any]
             layer = read()
             _refuse_what_no_key_takes(name, layer)
             _refuse_values_for_groups(layer)
-            merged = laid_over(layer, merged)
+            merged = merged_over(layer, merged)
         except ConfigurationError as error:
             faults += error.faults
         except RecursionError:
@@ -488,10 +492,10 @@ def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any]
     return merged, faults
 
 
-def laid_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, Any]:
+def merged_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return a layer merged over another: groups are merged, all other values replaced."""
     both = {
-        key: laid_over(layer[key], below[key])
+        key: merged_over(layer[key], below[key])
         for key in layer.keys() & below.keys()
         if isinstance(layer[key], Mapping) and isinstance(below[key], Mapping)
     }

@@ -25,7 +25,7 @@ Dependence notes warn where test accuracy may not hold on new data: columns that
 time series that is split at random; a split in row order, which tests every seed on the same rows, so that intervals
 over seeds are not valid for new data; groups of rows that are held by several clients; and more near copies of test
 rows among the training rows than independent rows would have (`fedscout.detectors.near_copies`). Near copies are
-counted on the split of the study's seed, on stored rows, over all clients together: up to `LOOKED_AT` test rows are
+counted on the split of the study's seed, on stored rows, over all clients together: up to `NUM_EXAMINED` test rows are
 compared with the training rows of all clients, or with a random sample of these if they hold more than `MAX_NUMBERS`
 numbers. With more than `CLIENTS_SPLIT` clients, test rows come from that many sampled clients, and all rows of the
 others are training rows. Texts are not compared, as token numbers have no distance.
@@ -60,7 +60,7 @@ from fedscout.experiments.data.columns import list_argument
 
 
 @dataclass(frozen=True)
-class Holdings:
+class ClientRows:
     """The rows of all clients, including the scenario's changes.
 
     Attributes:
@@ -88,7 +88,7 @@ class Holdings:
         return Samples(self.features, self.labels, self.partition.client(client))
 
 
-def holdings_of(federation: Federation, max_columns: int, seed: int) -> Holdings:
+def holdings_of(federation: Federation, max_columns: int, seed: int) -> ClientRows:
     """Return the rows of a federation's clients.
 
     Args:
@@ -109,7 +109,7 @@ def holdings_of(federation: Federation, max_columns: int, seed: int) -> Holdings
         samples = federation.client_data(client).own
         rows = samples.features.reshape(len(samples), num_columns)
         changed[client] = Samples(rows if columns is None else rows[:, columns], samples.labels, samples.rows)
-    return Holdings(
+    return ClientRows(
         features=flat,
         labels=federation.labels,
         partition=federation.partition,
@@ -178,13 +178,13 @@ class ClientChange(BaseModel):
         return bool(self.latency_shift or self.latency_mean)
 
 
-def changes_of(federation: Federation, holdings: Holdings) -> tuple[ClientChange, ...]:
+def changes_of(federation: Federation, client_rows: ClientRows) -> tuple[ClientChange, ...]:
     """Return the changes of each client whose rows, availability or updates a scenario affects, in ascending order."""
-    clients = sorted({*holdings.changed, *federation.dropout, *federation.devices, *federation.attacks})
-    return tuple(_change(federation, holdings, client) for client in clients)
+    clients = sorted({*client_rows.changed, *federation.dropout, *federation.devices, *federation.attacks})
+    return tuple(_change(federation, client_rows, client) for client in clients)
 
 
-def _change(federation: Federation, holdings: Holdings, client: int) -> ClientChange:
+def _change(federation: Federation, client_rows: ClientRows, client: int) -> ClientChange:
     device = federation.devices.get(client)
     return ClientChange(
         client=client,
@@ -193,7 +193,7 @@ def _change(federation: Federation, holdings: Holdings, client: int) -> ClientCh
         dropout=federation.dropout.get(client, 0.0),
         **({} if device is None else _timings(device)),
         attacks=tuple(_name(attack) for attack in federation.attacks.get(client, ())),
-        **_differences(holdings, client, float(federation.facts.get("feature_unit", 1.0))),
+        **_differences(client_rows, client, float(federation.facts.get("feature_unit", 1.0))),
     )
 
 
@@ -214,10 +214,10 @@ def _name(step: ClientTransform | UpdateAttack) -> str:
     return type(step).__name__ if " at 0x" in text else text
 
 
-def _differences(holdings: Holdings, client: int, unit: float) -> Mapping[str, float]:
+def _differences(client_rows: ClientRows, client: int, unit: float) -> Mapping[str, float]:
     """Return statistics of the difference between a client's rows and its original rows, which have the same order."""
-    own, clean = holdings.client(client), holdings.clean(client)
-    if client not in holdings.changed or len(own) == 0:
+    own, clean = client_rows.client(client), client_rows.clean(client)
+    if client not in client_rows.changed or len(own) == 0:
         return {}
     added = own.features[own.rows].astype(np.float64) - clean.features[clean.rows]
     return {
@@ -228,8 +228,8 @@ def _differences(holdings: Holdings, client: int, unit: float) -> Mapping[str, f
     }
 
 
-MOST_COLUMNS_TOLD: Final = 5
-LOOKED_AT: Final = 200
+MAX_COLUMNS_SHOWN: Final = 5
+NUM_EXAMINED: Final = 200
 CLIENTS_SPLIT: Final = 100
 MAX_NUMBERS: Final = 20_000_000
 """Numbers in the training rows: about a second of work."""
@@ -281,7 +281,7 @@ def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield a note that names the columns in use that reveal the label, and the setting that drops them."""
     leaks = [column for column in columns if column["suspicion"] and not column["became"].startswith("left out")]
     if leaks:  # the key first, as screens cut the end
-        reasons = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MOST_COLUMNS_TOLD)
+        reasons = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MAX_COLUMNS_SHOWN)
         key = list_argument("drop_columns", *(column["name"] for column in leaks))
         yield f"{key} leaves out what may be the label itself: {reasons}."
 
@@ -308,7 +308,7 @@ def _copies_note(federation: Federation, copies: NearCopies) -> str:
         column["name"] for column in columns if column["key"] == f"federation.group_column={column['name']}"
     ]
     if group_columns and federation.groups is None:
-        advice += f" What they belong to may stand in {listed(group_columns, MOST_COLUMNS_TOLD)}."
+        advice += f" What they belong to may stand in {listed(group_columns, MAX_COLUMNS_SHOWN)}."
     return (
         "Test rows have near copies among the training rows, so that what is learnt by heart counts as accuracy. "
         f"{advice} Copies: {copies.text()}."
@@ -337,7 +337,7 @@ def near_copies_of_test_rows(federation: Federation, seed: int, test_fraction: f
         return None
     generator = stream(seed, "near-copies")
     train, test = _split_rows(federation, seed, test_fraction, generator)
-    test = generator.permutation(test)[:LOOKED_AT]
+    test = generator.permutation(test)[:NUM_EXAMINED]
     train = generator.permutation(train)[: max(1, MAX_NUMBERS // max(row_length(federation), 1))]
     rows = federation.features.reshape(len(federation.labels), -1)
     return count_near_copies(rows[test].astype(np.float64), rows[train].astype(np.float64))
@@ -361,22 +361,22 @@ BLOCK_NUMBERS = 2**22
 
 
 def measure_features(
-    holdings: Holdings, measured: Sequence[int], paired: Sequence[int], settings: DetectionConfig
+    client_rows: ClientRows, measured: Sequence[int], paired: Sequence[int], settings: DetectionConfig
 ) -> FeatureDistances | None:
     """Return the mean feature distances; None with fewer than two clients or if no feature varies.
 
     Args:
-        holdings: Rows of the clients.
+        client_rows: Rows of the clients.
         measured: Clients over whose rows mean and variance are computed.
         paired: Clients whose pairs are averaged.
         settings: Number and range of the bins.
     """
     if len(paired) < 2:
         return None
-    mean, variance = _moments(holdings, measured)
+    mean, variance = _moments(client_rows, measured)
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
-    inputs = (QueryInputs(holdings.client(client), 1, arrays, {"bins": bins.bins}) for client in paired)
+    inputs = (QueryInputs(client_rows.client(client), 1, arrays, {"bins": bins.bins}) for client in paired)
     counts = np.stack(
         [feature_histogram(query_inputs)["counts"].values for query_inputs in inputs]
     )  # (clients, d, bins)
@@ -402,12 +402,12 @@ def _mean_distances(counts: IntArray, bins: Bins) -> FeatureDistances | None:
     )
 
 
-def _moments(holdings: Holdings, clients: Sequence[int]) -> tuple[Values, Values]:
+def _moments(client_rows: ClientRows, clients: Sequence[int]) -> tuple[Values, Values]:
     """Return mean and variance of each column over all rows of some clients, shapes `(d,)`."""
-    origin = holdings.features[holdings.partition.client(clients[0])[0]].astype(np.float64)
+    origin = client_rows.features[client_rows.partition.client(clients[0])[0]].astype(np.float64)
     num_rows = 0
     sums, squares = np.zeros(len(origin)), np.zeros(len(origin))
-    for rows, times in _weighted_rows(holdings, clients):
+    for rows, times in _weighted_rows(client_rows, clients):
         offsets = rows - origin
         num_rows += int(times.sum())
         sums += np.einsum("r,rc->c", times, offsets)  # no BLAS, whose sums depend on its threads
@@ -416,38 +416,38 @@ def _moments(holdings: Holdings, clients: Sequence[int]) -> tuple[Values, Values
     return origin + sums / num_rows, variance
 
 
-def _weighted_rows(holdings: Holdings, clients: Sequence[int]) -> Iterator[tuple[Values, Values]]:
+def _weighted_rows(client_rows: ClientRows, clients: Sequence[int]) -> Iterator[tuple[Values, Values]]:
     """Yield rows with the number of times clients hold each: source rows first, then rows changed by a scenario."""
-    untouched = [holdings.partition.client(client) for client in clients if client not in holdings.changed]
+    untouched = [client_rows.partition.client(client) for client in clients if client not in client_rows.changed]
     if untouched:
-        times = np.bincount(np.concatenate(untouched), minlength=len(holdings.labels)).astype(np.float64)
+        times = np.bincount(np.concatenate(untouched), minlength=len(client_rows.labels)).astype(np.float64)
         for start in range(0, len(times), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             if times[chunk].any():
-                yield holdings.features[chunk].astype(np.float64), times[chunk]
+                yield client_rows.features[chunk].astype(np.float64), times[chunk]
     for client in clients:
-        if client in holdings.changed:
-            for rows, _ in holdings.changed[client].chunks():
+        if client in client_rows.changed:
+            for rows, _ in client_rows.changed[client].chunks():
                 yield rows.astype(np.float64), np.ones(len(rows))
 
 
 MAX_BINS = 2000
 
 
-def token_hellinger(holdings: Holdings, paired: Sequence[int]) -> float | None:
+def token_hellinger(client_rows: ClientRows, paired: Sequence[int]) -> float | None:
     """Return the mean Hellinger distance over all pairs of clients; None if fewer than two have a token.
 
     Args:
-        holdings: Rows of the clients, which are token numbers.
+        client_rows: Rows of the clients, which are token numbers.
         paired: Clients whose pairs are averaged.
     """
-    vocabulary_size = 1 + max((int(_tokens(holdings.client(client)).max(initial=0)) for client in paired), default=0)
+    vocabulary_size = 1 + max((int(_tokens(client_rows.client(client)).max(initial=0)) for client in paired), default=0)
     total = np.zeros(vocabulary_size, np.int64)
     for client in paired:
-        total += np.bincount(_tokens(holdings.client(client)), minlength=vocabulary_size)
+        total += np.bincount(_tokens(client_rows.client(client)), minlength=vocabulary_size)
     bins = _bins(total)
     num_bins = int(bins.max(initial=0)) + 1
-    counts = [np.bincount(bins[_tokens(holdings.client(client))], minlength=num_bins)[1:] for client in paired]
+    counts = [np.bincount(bins[_tokens(client_rows.client(client))], minlength=num_bins)[1:] for client in paired]
     nonempty_counts = [histogram for histogram in counts if histogram.sum() > 0]
     return float(mean_pairwise_hellinger(distribution(np.stack(nonempty_counts)))) if len(nonempty_counts) > 1 else None
 
@@ -505,8 +505,8 @@ class RealizedHeterogeneity(_Value):
         num_paired_clients: Clients over whose pairs the distances are averaged.
         num_classes: Number of classes.
         num_rows: Rows of the data set.
-        num_rows_dealt: Rows that at least one client holds.
-        num_rows_not_dealt: Rows that no client holds.
+        num_rows_assigned: Rows that at least one client holds.
+        num_rows_unassigned: Rows that no client holds.
         num_rows_repeated: Additional copies of rows that are held more than once, by one client or several.
         client_rows: Rows per client, over all clients.
         quantity_ratio: Largest over smallest number of rows.
@@ -534,8 +534,8 @@ class RealizedHeterogeneity(_Value):
     num_paired_clients: int
     num_classes: int
     num_rows: int
-    num_rows_dealt: int
-    num_rows_not_dealt: int
+    num_rows_assigned: int
+    num_rows_unassigned: int
     num_rows_repeated: int
     client_rows: Spread
     quantity_ratio: float | None = None
@@ -561,13 +561,13 @@ class Measurement:
 
     Attributes:
         realised: The metrics.
-        holdings: Rows of the clients.
+        client_rows: Rows of the clients.
         label_skew: The detector's finding, with the divergence of each client.
         heterogeneity_indices: Heterogeneity index of each measured client.
     """
 
     realised: RealizedHeterogeneity
-    holdings: Holdings
+    client_rows: ClientRows
     label_skew: Finding
     heterogeneity_indices: Mapping[int, float]
 
@@ -593,9 +593,9 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     paired = paired_clients(measured, settings.max_pairwise_clients, seed)
     is_text = federation.facts.get("data_kind") == "tokens"
     num_compared = max(1, min(max_features, MAX_COMPARED // max(len(paired), 1)))
-    holdings = holdings_of(federation, row_length(federation) if is_text else num_compared, seed)
+    client_rows = holdings_of(federation, row_length(federation) if is_text else num_compared, seed)
     with_labels = () if plays else measured
-    counts = holdings.label_counts
+    counts = client_rows.label_counts
     released_counts = ReleasedCounts.whole({client: counts[client] for client in with_labels})
     finding = decide_label_skew(released_counts, settings.label_threshold)
     indices = _heterogeneity_indices(counts, with_labels)
@@ -610,10 +610,10 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
             "label_divergence": Spread.of(list(finding.client_values.values())),
         }
     if is_text and not plays:
-        values["token_hellinger"] = token_hellinger(holdings, paired)
-    elif not plays and (distances := measure_features(holdings, measured, paired, settings)) is not None:
+        values["token_hellinger"] = token_hellinger(client_rows, paired)
+    elif not plays and (distances := measure_features(client_rows, measured, paired, settings)) is not None:
         values |= {"feature_hellinger": distances.hellinger, "feature_wasserstein": distances.wasserstein}
-        values["num_features_compared"] = holdings.features.shape[1]
+        values["num_features_compared"] = client_rows.features.shape[1]
     num_holders = np.bincount(federation.partition.rows, minlength=len(federation.labels))
     num_held = int(np.count_nonzero(num_holders))
     document = {
@@ -623,15 +623,15 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         "num_paired_clients": len(paired),
         "num_classes": federation.num_classes,
         "num_rows": len(federation.labels),
-        "num_rows_dealt": num_held,
-        "num_rows_not_dealt": len(federation.labels) - num_held,
+        "num_rows_assigned": num_held,
+        "num_rows_unassigned": len(federation.labels) - num_held,
         "num_rows_repeated": int(sizes.sum()) - num_held,
         "client_rows": Spread.of(sizes),
-        "num_features": holdings.num_columns,
+        "num_features": client_rows.num_columns,
         **values,
-        "notes": _notes(federation, holdings, len(measured), len(paired), is_text),
+        "notes": _notes(federation, client_rows, len(measured), len(paired), is_text),
     }
-    return Measurement(RealizedHeterogeneity.model_validate(document), holdings, finding, indices)
+    return Measurement(RealizedHeterogeneity.model_validate(document), client_rows, finding, indices)
 
 
 def _heterogeneity_indices(counts: IntArray, measured: Sequence[int]) -> dict[int, float]:
@@ -642,7 +642,7 @@ def _heterogeneity_indices(counts: IntArray, measured: Sequence[int]) -> dict[in
 
 
 def _notes(
-    federation: Federation, holdings: Holdings, num_measured: int, num_paired: int, is_text: bool
+    federation: Federation, client_rows: ClientRows, num_measured: int, num_paired: int, is_text: bool
 ) -> tuple[str, ...]:
     """Return notes on what was left out, sampled, or measured in place of something else."""
     if federation.task is not None:
@@ -665,10 +665,10 @@ def _notes(
             f"Rows are texts: token histograms are compared, without padding; beyond the {MAX_BINS - 1} most frequent, "
             "tokens share a bin."
         )
-    elif holdings.features.shape[1] < holdings.num_columns:
+    elif client_rows.features.shape[1] < client_rows.num_columns:
         notes.append(
-            f"Feature distances are over {holdings.features.shape[1]} of {holdings.num_columns} numbers of a row, "
-            "drawn by seed."
+            f"Feature distances are over {client_rows.features.shape[1]} of {client_rows.num_columns} numbers "
+            "of a row, drawn by seed."
         )
     if federation.embedding is not None:
         notes.append("Detection compares a network's view of a row; here the rows are compared as they are stored.")
@@ -776,7 +776,7 @@ def describe_federation(
         class_names=federation.class_names,
         realised=measurement.realised,
         clients=_clients(federation, measurement),
-        changes=changes_of(federation, measurement.holdings),
+        changes=changes_of(federation, measurement.client_rows),
         affected_clients=federation.affected_clients,
         unseen_clients=tuple(sorted(federation.unseen)),
         target_name=federation.target_name,
@@ -790,7 +790,7 @@ def _clients(federation: Federation, measurement: Measurement) -> tuple[ClientDe
     names = federation.facts.get("client_names", ())
     divergences, indices = measurement.label_skew.client_values, measurement.heterogeneity_indices
     affected = frozenset(federation.affected_clients)
-    counts = measurement.holdings.label_counts.tolist()
+    counts = measurement.client_rows.label_counts.tolist()
     sizes = federation.partition.sizes.tolist()
     plays = federation.task is not None
     physics = getattr(federation.task, "physics", ())

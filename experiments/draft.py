@@ -19,7 +19,7 @@ Aim = Literal["accuracy", "classes", "clients"]
 Time = Literal["minutes", "hour", "night"]
 
 DEMO = "digits"
-ROWS_LOOKED_AT = 5_000
+NUM_ROWS_EXAMINED = 5_000
 LABEL_NAMES = (
     "label",
     "target",
@@ -114,7 +114,7 @@ class Draft:
         return "\n".join([*lines, "training:", *training, "search:", *search, ""])
 
 
-def suggested_data() -> str:
+def suggested_dataset() -> str:
     """Return the newest table in the working directory, or the data set of the demo."""
     from fedscout.experiments.data.table_formats import SUFFIXES
 
@@ -144,7 +144,7 @@ def table_suggestions(dataset: str) -> TableHead | None:
     location = own_place(request)
     if isinstance(location, Path) and location.is_dir():
         return None
-    head = table_head(location[0] if isinstance(location, list) else location, request, ROWS_LOOKED_AT)
+    head = table_head(location[0] if isinstance(location, list) else location, request, NUM_ROWS_EXAMINED)
     columns = tuple(head.column_names)
     label = _label(head)
     return TableHead(columns, label, None if isinstance(location, list) else _client(head, label))

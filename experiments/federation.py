@@ -65,7 +65,7 @@ def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int
 ROWS_A_CLIENT = 10
 
 
-def build_players(federation: FederationConfig, model: ModelConfig) -> Federation:
+def build_reinforcement_federation(federation: FederationConfig, model: ModelConfig) -> Federation:
     """Return the federation of a reinforcement-learning environment.
 
     Raises:
@@ -134,9 +134,9 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
         return ScenarioPlan()
     labels = np.zeros(len(partition.rows), np.int64)
     request = EffectRequest(partition, labels, 1, feature_shape, federation.seed)
-    moves_rows = any(effect.moves_rows for effect in federation.scenario)
-    plan = ScenarioPlan() if moves_rows else stack_effects(federation.scenario, request)
-    if moves_rows or plan.transforms:
+    changes_partition = any(effect.changes_partition for effect in federation.scenario)
+    plan = ScenarioPlan() if changes_partition else stack_effects(federation.scenario, request)
+    if changes_partition or plan.transforms:
         kinds = ", ".join(effect.kind for effect in federation.scenario)
         raise ConfigurationError.of(
             "federation.scenario",
@@ -144,7 +144,7 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
             f"federation.dataset={federation.dataset}, which has no rows",
             kinds,
         )
-    if any(attack.accomplices for attacks in plan.attacks.values() for attack in attacks):
+    if any(attack.colluders for attacks in plan.attacks.values() for attack in attacks):
         raise ConfigurationError.of(
             "federation.scenario",
             f"hold no little_is_enough where federation.dataset={federation.dataset}: players "
@@ -169,7 +169,7 @@ def build_federation(
         DataError: If the data can't be read or partitioned as configured.
     """
     if federation.dataset in ENVIRONMENTS:
-        return build_players(federation, model)
+        return build_reinforcement_federation(federation, model)
     dataset = dataset or load_dataset(federation)
     if dataset.targets is not None and federation.server_rows is not None:
         raise ConfigurationError.of(
@@ -236,8 +236,8 @@ def build_federation(
             "feature_unit": dataset.feature_unit,
             "data_kind": dataset.kind,
             "model": str(factory),
-            "num_rows_dealt": num_used,
-            "num_rows_not_dealt": dataset.num_rows - num_used,
+            "num_rows_assigned": num_used,
+            "num_rows_unassigned": dataset.num_rows - num_used,
             "smallest_client": int(sizes.min()),
             "largest_client": int(sizes.max()),
             "num_clients_below_min_release": int(np.count_nonzero(sizes < federation.min_release)),

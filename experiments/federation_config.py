@@ -181,7 +181,7 @@ class FederationConfig(DatasetRequest):
             return PartitionConfig(kind=IID)
         effects = () if isinstance(self.scenario, str) else self.effects
         dealt_by_this = self.partition.kind is not None and self.dataset not in ENVIRONMENTS
-        return self.partition if dealt_by_this and not any(effect.moves_rows for effect in effects) else None
+        return self.partition if dealt_by_this and not any(effect.changes_partition for effect in effects) else None
 
     @property
     def effects(self) -> tuple[ScenarioEffect, ...]:

@@ -117,7 +117,7 @@ class ModelDescription(BaseModel):
         return values.astype(np.float32)
 
 
-def part_of(part: type[Part], config: BaseModel) -> Part:
+def shared_fields(part: type[Part], config: BaseModel) -> Part:
     """Return an instance of `part` with the fields that it shares with a configuration."""
     return part(**{name: getattr(config, name) for name in part.model_fields})
 
@@ -355,9 +355,9 @@ def write_training(
     session = parts[place].session
     scale = federation.target_scale(session.seed, session.test_fraction, session.validation_fraction)
     description = ModelDescription(
-        rows=part_of(DatasetRequest, config.federation),
+        rows=shared_fields(DatasetRequest, config.federation),
         class_names=federation.class_names,
-        model=part_of(ModelSettings, config.model),
+        model=shared_fields(ModelSettings, config.model),
         target=federation.target_name,
         scale=scale,
         **federation.reading,
@@ -391,7 +391,7 @@ def write_model(folder: Path, description: ModelDescription, vector: npt.NDArray
         write_atomically(safe, partial(save_file, tensors))
         write_atomically(plain, partial(torch.save, tensors))
         written |= {safe, plain}
-    plain_description = part_of(ModelDescription, description)  # of an agreement
+    plain_description = shared_fields(ModelDescription, description)  # of an agreement
     write_atomically(
         folder / DESCRIPTION_FILE, lambda path: path.write_text(plain_description.model_dump_json(indent=1) + "\n")
     )

@@ -336,7 +336,7 @@ SourceChoice = Literal["auto", "rules", "llm"]
 LONGEST_DESCRIPTION = 4000
 """Characters of a person's words."""
 
-NO_PART_OF_THE_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "prices", "replay")
+EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "prices", "replay")
 """Settings that decide where and how long a model is asked, not what it is asked."""
 
 

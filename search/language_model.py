@@ -52,7 +52,7 @@ from fedscout.engine.errors import (
     UnreachableModelError,
 )
 from fedscout.engine.runtime.files import not_written
-from fedscout.engine.runtime.storage import hand_on
+from fedscout.engine.runtime.storage import upload
 from fedscout.search.config import PromptShape, RecommenderConfig, address_fault, one_line, redact
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Chat(Protocol):
 ResponseFormat = Literal["json_schema", "json_object", "text"]
 
 SCHEMA_NAME = "strategy_choice"
-DISPENSABLE = ("temperature", "seed")
+OPTIONAL_PARAMETERS = ("temperature", "seed")
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,17 @@ class Dialect:
             return self
         return replace(self, response_formats=tuple(name for name in self.response_formats if name != "json_schema"))
 
-    def without_refused(self, refusal: str) -> Dialect | None:
+    def without_parameter(self, refusal: str) -> Dialect | None:
         """Return the dialect after a refusal; None if nothing is left to omit.
 
         Args:
             refusal: The server's message, in lower case.
         """
-        for name in DISPENSABLE:
+        for name in OPTIONAL_PARAMETERS:
             if name not in self.left_out and name in refusal:
-                return replace(self, left_out=tuple(key for key in DISPENSABLE if key in {*self.left_out, name}))
+                return replace(
+                    self, left_out=tuple(key for key in OPTIONAL_PARAMETERS if key in {*self.left_out, name})
+                )
         if len(self.limit_names) > 1 and self.limit_names[0] in refusal:
             return replace(self, limit_names=self.limit_names[1:])
         if len(self.response_formats) > 1:
@@ -222,7 +224,7 @@ class Dialect:
             "messages": [message.model_dump() for message in request.messages],
             self.limit_names[0]: request.max_answer_tokens,
         }
-        arguments |= {name: getattr(request, name) for name in DISPENSABLE if name not in self.left_out}
+        arguments |= {name: getattr(request, name) for name in OPTIONAL_PARAMETERS if name not in self.left_out}
         if self.response_formats[0] == "json_schema":
             schema = {"name": SCHEMA_NAME, "schema": request.answer_schema, "strict": True}
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -341,7 +343,7 @@ class OpenAIChat:
             )
             if reply is not None:
                 return reply
-            simpler = None if refusal is None else dialect.without_refused(refusal)
+            simpler = None if refusal is None else dialect.without_parameter(refusal)
             if simpler is None:
                 assert error is not None
                 raise error
@@ -524,7 +526,7 @@ class Transcript:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-            hand_on(self.path)
+            upload(self.path)
         except OSError as error:
             raise EngineError(not_written(self.path, error)) from error
         self._ends_whole = True

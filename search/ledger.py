@@ -115,7 +115,7 @@ def _total_seconds(trainings: Sequence[Trial]) -> dict[str, float]:
     return {phase: sum(training.seconds.get(phase, 0.0) for training in trainings) for phase in phases}
 
 
-def told_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:
+def progress_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:
     """Return a progress callback for trainings that reports trials: the mean rounds of their trainings, rounded down.
 
     Args:
@@ -161,7 +161,7 @@ class StudyFacts:
         second_measure: What the second objective measures, if there is one.
         selection: The selection policy used when the strategy samples no clients itself; None leaves it to the
             strategy.
-        dealing: Data set and partition; None if unknown.
+        data_origin: Data set and partition; None if unknown.
         repetitions: Trainings per trial, an odd number; see `fedscout.search.ledger`.
         same_test_rows: Whether every seed tests on the same rows.
         is_measured: Whether the search itself is benchmarked, so that priors from the same data are excluded.
@@ -183,7 +183,7 @@ class StudyFacts:
     objectives: tuple[Objective, ...] = ()
     second_measure: Measure | None = None
     selection: SelectionSpec | None = None
-    dealing: DataOrigin | None = None
+    data_origin: DataOrigin | None = None
     repetitions: int = 1
     same_test_rows: bool = False
     is_measured: bool = False
@@ -271,7 +271,7 @@ class Ledger:
         self._kept: dict[str, None] = {}
         self._noted: set[tuple[str, str]] = set()
 
-    def know_told(self, strategy: str, notes: Iterable[str]) -> None:
+    def suppress_notes(self, strategy: str, notes: Iterable[str]) -> None:
         """Suppress these notes on a strategy's trials, as they were reported before."""
         self._noted.update((strategy, note) for note in notes)
 
@@ -317,7 +317,7 @@ class Ledger:
         if on_rounds is None or repetitions == 1:
             return on_rounds
         trial_of = {part.key: settings.key for settings in batch for part in self._trainings(settings)}
-        return told_by_trial(on_rounds, trial_of, repetitions)
+        return progress_by_trial(on_rounds, trial_of, repetitions)
 
     def release(self) -> None:
         """Remove the checkpoints of short trials that will not be continued."""
@@ -403,12 +403,14 @@ def front_of(trials: Iterable[Trial]) -> list[Trial]:
     for trial in candidates:
         others = [other.objectives or () for other in candidates if other is not trial]
         front_values = [member.objectives for member in front]
-        if trial.objectives not in front_values and not any(beats(other, trial.objectives or ()) for other in others):
+        if trial.objectives not in front_values and not any(
+            dominates(other, trial.objectives or ()) for other in others
+        ):
             front.append(trial)
     return sorted(front, key=lambda trial: -trial.fitness)
 
 
-def beats(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+def dominates(ours: Sequence[float], theirs: Sequence[float]) -> bool:
     """Return whether `ours` dominates `theirs`: no worse by any objective, and better by one."""
     return tuple(ours) != tuple(theirs) and all(our >= their for our, their in zip(ours, theirs, strict=True))
 

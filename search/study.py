@@ -133,8 +133,8 @@ class StudyOutcome:
         advice: The rules' recommendation, which takes no trial; None without a diagnosis.
         first_generation: Initial proposals from the diagnosis; empty unless the search is informed.
         front: For two objectives the non-dominated full trainings, including FedAvg; else empty.
-        levelled: Number of rounds determined by early stopping, at most the maximum; None without early stopping.
-        at_ceiling: Whether the search ended early, as FedAvg has the best possible score.
+        early_stopping_round: Number of rounds determined by early stopping; None without it.
+        is_perfect: Whether the search ended early, as FedAvg has the best possible score.
         recommendation: The configuration trained by a one-shot study, and its source; None for a search.
         notes: The searcher's notes on configurations that it did not try.
     """
@@ -149,8 +149,8 @@ class StudyOutcome:
     advice: Recommendation | None = None
     first_generation: tuple[Alternative, ...] = ()
     front: list[Trial] = field(default_factory=list)
-    levelled: int | None = None
-    at_ceiling: bool = False
+    early_stopping_round: int | None = None
+    is_perfect: bool = False
     recommendation: Recommendation | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -268,7 +268,7 @@ def advised(
         config.view,
         diagnose(report),
         measure=facts.measure,
-        dealing=facts.dealing,
+        data_origin=facts.data_origin,
         selection=facts.selection_kind,
     )
     seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
@@ -277,8 +277,8 @@ def advised(
         return advice, (), ()
     kinds = kinds_in_turn(situation, seed)
     if warm:
-        reason = advice.grounds[0]
-        return advice, (Alternative(advice.spec, reason.because, reason.source),), kinds
+        reason = advice.reasons[0]
+        return advice, (Alternative(advice.spec, reason.explanation, reason.source),), kinds
     size, references = config.generation_size, (BASELINE,)
     prior_proposals = priors(report, facts, space, size, references)
     return advice, first_generation(situation, advice, size, seed, references, prior_proposals), kinds
@@ -299,7 +299,7 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     while True:
         remaining = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
         if outcome is not None and remaining > 0 and _is_best_possible(outcome.baseline, facts):
-            outcome.at_ceiling = True
+            outcome.is_perfect = True
             break
         proposals = searcher.plan(remaining) if remaining > 0 else []
         if not proposals and outcome is not None:
@@ -322,7 +322,7 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     outcome.best = best_of([outcome.baseline, *trials])
     outcome.front = front_of([outcome.baseline, *trials])
     outcome.trainings = full_trainings_of(trials, facts.num_rounds)
-    outcome.notes = [] if outcome.at_ceiling else searcher.notes()
+    outcome.notes = [] if outcome.is_perfect else searcher.notes()
     return outcome
 
 
@@ -331,21 +331,23 @@ LEVEL = 0.005
 """Gain over half of the rounds that counts as none: half a point of a share, as a part of any other score."""
 
 
-def level_off(ledger: Ledger) -> int:
+def early_stopping(ledger: Ledger) -> int:
     """Train FedAvg until it converges, and set the number of rounds of the ledger's further trials.
 
     Returns:
         The number of rounds; at most those of the ledger's facts.
     """
     facts = ledger.facts
-    levelled = facts.num_rounds
+    early_stopping_round = facts.num_rounds
     for rounds in shorter_trainings(facts.num_rounds):
         (trial,) = ledger.run([facts.trial("baseline", BASELINE, num_rounds=rounds)])
-        if has_levelled(trial, facts.view, facts.measure):
-            levelled = rounds
+        if has_converged(trial, facts.view, facts.measure):
+            early_stopping_round = rounds
             break
-    ledger.facts = replace(facts, num_rounds=levelled, cohort=replace(facts.cohort, num_rounds=levelled))
-    return levelled
+    ledger.facts = replace(
+        facts, num_rounds=early_stopping_round, cohort=replace(facts.cohort, num_rounds=early_stopping_round)
+    )
+    return early_stopping_round
 
 
 def shorter_trainings(num_rounds: int) -> Iterator[int]:
@@ -356,7 +358,7 @@ def shorter_trainings(num_rounds: int) -> Iterator[int]:
         rounds *= 2
 
 
-def has_levelled(trial: Trial, view: View = "own", measure: Measure = ACCURACY) -> bool:
+def has_converged(trial: Trial, view: View = "own", measure: Measure = ACCURACY) -> bool:
     """Whether the second half of a trial's rounds brought no improvement."""
     if trial.status == "failed":
         return True

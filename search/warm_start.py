@@ -83,7 +83,7 @@ class _Training(BaseModel):
     """The validated training settings of a study."""
 
     num_rounds: PositiveInt = 1
-    level_off: bool = False
+    early_stopping: bool = False
 
 
 class _Settings(BaseModel):
@@ -183,7 +183,7 @@ def full_rounds(training: Mapping[str, Any], baseline: Sequence[int]) -> int:
         training: The study's training settings.
         baseline: Rounds of each FedAvg trial on the search's seed; with early stopping the longest decides.
     """
-    return max(baseline, default=1) if training.get("level_off") else int(training.get("num_rounds", 1))
+    return max(baseline, default=1) if training.get("early_stopping") else int(training.get("num_rounds", 1))
 
 
 def _study_folders(folder: Path) -> Iterator[Path]:
@@ -443,11 +443,15 @@ def warm_start(
     for study, spec, gain in _interleaved([studies[place] for place in order]):
         if len(proposals) == num_proposals:
             break
-        moved = space.nearest(spec)
-        if moved is None or space.is_twin(moved) or space.digest(moved) in taken:
+        aggregate_models = space.nearest(spec)
+        if (
+            aggregate_models is None
+            or space.has_equivalent(aggregate_models)
+            or space.digest(aggregate_models) in taken
+        ):
             continue
-        taken.add(space.digest(moved))
-        document = {"kind": moved.kind, **moved.parameters()}
+        taken.add(space.digest(aggregate_models))
+        document = {"kind": aggregate_models.kind, **aggregate_models.parameters()}
         proposals.append(WarmProposal(strategy=document, study=study.name, gain=gain))
     similar = tuple(SimilarStudy(study=studies[place].name, distance=study_distances[place]) for place in order)
     return WarmStart(studies=similar, proposals=tuple(proposals))

@@ -35,7 +35,7 @@ from fedscout.strategies.specification import (
 )
 from fedscout.strategies.table import BUILT_IN, BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
 
-TWIN_DRAWS = 20
+EQUIVALENCE_DRAWS = 20
 """After which a strategy is taken to be the same as another one whatever its parameters."""
 
 Choose = Callable[[str, Range], Value]
@@ -117,9 +117,9 @@ class SearchSpace:
 
     def compose(self, kind: str, choose: Choose) -> StrategySpec:
         """Return the specification of a strategy whose parameters are chosen one after the other."""
-        return self.recompose(self.members[kind], choose)
+        return self.rebuild(self.members[kind], choose)
 
-    def recompose(self, template: StrategySpec, choose: Choose) -> StrategySpec:
+    def rebuild(self, template: StrategySpec, choose: Choose) -> StrategySpec:
         """Return `template` with newly chosen search parameters; its strategy must be in the space."""
         chosen: dict[str, Value] = {}
         member = self.members[template.label]
@@ -130,15 +130,15 @@ class SearchSpace:
         return template.with_values(chosen)
 
     def random(self, generator: np.random.Generator) -> StrategySpec:
-        """Draw a strategy, then its parameters; a twin only if `TWIN_DRAWS` draws of each give no other."""
+        """Draw a strategy, then its parameters; a twin only if `EQUIVALENCE_DRAWS` draws of each give no other."""
         for index in generator.permutation(len(self.kinds)):
-            for _ in range(TWIN_DRAWS):
+            for _ in range(EQUIVALENCE_DRAWS):
                 spec = self.compose(self.kinds[index], lambda _, parameter_range: parameter_range.draw(generator))
-                if not self.is_twin(spec):
+                if not self.has_equivalent(spec):
                     return spec
         return spec
 
-    def is_twin(self, spec: StrategySpec) -> bool:
+    def has_equivalent(self, spec: StrategySpec) -> bool:
         """Return whether a specification is equivalent in this cohort to another strategy of the space, or to FedAvg.
 
         FedAvg is the reference of every search. An equivalent of a strategy outside the space is no twin.

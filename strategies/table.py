@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.text import details, did_you_mean, fault_of, shown, truths_as_words
+from fedscout.engine.text import booleans_as_words, details, did_you_mean, fault_of, shown
 from fedscout.strategies.methods.averaging import (
     FedAdagradSpec,
     FedAdamSpec,
@@ -260,7 +260,7 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
         raise StrategyError.of("a strategy", "have a kind", shown(document), f"allowed are {', '.join(STRATEGIES)}")
     spec_class = strategy_class(document["kind"])
     try:
-        spec = spec_class.model_validate(truths_as_words(document, spec_class))
+        spec = spec_class.model_validate(booleans_as_words(document, spec_class))
     except ValidationError as error:
         faults = [_sentence(detail, spec_class, document["kind"]) for detail in details(error)]
         raise StrategyError([*faults, *_cohort_faults(spec_class, document, error, cohort)]) from error

@@ -32,7 +32,13 @@ from fedscout.engine.client.updates import (
     tuned_scores,
 )
 from fedscout.engine.config import CPU, HostDevice
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, ClientUpdate, TrainRequest, asked_for
+from fedscout.engine.contracts.algorithm import (
+    ClientAlgorithm,
+    ClientScore,
+    ClientUpdate,
+    TrainRequest,
+    algorithm_if_configured,
+)
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import (
     Arrays,
@@ -100,7 +106,7 @@ class ClientHost:
         self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
         self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
         self._scales: dict[SplitKey, TargetScale | None] = {}
-        self._told: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
+        self._released: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
         self._max_weight = max(1, len(federation.partition.rows))
 
     def facts(self) -> FederationFacts:
@@ -209,7 +215,7 @@ class ClientHost:
             return False
         if deadline is not None and durations.get(client, 0.0) > deadline:
             return False
-        return self._federation.release.takes_part(len(self._training_rows(client, call)))
+        return self._federation.release.participates(len(self._training_rows(client, call)))
 
     def _received_losses(
         self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int] = ()
@@ -338,8 +344,8 @@ class ClientHost:
             raise WithheldError(f"the query must be one of {sorted(self._queries)}, got {name!r}")
         data = self._client(client).own
         release.check_answers(len(data))
-        if (client, name) in self._told:
-            config, released = self._told[client, name]
+        if (client, name) in self._released:
+            config, released = self._released[client, name]
             if config != call.config:
                 raise WithheldError("has answered this query with noise before, on other terms")
             return released
@@ -356,7 +362,7 @@ class ClientHost:
         )
         arrays = release.answer(partial(function, inputs))
         if release.privacy is not None:  # noise that is drawn anew each time could be averaged away
-            self._told[client, name] = call.config, arrays
+            self._released[client, name] = call.config, arrays
         return arrays
 
     def _scores(
@@ -391,7 +397,7 @@ class ClientHost:
         scores: dict[int, ClientScore | Exception] = {}
         for client in parts:
             data = self._part(client, call, "train", clean=False)
-            if len(data) and self._federation.release.takes_part(len(data)):
+            if len(data) and self._federation.release.participates(len(data)):
                 works.append(
                     RowsWork(client, stream(asked.seed, "tuning", client), call.states.get(client) or {}, data)
                 )
@@ -408,7 +414,7 @@ class ClientHost:
         deadline = call.session.deadline_seconds
         check_takes_part(federation.dropout, durations.get(client, 0.0), deadline, seed, server_round, client)
         data = self._training_rows(client, call)
-        if federation.task is None and not federation.release.takes_part(len(data)):
+        if federation.task is None and not federation.release.participates(len(data)):
             raise AbsentError("the client abstains, as it trains on fewer rows than federation.min_release")
         generator = stream(seed, "batches", server_round, client)
         assigned = None if call.watched is None else call.watched.assigned.get(client)
@@ -426,7 +432,7 @@ class ClientHost:
             return self._part(client, call, "train", clean=False)
         own = self._client(client).own
         positions = part.positions(len(own), client, self._federation.client_groups(client))
-        if len(positions) < part.num_rows and self._federation.release.takes_part(part.num_rows):
+        if len(positions) < part.num_rows and self._federation.release.participates(part.num_rows):
             raise AbsentError("the client holds too few rows for the part of them that is asked for")
         return own.part(positions, self._target_scale(call))
 
@@ -441,8 +447,8 @@ class ClientHost:
 
     def _unless_abstaining(self, part: Samples) -> Samples:
         """Return rows on which a client is scored; none if they are so few that it abstains."""
-        takes_part = self._federation.release.takes_part(len(part))
-        return part if takes_part else part.part(np.empty(0, np.int64))
+        participates = self._federation.release.participates(len(part))
+        return part if participates else part.part(np.empty(0, np.int64))
 
     def _part(self, client: int, call: HostCall, part: str, clean: bool) -> Samples:
         """Return the rows of one part of a client's split; observed and uncorrupted data share the positions."""
@@ -491,10 +497,10 @@ def _train_request(call: HostCall) -> TrainRequest:
     return TrainRequest(
         received=_tensor(call.vector),
         training=LocalTraining.from_config(config),
-        algorithm=asked_for(call.session.algorithm, config),
+        algorithm=algorithm_if_configured(call.session.algorithm, config),
         config=config,
         integers={name: torch.from_numpy(np.array(array)) for name, array in call.arrays.items()},
-        companions={name: _tensor(vector) for name, vector in call.companions.items()},
+        auxiliary={name: _tensor(vector) for name, vector in call.auxiliary.items()},
         initial_loss=bool(config[INITIAL_LOSS_KEY]),
         seed=int(config[SEED_KEY]),
         server_round=int(config[ROUND_KEY]),

@@ -6,8 +6,8 @@
 that of its honest training: losses, steps, the state kept for its next round. An attack changes the trainable
 parameters. Buffers, which are statistics of batch normalisation, are sent as trained: attacks are defined on gradients
 and parameters, and a reversed variance would be negative, so that the model would yield no valid outputs and reveal the
-attack. Accomplices may train on other hosts, or not be selected by the server in this round. A host therefore
-trains all accomplices again, from data that every host has: with identical bits on every host, and as clients without
+attack. Colluders may train on other hosts, or not be selected by the server in this round. A host therefore
+trains all colluders again, from data that every host has: with identical bits on every host, and as clients without
 state.
 
 `WithheldTensors` handles tensors that clients do not send, as a selection policy may request for slow clients; the
@@ -123,15 +123,14 @@ class GatheredUpdates:
         self._tells_rows = call.session.client_table is None
         self._weighted_by = call.session.needs.weighted_by
         self._norms_from = received if call.watched is not None and call.watched.observed.update_norms else None
-        self._companions_weighted_by = {} if algorithm is None else algorithm.companions
+        self._auxiliary_weighted_by = {} if algorithm is None else algorithm.auxiliary
         self._merged = call.config[REPLY_KEY] == "merged"
         self._scale = ExactScale.of(received, max_weight)
-        self._companion_scales = {
-            name: ExactScale.of_companion(call.companions.get(name), max_weight)
-            for name in self._companions_weighted_by
+        self._auxiliary_scales = {
+            name: ExactScale.of_auxiliary(call.auxiliary.get(name), max_weight) for name in self._auxiliary_weighted_by
         }
         self._vectors: dict[int, FloatArray] = {}
-        self._companions: dict[int, Mapping[str, FloatArray]] = {}
+        self._auxiliary: dict[int, Mapping[str, FloatArray]] = {}
         self._pending: list[int] = []
         self._total = np.zeros(len(received), np.int64)
         self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without what is large of them
@@ -159,9 +158,9 @@ class GatheredUpdates:
                 self._results.update_norms[work.client] = self._norm(update.vector)
             if not self._merged:
                 self._vectors[work.client] = np.ascontiguousarray(update.vector, np.float32)
-                self._companions[work.client] = update.companions
+                self._auxiliary[work.client] = update.auxiliary
             self._pending.append(work.client)
-            self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions={}))
+            self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, auxiliary={}))
 
     def _rows(self, work: RowsWork) -> int:
         """Return the training rows that a client reports: 1 with a settings table, which they would reveal."""
@@ -170,12 +169,12 @@ class GatheredUpdates:
     def _norm(self, vector: FloatArray) -> float:
         """Return ‖y − x‖ over the trainable parameters."""
         assert self._norms_from is not None
-        moved = vector[: self._num_trainable].astype(np.float64) - self._norms_from[: self._num_trainable]
-        return float(np.linalg.norm(moved))
+        aggregate_models = vector[: self._num_trainable].astype(np.float64) - self._norms_from[: self._num_trainable]
+        return float(np.linalg.norm(aggregate_models))
 
     def _unfit(self, num_examples: int, update: ClientUpdate) -> ValueError | None:
         """Return an error if a weight of an update is missing, or outside the range that exact sums have room for."""
-        for name in {self._weighted_by, *self._companions_weighted_by.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
+        for name in {self._weighted_by, *self._auxiliary_weighted_by.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
             weight = update.sums.get(name)
             if weight is None:
                 reported = ", ".join(sorted(update.sums)) or "none"
@@ -187,13 +186,13 @@ class GatheredUpdates:
         return None
 
     def _sum(self, done: Sequence[tuple[RowsWork, ClientUpdate]]) -> None:
-        """Add vectors and companions to their exact sums; a client is left out if one of them is out of range."""
+        """Add models and auxiliary vectors to their exact sums, without clients of which one is out of range."""
         vectors = _stacked([update.vector for _, update in done])
         inside = self._scale.holds(vectors)
-        companions = {}
-        for name, scale in self._companion_scales.items():
-            companions[name] = _stacked([update.companions[name] for _, update in done])
-            inside &= scale.holds(companions[name])
+        auxiliary = {}
+        for name, scale in self._auxiliary_scales.items():
+            auxiliary[name] = _stacked([update.auxiliary[name] for _, update in done])
+            inside &= scale.holds(auxiliary[name])
         self._results.diverged += [work.client for (work, _), fits in zip(done, inside, strict=True) if not fits]
 
         def add(total: IntArray, scale: ExactScale, rows: FloatArray, weighted_by: str) -> None:
@@ -201,16 +200,16 @@ class GatheredUpdates:
             scale.add(total, *((rows, weights) if inside.all() else (rows[inside], weights[inside])))
 
         add(self._total, self._scale, vectors, self._weighted_by)
-        totals = self._results.companion_totals
-        for name, rows in companions.items():
+        totals = self._results.auxiliary_totals
+        for name, rows in auxiliary.items():
             total = totals.setdefault(name, np.zeros(rows.shape[1], np.int64))
-            add(total, self._companion_scales[name], rows, self._companions_weighted_by[name])
+            add(total, self._auxiliary_scales[name], rows, self._auxiliary_weighted_by[name])
 
     def taken(self, parts: Sequence[Part], large_bytes: int) -> Iterator[Any]:
         """Yield the separately stored objects of clients added since the last call: for each, these parts in order.
 
         Args:
-            parts: Model, companions or state; a state that is not large is replaced by None.
+            parts: Model, auxiliary vectors or state; a state that is not large is replaced by None.
             large_bytes: Minimum size of a large state.
         """
         clients, self._pending = self._pending, []
@@ -222,7 +221,7 @@ class GatheredUpdates:
     def _part(self, part: Part, client: int, large_bytes: int) -> Any:
         if part == "states":
             return self._large_state(client, large_bytes)
-        return (self._vectors if part == "vectors" else self._companions).pop(client)
+        return (self._vectors if part == "vectors" else self._auxiliary).pop(client)
 
     def _large_state(self, client: int, large_bytes: int) -> ClientState | None:
         num_examples, update = self._updates[client]
@@ -253,10 +252,10 @@ class GatheredUpdates:
             return results
         if len(self._vectors) == len(results.clients):
             results.vectors = [self._vectors.pop(client) for client in results.clients]
-        if len(self._companions) == len(results.clients):
-            companions = [self._companions.pop(client) for client in results.clients]
-            names = self._companions_weighted_by
-            results.companions = {name: [vectors[name] for vectors in companions] for name in names}
+        if len(self._auxiliary) == len(results.clients):
+            auxiliary = [self._auxiliary.pop(client) for client in results.clients]
+            names = self._auxiliary_weighted_by
+            results.auxiliary = {name: [vectors[name] for vectors in auxiliary] for name in names}
         return results
 
 
@@ -300,7 +299,7 @@ class SentUpdates:
         self._attacks = attacks
         self._num_trainable = num_trainable
         self._asked = asked
-        groups = {attack.accomplices for client in clients for attack in attacks.get(client, ())}
+        groups = {attack.colluders for client in clients for attack in attacks.get(client, ())}
         self._known = {group: honest(group)[:, :num_trainable] for group in groups}
 
     def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -319,7 +318,7 @@ class SentUpdates:
         try:
             for place, attack in enumerate(attacks):
                 generator = stream(asked.seed, "attack", asked.server_round, work.client, place)
-                inputs = AttackInputs(received, vector[parameters], self._known[attack.accomplices], generator)
+                inputs = AttackInputs(received, vector[parameters], self._known[attack.colluders], generator)
                 with np.errstate(over="ignore", invalid="ignore"):  # what leaves float32's range counts as diverged
                     vector[parameters] = attack(inputs)
         except Exception as error:  # as in training: a client's failure is an answer, not the host's end
@@ -640,11 +639,11 @@ class RoundDurations:
         return probes | {client: self._trained(client, devices.get(client, free)) for client in self._call.clients}
 
     def _trained(self, client: int, device: Device) -> float:
-        algorithm, companions = self._call.session.algorithm, self._call.companions.values()
+        algorithm, auxiliary = self._call.session.algorithm, self._call.auxiliary.values()
         assigned = self._watched.assigned.get(client)
         work = RoundWork(
             self._num_steps(client, 1 if assigned is None else assigned.epochs),
-            client_bytes_down(self._layout, algorithm, companions),
+            client_bytes_down(self._layout, algorithm, auxiliary),
             client_bytes_up(self._layout, algorithm) - BYTES_A_VALUE * self._withheld.num_values_of(client),
         )
         return simulated_seconds(device, work, self._asked.seed, self._asked.server_round, client)

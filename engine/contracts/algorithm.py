@@ -8,7 +8,7 @@ Algorithm 1) reads:
 
     def train(self, run):
         nothing = torch.zeros_like(run.received)
-        control, own = run.companions.get("control", nothing), run.kept("control", nothing)
+        control, own = run.auxiliary.get("control", nothing), run.kept("control", nothing)
         trained = run.descend(run.received, add_shift, [control - own])
         drift = (run.received - trained.vectors) / (trained.num_steps[:, None] * run.training.learning_rate)
         change = drift - control
@@ -18,7 +18,7 @@ Vectors are whole: trainable parameters, then buffers. This module imports torch
 too.
 
 An `UpdateAttack` is model poisoning: it returns what an attacker sends instead of its trained model. An attacker knows
-the model that it received and the one that it trained honestly. If it has accomplices, it also knows the models that
+the model that it received and the one that it trained honestly. If it has colluders, it also knows the models that
 they train in the same round, but never those of other clients or of the server.
 """
 
@@ -57,7 +57,7 @@ Loss = Callable[..., "Tensor"]
 """Of outputs, labels and features of a batch, and of the received model's outputs if asked for, the mean over its rows.
 """
 
-Ahead = Callable[["Tensor", "Tensor"], "Tensor"]
+Lookahead = Callable[["Tensor", "Tensor"], "Tensor"]
 """Of weights and gradient, trainable part, the weights at which the gradient is taken that a step follows."""
 
 
@@ -83,7 +83,7 @@ class Steps:
     correct: Correct | None = None
     beside: Sequence[Tensor] = ()
     loss: Loss | None = None
-    ahead: Ahead | None = None
+    ahead: Lookahead | None = None
     adjusted: Adjusted | None = None
     compared: ContrastiveLoss | None = None
     row_loss: RowLoss = field(default_factory=RowLoss)
@@ -107,7 +107,7 @@ class LocalFacts:
         training: The requested local training.
         num_examples: Number of training rows.
         label_counts: Count of each class, shape `(classes,)`; empty for clients with a task instead of labelled rows.
-        companions: Auxiliary vectors received with the model, by name.
+        auxiliary: Auxiliary vectors received with the model, by name.
         generator: Random generator for the client's decisions, from (seed, round, client); restarted each time these
             facts
             are created.
@@ -116,7 +116,7 @@ class LocalFacts:
     training: LocalTraining
     num_examples: int
     label_counts: npt.NDArray[np.int64]
-    companions: Mapping[str, Tensor]
+    auxiliary: Mapping[str, Tensor]
     generator: np.random.Generator
 
 
@@ -170,7 +170,7 @@ class LocalRun(Clients, ABC):
 
     Attributes:
         training: Epochs, batches, optimiser.
-        companions: Auxiliary vectors received with the model, by name.
+        auxiliary: Auxiliary vectors received with the model, by name.
         num_examples: Training rows of each client, shape `(clients,)`.
         num_classes: Number of classes in the federation.
         counts_as: Number of rows as which each client counts in means: `num_examples`, or 1 if clients do not disclose
@@ -178,7 +178,7 @@ class LocalRun(Clients, ABC):
     """
 
     training: LocalTraining
-    companions: Mapping[str, Tensor]
+    auxiliary: Mapping[str, Tensor]
     num_examples: Tensor
     num_classes: int
     counts_as: Tensor
@@ -189,7 +189,7 @@ class LocalRun(Clients, ABC):
         correct: Correct | None = None,
         beside: Sequence[Tensor] = (),
         loss: Loss | None = None,
-        ahead: Ahead | None = None,
+        ahead: Lookahead | None = None,
         adjusted: Adjusted | None = None,
         compared: ContrastiveLoss | None = None,
         trainable: npt.NDArray[np.bool_] | None = None,
@@ -224,7 +224,7 @@ class LocalRun(Clients, ABC):
             raise TypeError("reads_received must come with the loss that reads")
         training = self.training if epochs is None else self.training.model_copy(update={"local_epochs": epochs})
         if trainable is not None:
-            correct, beside = frozen_but(trainable, training.weight_decay, correct, beside)
+            correct, beside = freeze_others(trainable, training.weight_decay, correct, beside)
             training = training.model_copy(update={"weight_decay": 0.0})
         row_loss = RowLoss() if row_loss is None else row_loss
         steps = Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss, reads_received)
@@ -268,14 +268,14 @@ class ClientResults:
         descent: Its losses and numbers of steps are reported.
         vectors: Models that are sent, shape `(clients, size)`.
         state: Replaces each client's state; empty removes it.
-        companions: Auxiliary vectors that are sent with the model, each `(clients, size)`.
+        auxiliary: Auxiliary vectors that are sent with the model, each `(clients, size)`.
         sums: Additive scalars, each `(clients,)`.
     """
 
     descent: Descent
     vectors: Tensor
     state: Mapping[str, Tensor] = field(default_factory=dict)
-    companions: Mapping[str, Tensor] = field(default_factory=dict)
+    auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
     sums: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -302,35 +302,34 @@ class ClientAlgorithm:
 
     Attributes:
         reads: Required keys of a train message's configuration; without them, a message is plain local training.
-        accompanied: Whether companions may come with the model; otherwise a message that holds some is rejected.
+        accepts_auxiliary: Whether auxiliary vectors may come with the model; otherwise a message that holds one is
+            rejected.
         personal: Whether `scored` or `tuned` reads states, which are then sent to every client that is scored.
         tunes: Whether clients train before they are scored: they are scored with the result of `tuned`.
         one_by_one: Whether clients are trained one after the other, as a custom loss and `ahead` require.
         validates: Whether clients evaluate the model they send on their validation rows, and report `validated`.
         mixes: Whether a run may hold clients of different learning rates, batch sizes and epochs, as with a settings
-            table.
-            `run.training` then contains none of these, and `train` must only call `descend`, which uses each client's
-            settings.
-        companions_follow: Whether the companions that are sent are determined by the received and the sent model, so
-            that
-            they reveal no more of a client than these.
+            table. `run.training` then contains none of these, and `train` must only call `descend`, which uses each
+            client's settings.
+        auxiliary_is_determined: Whether received and sent model determine the sent auxiliary vectors, which thus
+            reveal no more of a client.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
-    accompanied: ClassVar[bool] = True
+    accepts_auxiliary: ClassVar[bool] = True
     personal: ClassVar[bool] = False
     tunes: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False
     validates: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
-    companions_follow: ClassVar[bool] = False
+    auxiliary_is_determined: ClassVar[bool] = False
 
     @property
-    def companions(self) -> Mapping[str, str]:
-        """Weight metric of the mean of each companion that is sent: `num-clients`, `num-examples` or a sum."""
+    def auxiliary(self) -> Mapping[str, str]:
+        """Weight metric of the mean of each auxiliary vector that is sent: `num-clients`, `num-examples` or a sum."""
         return {}
 
-    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_] | None:
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_] | None:
         """Return a mask of elements kept on the client, shape `(size,)`, or None; their received values are sent."""
         del layout
         return None
@@ -367,7 +366,7 @@ class ClientAlgorithm:
         raise NotImplementedError(f"{type(self).__name__} declares that it tunes")
 
 
-def frozen_but(
+def freeze_others(
     trainable: npt.NDArray[np.bool_], weight_decay: float, correct: Correct | None, beside: Sequence[Tensor]
 ) -> tuple[Correct, Sequence[Tensor]]:
     """Return a gradient correction that lets only the trainable elements change, and its further arguments.
@@ -376,15 +375,15 @@ def frozen_but(
     """
     import torch
 
-    def only_these(weights: Tensor, gradient: Tensor, moves: Tensor, *others: Tensor) -> None:
+    def zero_others(weights: Tensor, gradient: Tensor, moves: Tensor, *others: Tensor) -> None:
         if correct is not None:
             correct(weights, gradient, *others)
         gradient.add_(weights, alpha=weight_decay).mul_(moves)
 
-    return only_these, (torch.from_numpy(trainable).float(), *beside)
+    return zero_others, (torch.from_numpy(trainable).float(), *beside)
 
 
-def asked_for(algorithm: ClientAlgorithm | None, config: Mapping[str, Any]) -> ClientAlgorithm | None:
+def algorithm_if_configured(algorithm: ClientAlgorithm | None, config: Mapping[str, Any]) -> ClientAlgorithm | None:
     """Return the algorithm if a train message's configuration holds all keys that it reads, else None."""
     return algorithm if algorithm is not None and all(key in config for key in algorithm.reads) else None
 
@@ -399,7 +398,7 @@ class ClientUpdate:
         loss: Mean training loss over all rows seen.
         state: State that the client keeps for its next participation.
         initial_loss: Mean loss of the received model on the training rows, if requested; measured by `Trainer`.
-        companions: Auxiliary vectors that are sent with the model, each `(layout.size,)`.
+        auxiliary: Auxiliary vectors that are sent with the model, each `(layout.size,)`.
         sums: Additive scalars.
     """
 
@@ -408,7 +407,7 @@ class ClientUpdate:
     loss: float
     state: ClientState
     initial_loss: float | None = None
-    companions: Mapping[str, FloatArray] = field(default_factory=dict)
+    auxiliary: Mapping[str, FloatArray] = field(default_factory=dict)
     sums: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -456,7 +455,7 @@ class TrainRequest:
         table: Table from which each client takes settings that replace those of `training`.
         config: The message's configuration, for the algorithm.
         integers: Integer buffers of the received model, by name.
-        companions: Auxiliary vectors received with the model, by name.
+        auxiliary: Auxiliary vectors received with the model, by name.
         initial_loss: Whether to measure the received model on the training rows first.
         num_classes: Number of classes in the federation.
         seed: Seed of the trial.
@@ -468,7 +467,7 @@ class TrainRequest:
     algorithm: ClientAlgorithm | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     integers: Mapping[str, Tensor] = field(default_factory=dict)
-    companions: Mapping[str, Tensor] = field(default_factory=dict)
+    auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
     initial_loss: bool = False
     num_classes: int = 0
     seed: int = 0
@@ -500,14 +499,14 @@ class AttackInputs:
     Attributes:
         received: x, the global parameters, trainable part, shape `(params,)`.
         trained: y, the result of the client's training, or of its previous attack; same shape.
-        accomplices: Trained parameters of those accomplices that can train in this round, in their order, shape
-            `(accomplices, params)`.
+        colluders: Trained parameters of those colluders that can train in this round, in their order, shape
+            `(colluders, params)`.
         generator: Random generator of this attack: from (seed, round, client, position among the client's attacks).
     """
 
     received: FloatArray
     trained: FloatArray
-    accomplices: FloatArray
+    colluders: FloatArray
     generator: np.random.Generator
 
 
@@ -515,7 +514,7 @@ class UpdateAttack(Protocol):
     """A model poisoning attack: a picklable value."""
 
     @property
-    def accomplices(self) -> tuple[int, ...]:
+    def colluders(self) -> tuple[int, ...]:
         """Clients whose honest updates the attack uses, ascending, its own included if used; mostly empty."""
         ...
 

@@ -175,7 +175,7 @@ class SettingsLookup:
         rows = int(label_counts.sum())
         return self.table.nearest(self._place(label_counts), rows).local_training(given)
 
-    def says_far(self, label_counts: Counts, seed: int, client: int) -> bool:
+    def reports_far(self, label_counts: Counts, seed: int, client: int) -> bool:
         """Return whether a client reports that it is farther than the threshold from every cell.
 
         Args:
@@ -186,10 +186,10 @@ class SettingsLookup:
         threshold = math.inf if self.table.threshold is None else self.table.threshold
         distances = self.table.distances(self._place(label_counts), int(label_counts.sum()))
         is_far = bool(distances.min() > threshold)
-        return is_far ^ (stream(seed, "far-from-table", client).random() < self.lying)
+        return is_far ^ (stream(seed, "far-from-table", client).random() < self.lie_probability)
 
     @property
-    def lying(self) -> float:
+    def lie_probability(self) -> float:
         """Probability that a client reports the opposite of the truth."""
         return 0.0 if self.epsilon is None else 1 / (1 + math.exp(self.epsilon))
 
@@ -200,7 +200,7 @@ class SettingsLookup:
             num_saying: Number of clients that report that they are far.
             num_asked: Number of clients that responded.
         """
-        return (num_saying - num_asked * self.lying) / (1 - 2 * self.lying)
+        return (num_saying - num_asked * self.lie_probability) / (1 - 2 * self.lie_probability)
 
     def digest(self) -> str:
         """Return the SHA-256, in hexadecimal, of everything that determines settings and reports."""

@@ -240,7 +240,7 @@ class NoisyAggregate:
 Answer = Mapping[str, RowAggregate | CountAggregate | NoisyAggregate]
 
 
-def told_cells(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
+def released_cells(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
     """Return which cells a client releases, shape `(..., cells)`.
 
     Args:
@@ -254,17 +254,17 @@ def told_cells(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
     return np.asarray(enough & ~joins)
 
 
-def told_counts(rows: RowCounts, min_release: int) -> RowCounts:
+def release_counts(rows: RowCounts, min_release: int) -> RowCounts:
     """Return the released row count of each cell: 0, or at least `min_release` and at most the actual count.
 
     Args:
         rows: The client's rows in each cell, shape `(..., cells)`.
-        min_release: As for `told_cells`.
+        min_release: As for `released_cells`.
     """
     enough = _enough(rows, min_release)
     lacking = min_release - np.where(enough, 0, rows).sum(axis=-1, keepdims=True)
     rest = np.where(enough & (rows - lacking >= min_release), rows - lacking, 0)
-    return np.where(told_cells(rows, min_release), rows, rest)
+    return np.where(released_cells(rows, min_release), rows, rest)
 
 
 def _enough(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
@@ -301,7 +301,7 @@ class Release:
         """Minimum number of rows from which a client trains on them, or is scored on them."""
         return 0 if self.small_clients == "train" else self.min_release
 
-    def takes_part(self, num_rows: int) -> bool:
+    def participates(self, num_rows: int) -> bool:
         """Return whether a client with the given number of rows trains on them, or is scored on them."""
         return num_rows >= self.least_rows
 
@@ -319,9 +319,9 @@ class Release:
             logger.debug("a query failed", exc_info=True)  # stays with the client
             reason = "can't answer the query as it is asked" if self.privacy is None else NOT_PRIVATE
             raise WithheldError(reason) from error
-        return self.let_pass(answer)
+        return self.released_part(answer)
 
-    def let_pass(self, answer: Answer) -> Arrays:
+    def released_part(self, answer: Answer) -> Arrays:
         """Return the part of a query's answer that is released.
 
         Raises:
@@ -337,7 +337,7 @@ class Release:
         if self.privacy is not None:
             raise WithheldError(NOT_PRIVATE)
         if isinstance(part, CountAggregate):
-            return told_counts(part.values, self.min_release)
+            return release_counts(part.values, self.min_release)
         if not isinstance(part, RowAggregate):
             raise TypeError(
                 f"a query must return RowAggregate, CountAggregate or NoisyAggregate, got {type(part).__name__}"
@@ -346,7 +346,7 @@ class Release:
             if part.rows:
                 self.check_answers(part.rows)
             return part.values
-        released = told_cells(part.rows, self.min_release)
+        released = released_cells(part.rows, self.min_release)
         if released.all():
             return part.values
         return np.where(released.reshape(released.shape + (1,) * (part.values.ndim - released.ndim)), part.values, 0)

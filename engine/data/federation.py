@@ -255,7 +255,7 @@ class Federation:
 
 INDEX_KEY: Final = "part-index"
 ROWS_KEY: Final = "part-rows"
-DEALT_BY_KEY: Final = "part-seed"
+PARTITION_SEED_KEY: Final = "part-seed"
 
 
 @dataclass(frozen=True)
@@ -274,14 +274,14 @@ class RowPart:
 
     def to_config(self) -> dict[str, int]:
         """Return the entries of a train message's configuration."""
-        return {INDEX_KEY: self.index, ROWS_KEY: self.num_rows, DEALT_BY_KEY: self.seed}
+        return {INDEX_KEY: self.index, ROWS_KEY: self.num_rows, PARTITION_SEED_KEY: self.seed}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self | None:
         """Read the entries of `to_config`; None if a client is to train on all its training rows."""
         if INDEX_KEY not in config:
             return None
-        return cls(int(config[INDEX_KEY]), int(config[ROWS_KEY]), int(config[DEALT_BY_KEY]))
+        return cls(int(config[INDEX_KEY]), int(config[ROWS_KEY]), int(config[PARTITION_SEED_KEY]))
 
     def positions(self, num_rows: int, client: int, groups: IntArray | None = None) -> IntArray:
         """Return the part's positions among a client's rows; fewer than `self.num_rows` if the client has too few rows.

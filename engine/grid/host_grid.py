@@ -61,7 +61,15 @@ from fedscout.engine.grid.replies import (
 from fedscout.engine.grid.selection import ClientReports, scored_clients
 from fedscout.engine.grid.watchdog import IdlePolls, refuse_hanging
 from fedscout.engine.messages.calls import FederationFacts, HostCall, ServerWork, Session, TrainResults
-from fedscout.engine.messages.contents import client_of, flat_vector, give_id, models_of, node_of, round_in, unread
+from fedscout.engine.messages.contents import (
+    client_of,
+    flat_vector,
+    give_id,
+    models_of,
+    node_of,
+    round_in,
+    unread_entries,
+)
 from fedscout.engine.messages.keys import BYTES_A_VALUE, REPLY_KEY, ROUND_KEY, SEED_KEY, OwnValue, is_own, num_shared
 
 Shards = Mapping[int, tuple[int, ...]]
@@ -141,9 +149,9 @@ def states_of(clients: Iterable[int], states: Mapping[int, KeptState]) -> dict[i
     return {client: states[client] for client in clients if client in states} if states else {}
 
 
-def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptState]) -> None:
+def keep(states: MutableMapping[int, KeptState], aggregate_replies: Mapping[int, KeptState]) -> None:
     """Store the new client states; an empty state removes the previous one."""
-    for client, state in answered.items():
+    for client, state in aggregate_replies.items():
         if state:
             states[client] = state
         else:
@@ -152,21 +160,21 @@ def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptStat
 
 def bytes_down(job: Job[Any], shared: int) -> int:
     """Return the bytes of a job's train messages; `shared` is the number of model values that are sent."""
-    companions = sum(vector.size for vector in job.companions.values())
-    return len(job.messages) * (shared + companions) * BYTES_A_VALUE
+    auxiliary = sum(vector.size for vector in job.auxiliary.values())
+    return len(job.messages) * (shared + auxiliary) * BYTES_A_VALUE
 
 
 def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
     """Return the bytes of the clients' answers; `shared` is the number of model values that are sent."""
-    companions = max(map(_num_companion_values, results), default=0)  # where sums are together, one result knows
-    values = sum(len(result.clients) * (shared + companions) - result.num_withheld for result in results)
+    auxiliary = max(map(_num_auxiliary_values, results), default=0)  # where sums are together, one result knows
+    values = sum(len(result.clients) * (shared + auxiliary) - result.num_withheld for result in results)
     return values * BYTES_A_VALUE
 
 
-def _num_companion_values(result: TrainResults) -> int:
-    """Return the number of values in one client's companions."""
-    summed = [total.size for total in result.companion_totals.values()]
-    return sum(summed) + sum(len(rows[0]) for rows in result.companions.values() if len(rows))
+def _num_auxiliary_values(result: TrainResults) -> int:
+    """Return the number of values in one client's auxiliary vectors."""
+    summed = [total.size for total in result.auxiliary_totals.values()]
+    return sum(summed) + sum(len(rows[0]) for rows in result.auxiliary.values() if len(rows))
 
 
 INPUT_BYTES_TOGETHER = 2**26
@@ -186,13 +194,13 @@ class HostGrid(Grid, Generic[Handle]):
     Attributes:
         server_round: Round of messages that do not specify one.
         client_states: Client states, by value or as a `StateReference`.
-        unread: Names of message entries that no client reads.
+        unread_entries: Names of message entries that no client reads.
         memory_notes: How hosts reacted to running out of device memory.
         first_trained: Number of clients that the first training was sent to; None before it.
         most_trainings: Largest number of train messages sent to one client at once so far.
         reports: A selection policy's requests for this round's training, and the results.
         scores: Scores of the models that are sent out for training, and which trainings carry their scoring.
-        told_sums: Names of sums that clients reported in addition to models, rows, steps and losses.
+        reported_sums: Names of sums that clients reported in addition to models, rows, steps and losses.
         far_clients: Each client's report of whether it is far from every cell of the settings table, 0 or 1.
         clips_for_clients: Whether client-side clipping is applied here, before the reply.
     """
@@ -205,12 +213,12 @@ class HostGrid(Grid, Generic[Handle]):
         self.session = session or Session()
         self.server_round = 0
         self.client_states: dict[int, Any] = {}
-        self.unread: dict[str, None] = {}
+        self.unread_entries: dict[str, None] = {}
         self.memory_notes: dict[str, None] = {}
         self.first_trained: int | None = None
         self.most_trainings = 0
         self.reports = ClientReports()
-        self.told_sums: dict[str, None] = {}
+        self.reported_sums: dict[str, None] = {}
         self.far_clients: dict[int, float] = {}
         self._merge_on_hosts = merge_on_hosts
         self._take_facts(facts, num_hosts)
@@ -418,7 +426,7 @@ class HostGrid(Grid, Generic[Handle]):
         to_measure = {*self.reports.to_measure()}
         for model, clients in self.models(arrays):
             for host, members in self._measuring({*clients} & to_measure).items():
-                watched = self.reports.wanted_of((), members)
+                watched = self.reports.request_for((), members)
                 call = HostCall((), self.session, config, model, call_id=self._call_id(), watched=watched)
                 handles.append(self._start(host, "measure", call))
         results = self._gather(handles, None)
@@ -497,7 +505,9 @@ class HostGrid(Grid, Generic[Handle]):
     def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
         """Start the work of one job, unless its answer is already known."""
         if message_type != MessageType.QUERY:
-            self.unread |= dict.fromkeys(unread(next(iter(messages.values())).content, self.session.algorithm))
+            self.unread_entries |= dict.fromkeys(
+                unread_entries(next(iter(messages.values())).content, self.session.algorithm)
+            )
         job: Job[Handle] = read_job(message_type, messages, self.session, self.server_round, self.facts.layout)
         if job.vector is not None:
             seed = job.config[SEED_KEY]
@@ -531,10 +541,10 @@ class HostGrid(Grid, Generic[Handle]):
                 vector=job.vector,
                 arrays=job.arrays,
                 states=self._states_for(job.message_type, members, evaluated.get(host, ())),
-                companions=job.companions,
+                auxiliary=job.auxiliary,
                 evaluated=evaluated.get(host, ()),
                 call_id=self._call_id(),
-                watched=self.reports.wanted_of(members, measured.get(host, ())) if trains else None,
+                watched=self.reports.request_for(members, measured.get(host, ())) if trains else None,
             )
             job.handles.append(self._start(host, job.message_type, call))
 
@@ -578,11 +588,11 @@ class HostGrid(Grid, Generic[Handle]):
                 job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply(job, results)}
         replies: list[Message] = []
         for message_id in message_ids:
-            answered = self._jobs.get(message_id)
-            if answered is not None and answered.replies is not None:
+            aggregate_replies = self._jobs.get(message_id)
+            if aggregate_replies is not None and aggregate_replies.replies is not None:
                 del self._jobs[message_id]
-                if message_id in answered.replies:
-                    replies.append(answered.replies.pop(message_id))
+                if message_id in aggregate_replies.replies:
+                    replies.append(aggregate_replies.replies.pop(message_id))
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _reply(self, job: Job[Handle], results: list[Any]) -> list[Message]:
@@ -591,7 +601,7 @@ class HostGrid(Grid, Generic[Handle]):
             assert job.vector is not None
             for result in results:
                 keep(self.client_states, result.states)
-                self.told_sums |= dict.fromkeys(result.sums)
+                self.reported_sums |= dict.fromkeys(result.sums)
                 if result.memory_note:
                     self.memory_notes[result.memory_note] = None
                 self.far_clients |= zip(result.clients, result.sums.get(FAR_KEY, ()), strict=False)

@@ -54,8 +54,8 @@ from fedscout.engine.data.client import QueryTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError, LostStatesError
 from fedscout.engine.grid.host_grid import HostGrid, StateReference, keep
-from fedscout.engine.grid.replies import Job, tried_round
-from fedscout.engine.grid.watchdog import perform_watched
+from fedscout.engine.grid.replies import Job, timed_round
+from fedscout.engine.grid.watchdog import perform_with_timeout
 from fedscout.engine.messages.calls import (
     LARGE_VECTOR_BYTES,
     FederationFacts,
@@ -108,7 +108,7 @@ class HostActor:
         call = _with_attachments(call, vector, owners, states)
         if call.session.round_timeout_seconds is None:
             return self._perform(method, call)
-        return perform_watched(self._perform, method, call, HeadNotes())
+        return perform_with_timeout(self._perform, method, call, HeadNotes())
 
     def train_apart(
         self,
@@ -152,7 +152,7 @@ class HostActor:
                 collected.extend(objects)
                 return results
 
-            done = perform_watched(perform, "train", call, HeadNotes())
+            done = perform_with_timeout(perform, "train", call, HeadNotes())
             yield from collected
         num_missing = len(call.clients) - sum(len(part.slots) for part in (done if isinstance(done, list) else [done]))
         yield from repeat(None, len(parts) * num_missing)
@@ -397,7 +397,7 @@ class RayCall:
     @property
     def references(self) -> list[Any]:
         """References to all objects that are fetched."""
-        return [self.reference, *self.beside.get("vectors", ()), *self.beside.get("companions", ())]
+        return [self.reference, *self.beside.get("vectors", ()), *self.beside.get("auxiliary", ())]
 
     def sent_again(self) -> bool:
         """Send the call again if its host died during it; return whether it was sent."""
@@ -427,9 +427,9 @@ class RayCall:
         for part in results:
             if "vectors" in references:
                 part.vectors = [fetched[references["vectors"][client]] for client in part.clients]
-            if "companions" in references:
-                rows = [fetched[references["companions"][client]] for client in part.clients]
-                part.companions = {name: [vectors[name] for vectors in rows] for name in (rows[0] if rows else ())}
+            if "auxiliary" in references:
+                rows = [fetched[references["auxiliary"][client]] for client in part.clients]
+                part.auxiliary = {name: [vectors[name] for vectors in rows] for name in (rows[0] if rows else ())}
             yield self._with_states(part, references)
 
     def _references(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:
@@ -517,7 +517,8 @@ view of all that came with it.
 STATES_BYTES_TOGETHER = 2**28
 """Of the clients of a host that are trained by one call, at least one.
 
-A call more costs some milliseconds and moves a sum of 8 bytes a parameter, 16 with companions, to the store and back.
+A call more costs some milliseconds and moves a sum of 8 bytes a parameter, 16 with an auxiliary vector, to the store
+and back.
 """
 
 
@@ -601,8 +602,12 @@ class RayGrid(HostGrid[RayCall]):
         """Return the kinds of training results that are large and thus stored as one object per client."""
         sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
         algorithm = call.session.algorithm
-        accompanied = sends_large and algorithm is not None and bool(algorithm.companions)
-        wanted: dict[Part, bool] = {"vectors": sends_large, "companions": accompanied, "states": self._large_states}
+        accepts_auxiliary = sends_large and algorithm is not None and bool(algorithm.auxiliary)
+        wanted: dict[Part, bool] = {
+            "vectors": sends_large,
+            "auxiliary": accepts_auxiliary,
+            "states": self._large_states,
+        }
         return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
     def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:
@@ -695,11 +700,11 @@ def measured_use(federation: Federation, queries: QueryTable, device: HostDevice
     host = ClientHost(federation, queries, device)
     seen = [client for client in range(federation.num_clients) if client not in federation.unseen]
     clients = seen[:: max(1, -(-len(seen) // MOST_TRIED))]
-    tried_round(host, session, clients)
+    timed_round(host, session, clients)
     if not device.on_gpu:
         return GpuUse(1.0, 1, 1)
     with profile(activities=[ProfilerActivity.CUDA]) as events:
-        seconds = tried_round(host, session, clients).seconds
+        seconds = timed_round(host, session, clients).seconds
     busy = 1e-6 * sum(event.self_device_time_total for event in events.key_averages())
     free, total = torch.cuda.mem_get_info()
     return GpuUse(min(1.0, busy / seconds), total - free, total)

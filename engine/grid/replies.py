@@ -47,20 +47,20 @@ from fedscout.engine.messages.calls import (
 )
 from fedscout.engine.messages.contents import (
     asks_for_clipping,
+    auxiliary_record,
     client_of,
     clipped,
-    companion_record,
     flat_vector,
     integer_buffers,
     one_learning_rate,
-    sent_companions,
+    sent_auxiliary,
     train_config,
     view_record,
 )
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import (
     ARRAYS_KEY,
-    COMPANIONS_KEY,
+    AUXILIARY_KEY,
     FLAT_KEY,
     METRICS_KEY,
     NUM_CLIENTS_KEY,
@@ -244,7 +244,7 @@ class Job(Generic[Handle]):
         config: Configuration of the content, merged over the session's defaults.
         vector: The model that is sent; None for a query.
         named: Whether arrays are sent by tensor name.
-        companions: Auxiliary vectors sent with the model.
+        auxiliary: Auxiliary vectors sent with the model.
         arrays: Arrays of a query; for a training, the integer buffers of a model that was sent by tensor name.
         handles: Handles of the host calls.
         scores_received: Whether every client scores the model before training.
@@ -259,7 +259,7 @@ class Job(Generic[Handle]):
     config: dict[str, Any]
     vector: FloatArray | None = None
     named: bool = False
-    companions: Mapping[str, FloatArray] = field(default_factory=dict)
+    auxiliary: Mapping[str, FloatArray] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
     scores_received: bool = False
@@ -324,9 +324,9 @@ def read_job(
         return job
     if message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
         raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
-    if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accompanied:
-        job.companions = sent_companions(content)
-        records = [record for name, record in content.array_records.items() if name != COMPANIONS_KEY]
+    if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accepts_auxiliary:
+        job.auxiliary = sent_auxiliary(content)
+        records = [record for name, record in content.array_records.items() if name != AUXILIARY_KEY]
     if len(records) != 1:
         raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
     job.named = FLAT_KEY not in records[0]
@@ -369,8 +369,8 @@ class TrainReplies:
         self._durations = durations
         self._layout = facts.layout
         self._weighted_by = weighted_by
-        self._companions_weighted_by = {} if algorithm is None else algorithm.companions
-        self._at_home = None if algorithm is None else algorithm.at_home(facts.layout)
+        self._auxiliary_weighted_by = {} if algorithm is None else algorithm.auxiliary
+        self._at_home = None if algorithm is None else algorithm.private_mask(facts.layout)
         self._max_weight = max(1, int(facts.client_rows.sum()))
 
     def train(self, job: Job[Any], results: Sequence[TrainResults]) -> Contents:
@@ -382,27 +382,27 @@ class TrainReplies:
         """
         assert job.vector is not None
         failures = {client: reason for result in results for client, reason in result.failures.items()}
-        answered = [result for result in results if result.clients]
-        if not answered:
+        aggregate_replies = [result for result in results if result.clients]
+        if not aggregate_replies:
             return {}, failures
-        columns = _MetricColumns.of(answered)
+        columns = _MetricColumns.of(aggregate_replies)
         if job.merged:
-            vector, companions = self._exact_means(job.vector, job.companions, answered, columns)
+            vector, auxiliary = self._exact_means(job.vector, job.auxiliary, aggregate_replies, columns)
             metrics, steps = columns.merged(self._weighted_by), columns.mean_steps(self._weighted_by)
-            return {int(columns.clients[0]): self._content(job, vector, metrics, steps, companions)}, failures
+            return {int(columns.clients[0]): self._content(job, vector, metrics, steps, auxiliary)}, failures
         contents = {}
         metrics_of = dict(columns.each())
-        for result in answered:
+        for result in aggregate_replies:
             assert result.vectors is not None
             if self._durations:
                 for client in result.clients:
                     metrics_of[client][SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
-                companions = {name: rows[row] for name, rows in result.companions.items()}
+                auxiliary = {name: rows[row] for name, rows in result.auxiliary.items()}
                 # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
                 own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
                 metrics = metrics_of[client]
-                contents[client] = self._content(job, own, metrics, metrics[NUM_STEPS_KEY], companions)
+                contents[client] = self._content(job, own, metrics, metrics[NUM_STEPS_KEY], auxiliary)
         return contents, failures
 
     def _content(
@@ -411,14 +411,14 @@ class TrainReplies:
         vector: FloatArray,
         metrics: Metrics,
         num_steps: float,
-        companions: Mapping[str, FloatArray],
+        auxiliary: Mapping[str, FloatArray],
     ) -> RecordDict:
         arrays = {FLAT_KEY: vector}
         if job.named:
             arrays = self._layout.split(vector, self._layout.integers_after(job.arrays, num_steps))
         content = RecordDict({ARRAYS_KEY: view_record(arrays), METRICS_KEY: MetricRecord(dict(metrics))})
-        if companions:
-            content[COMPANIONS_KEY] = companion_record(companions)
+        if auxiliary:
+            content[AUXILIARY_KEY] = auxiliary_record(auxiliary)
         return content
 
     def _exact_means(
@@ -430,30 +430,30 @@ class TrainReplies:
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
         """Return the exact means of models and auxiliary vectors; the model is NaN throughout if a client diverged."""
         model = _ExactSum(ExactScale.of(received, self._max_weight), self._weighted_by)
-        companions = {
-            name: _ExactSum(ExactScale.of_companion(sent.get(name), self._max_weight), weighted_by)
-            for name, weighted_by in self._companions_weighted_by.items()
+        auxiliary = {
+            name: _ExactSum(ExactScale.of_auxiliary(sent.get(name), self._max_weight), weighted_by)
+            for name, weighted_by in self._auxiliary_weighted_by.items()
         }
         diverged = any(result.diverged for result in results)
         for result in results:
-            if result.sum_elsewhere:
+            if result.in_another_sum:
                 continue
             if result.total is not None:
                 model.add_total(result.total)
-                for name, total in result.companion_totals.items():
-                    companions[name].add_total(total)
+                for name, total in result.auxiliary_totals.items():
+                    auxiliary[name].add_total(total)
                 continue
             assert result.vectors is not None
             vectors = np.stack(result.vectors)
             inside = model.scale.holds(vectors)
-            companion_rows = {name: np.asarray(result.companions[name]) for name in companions}
-            for name, exact_sum in companions.items():
-                inside &= exact_sum.scale.holds(companion_rows[name])
+            auxiliary_rows = {name: np.asarray(result.auxiliary[name]) for name in auxiliary}
+            for name, exact_sum in auxiliary.items():
+                inside &= exact_sum.scale.holds(auxiliary_rows[name])
             diverged = diverged or not inside.all()
             model.add(vectors, result, inside)
-            for name, exact_sum in companions.items():
-                exact_sum.add(companion_rows[name], result, inside)
-        means = {name: exact_sum.mean(columns) for name, exact_sum in companions.items()}
+            for name, exact_sum in auxiliary.items():
+                exact_sum.add(auxiliary_rows[name], result, inside)
+        means = {name: exact_sum.mean(columns) for name, exact_sum in auxiliary.items()}
         vector = model.mean(columns)
         if self._at_home is not None:  # an exact sum rounds values far below 1
             vector[self._at_home] = received[self._at_home]
@@ -606,7 +606,7 @@ class ReceivedScores:
         seed: Seed of the trial; messages that train with another seed are not scored.
 
     Attributes:
-        told_rounds: For each sending of train messages so far, the round given in its messages; None if none is given.
+        message_rounds: For each sending of train messages so far, the round given in its messages, or None.
         by_training: If `followed`, the scores of the model that the n-th training sent out, by n; no entry for a
             sending
             of several models.
@@ -615,7 +615,7 @@ class ReceivedScores:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.told_rounds: list[int | None] = []
+        self.message_rounds: list[int | None] = []
         self.by_training: dict[int, Evaluation] = {}
         self.followed = False
         self._sends_one_model = False
@@ -650,11 +650,11 @@ class ReceivedScores:
     @property
     def trainings(self) -> int:
         """Number of sendings of train messages so far."""
-        return len(self.told_rounds)
+        return len(self.message_rounds)
 
-    def count(self, num_models: int, told_round: int | None) -> None:
+    def count(self, num_models: int, message_round: int | None) -> None:
         """Count one sending of train messages with the given number of models, and record its round."""
-        self.told_rounds.append(told_round)
+        self.message_rounds.append(message_round)
         self._sends_one_model = num_models == 1
 
     def number(self, seed: int) -> int | None:
@@ -680,7 +680,7 @@ def _same(one: FloatArray, other: FloatArray) -> bool:
     return one is other or bool(np.array_equal(one, other))
 
 
-def tried_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
+def timed_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
     """Let clients score the initial model and train, on one host, to estimate the duration of rounds.
 
     Args:

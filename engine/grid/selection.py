@@ -23,7 +23,7 @@ to be scored on, or so few that they abstain, are not drawn.
 `expected_seconds` and related functions return the simulated duration of each client's round according to what the
 driver knows, without random draws. The driver knows each client's number of rows and the share that trains; if rows are
 drawn in whole groups, this is an approximation. For reinforcement-learning clients, an epoch counts as one step.
-Companions that a server sends are unknown in advance and not included in the bytes; those that clients send are.
+Auxiliary vectors that a server sends are unknown in advance and not included in the bytes; those that clients send are.
 Hanging
 clients are not considered.
 """
@@ -78,7 +78,7 @@ class ClientReports:
         measured, self.watched = self.watched.measured, replace(self.watched, measured=())
         return measured
 
-    def wanted_of(self, trained: Iterable[int], measured: tuple[int, ...]) -> RoundSelection | None:
+    def request_for(self, trained: Iterable[int], measured: tuple[int, ...]) -> RoundSelection | None:
         """Return the policy's requests for a call's clients; None without a policy."""
         if self.watched is None:
             return None
@@ -89,7 +89,7 @@ class ClientReports:
         """Store the results of hosts, without the models; nothing is stored without a policy."""
         if self.watched is None:
             return
-        self._results += [replace(result, vectors=None, total=None, companions={}, states={}) for result in results]
+        self._results += [replace(result, vectors=None, total=None, auxiliary={}, states={}) for result in results]
 
     def take(self, server_round: int, seconds: Mapping[int, float], round_seconds: float) -> RoundReport:
         """Return the report of the round, and reset the state.
@@ -243,19 +243,19 @@ class ChosenNodes:
     """A grid restricted to the nodes of some clients; everything else is delegated to the grid.
 
     Attributes:
-        everybody: The unrestricted grid.
+        include_idle_clients: The unrestricted grid.
     """
 
     def __init__(self, grid: Grid, clients: Collection[int]) -> None:
-        self.everybody = grid
+        self.include_idle_clients = grid
         self._clients = frozenset(clients)
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes of the chosen clients, ascending."""
-        return [node for node in self.everybody.get_node_ids() if client_of(node) in self._clients]
+        return [node for node in self.include_idle_clients.get_node_ids() if client_of(node) in self._clients]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.everybody, name)
+        return getattr(self.include_idle_clients, name)
 
 
 def train_all_shown(strategy: Any) -> None:

@@ -85,7 +85,7 @@ def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
         timer.cancel()
 
 
-def perform_watched(
+def perform_with_timeout(
     perform: Perform, method: str, call: HostCall, notes: Notes, end: Callable[[], None] = end_process
 ) -> list[Results]:
     """Perform a call within its time limit.

@@ -157,7 +157,7 @@ class TrialStrategy(Protocol):
 
 
 @runtime_checkable
-class TellsNotes(Protocol):
+class ReportsNotes(Protocol):
     """A running strategy that has remarks to report at the end of its trial."""
 
     def trial_notes(self) -> Sequence[str]:
@@ -314,13 +314,14 @@ class ReportRequest:
         training_losses: Losses of the received model on each client's training rows.
         validation_losses: Losses on the validation rows, which the trial then cuts from the training rows.
         update_norms: Norm of the model change by local training.
-        everybody: Whether clients that do not train measure the received model, too: they receive it, at a cost.
+        include_idle_clients: Whether clients that do not train measure the received model, too: they receive it, at a
+            cost.
     """
 
     training_losses: bool = False
     validation_losses: bool = False
     update_norms: bool = False
-    everybody: bool = False
+    include_idle_clients: bool = False
 
     @property
     def losses(self) -> bool:
@@ -369,7 +370,7 @@ class RoundReport:
     """Report of a round's clients, created before their models are merged.
 
     Arrays have one element for each client that answered, ascending: clients that trained and, if a policy requests
-    `everybody`, clients that only measured. NaN marks missing values.
+    `include_idle_clients`, clients that only measured. NaN marks missing values.
 
     Attributes:
         server_round: From 1.
@@ -493,7 +494,7 @@ class SelectionChoice(Protocol):
 LARGE_VECTOR_BYTES = 2**20
 """From here on a client's model, as what it keeps, is an object of its own in Ray's store; figures in `ray_grid.py`."""
 
-Part = Literal["vectors", "companions", "states"]
+Part = Literal["vectors", "auxiliary", "states"]
 """What of a client may lie beside the results of its training."""
 
 
@@ -573,7 +574,7 @@ class HostCall:
         vector: The model, shape `(params,)`; None for a query.
         arrays: Arrays of a query; for a train call, the integer buffers of a model that was sent by tensor name.
         states: Client states of these clients, and of those in `evaluated` if scores depend on states.
-        companions: Auxiliary vectors sent with the model.
+        auxiliary: Auxiliary vectors sent with the model.
         evaluated: For a train call: clients that score `vector` before any client trains, ascending.
         call_id: Unique id of the call if it may be repeated because of a time limit.
         work: Server-side work, for a call without clients.
@@ -587,7 +588,7 @@ class HostCall:
     vector: FloatArray | None = None
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[int, ClientState] = field(default_factory=dict)
-    companions: Mapping[str, FloatArray] = field(default_factory=dict)
+    auxiliary: Mapping[str, FloatArray] = field(default_factory=dict)
     evaluated: tuple[int, ...] = ()
     call_id: str = ""
     work: ServerWork | OwnValue | None = None
@@ -630,10 +631,10 @@ class TrainResults:
         initial_losses: Loss of the received model, if requested.
         vectors: The trained model of each client, shape `(params,)`; None if merged, or while stored separately.
         total: Exact sum of the scaled vectors; None if individual, or if no client trained.
-        sum_elsewhere: Whether `total` and `companion_totals` are included in the sums of another host.
-        companions: Auxiliary vectors returned with the model, by name, one per client; empty if merged, or while stored
+        in_another_sum: Whether `total` and `auxiliary_totals` are included in the sums of another host.
+        auxiliary: Auxiliary vectors returned with the model, by name, one per client; empty if merged, or while stored
             separately.
-        companion_totals: Exact sums of the auxiliary vectors; empty if individual.
+        auxiliary_totals: Exact sums of the auxiliary vectors; empty if individual.
         sums: Additive scalars by name.
         diverged: Clients whose parameters or auxiliary vectors can't enter an exact sum.
         states: New client states.
@@ -659,9 +660,9 @@ class TrainResults:
     initial_losses: list[float] = field(default_factory=list)
     vectors: list[FloatArray] | None = None
     total: IntArray | None = None
-    sum_elsewhere: bool = False
-    companions: dict[str, list[FloatArray]] = field(default_factory=dict)
-    companion_totals: dict[str, IntArray] = field(default_factory=dict)
+    in_another_sum: bool = False
+    auxiliary: dict[str, list[FloatArray]] = field(default_factory=dict)
+    auxiliary_totals: dict[str, IntArray] = field(default_factory=dict)
     sums: dict[str, list[float]] = field(default_factory=dict)
     diverged: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)

@@ -9,9 +9,9 @@
 A client is an index in `[0, num_clients)`; its Flower node id is `FIRST_NODE_ID + index`, since Flower reserves 0 and
 1.
 
-Companions are auxiliary vectors of any length that are sent with the model.
+Auxiliary vectors have any length and are sent with the model.
 
-| direction | record `companions` | reason |
+| direction | record `auxiliary` | reason |
 | --- | --- | --- |
 | down | a second `ArrayRecord` of the train message | a strategy may send any records |
 | up | a `ConfigRecord`, name -> float32 bytes | the only part of a reply that no Flower strategy reads |
@@ -39,7 +39,7 @@ Clients implement the client side of Flower's strategies by these configuration 
 | `proximal-mu` | `FedProx` | see `fedscout.strategies.methods.averaging` |
 | `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update with Flower's own mod |
 
-Clients ignore everything else that a strategy sends; `unread` lists it.
+Clients ignore everything else that a strategy sends; `unread_entries` lists it.
 
 Messages are created without Flower's runtime. `flwr.app.Message` refuses to be created until the process has a task
 identity, and no public call assigns a message its id: Flower's own grids write it into the metadata's dictionary, too.
@@ -72,7 +72,7 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import TrialError
 from fedscout.engine.messages.keys import (
-    COMPANIONS_KEY,
+    AUXILIARY_KEY,
     FLAT_KEY,
     GROUP_KEY,
     INITIAL_LOSS_KEY,
@@ -259,40 +259,40 @@ class QueryAnswers:
     refused: Mapping[int, str]
 
 
-def put_companions(content: RecordDict, companions: Mapping[str, FloatArray]) -> None:
-    """Add companions to the content of train messages; they must not be modified afterwards."""
-    if companions:
-        content[COMPANIONS_KEY] = view_record(companions)
+def put_auxiliary(content: RecordDict, auxiliary: Mapping[str, FloatArray]) -> None:
+    """Add auxiliary vectors to the content of train messages; they must not be modified afterwards."""
+    if auxiliary:
+        content[AUXILIARY_KEY] = view_record(auxiliary)
 
 
-def sent_companions(content: RecordDict) -> dict[str, FloatArray]:
-    """Return the companions of a train message.
+def sent_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
+    """Return the auxiliary vectors of a train message.
 
     Raises:
         ValueError: If one is not a vector, or not finite.
     """
-    record = content.get(COMPANIONS_KEY)
+    record = content.get(AUXILIARY_KEY)
     if not isinstance(record, ArrayRecord):
         return {}
-    companions = {}
+    auxiliary = {}
     for name, array in record.items():
         vector = np.asarray(read_array(array), dtype=np.float32)
         if vector.ndim != 1:
-            raise ValueError(f"the companion {name!r} must be a vector, got shape {vector.shape}")
+            raise ValueError(f"the auxiliary vector {name!r} must be a vector, got shape {vector.shape}")
         if not np.isfinite(vector).all():
-            raise ValueError(f"the companion {name!r} must be finite")
-        companions[name] = vector
-    return companions
+            raise ValueError(f"the auxiliary vector {name!r} must be finite")
+        auxiliary[name] = vector
+    return auxiliary
 
 
-def companion_record(companions: Mapping[str, FloatArray]) -> ConfigRecord:
-    """Return the companion record of a train reply."""
-    return ConfigRecord({name: np.ascontiguousarray(vector).tobytes() for name, vector in companions.items()})
+def auxiliary_record(auxiliary: Mapping[str, FloatArray]) -> ConfigRecord:
+    """Return the auxiliary record of a train reply."""
+    return ConfigRecord({name: np.ascontiguousarray(vector).tobytes() for name, vector in auxiliary.items()})
 
 
-def replied_companions(content: RecordDict) -> dict[str, FloatArray]:
-    """Return the companions of a train reply."""
-    record = content.get(COMPANIONS_KEY)
+def replied_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
+    """Return the auxiliary vectors of a train reply."""
+    record = content.get(AUXILIARY_KEY)
     if not isinstance(record, ConfigRecord):
         return {}
     return {name: np.frombuffer(value, np.float32) for name, value in record.items() if isinstance(value, bytes)}
@@ -367,7 +367,7 @@ READ_BY_EVERY_CLIENT = frozenset(
 )
 
 
-def unread(content: RecordDict, algorithm: ClientAlgorithm | None) -> Iterator[str]:
+def unread_entries(content: RecordDict, algorithm: ClientAlgorithm | None) -> Iterator[str]:
     """Yield the names of entries of a train or evaluate message that no client reads."""
     keys_read = READ_BY_EVERY_CLIENT.union(() if algorithm is None else algorithm.reads)
     for name, record in content.items():

@@ -77,8 +77,8 @@ class ExactScale:
         return cls(float(np.ldexp(1.0, bits)), raised, np.ldexp(1.0, bits - exponent), limits)
 
     @classmethod
-    def of_companion(cls, sent: FloatArray | None, max_total_weight: int) -> Self:
-        """Return the scale of a companion, derived from the one of the same name that was sent; None means zeros."""
+    def of_auxiliary(cls, sent: FloatArray | None, max_total_weight: int) -> Self:
+        """Return the scale of an auxiliary vector, from the one of the same name that was sent; None means zeros."""
         return cls.of(np.zeros(1, np.float32) if sent is None else sent, max_total_weight)
 
     def holds(self, vectors: FloatArray) -> npt.NDArray[np.bool_]:
@@ -159,7 +159,7 @@ def group_size(num_hosts: int, num_nodes: int, sum_bytes: int) -> int:
 
 
 def with_one_sum(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the same answers; one of them holds the sum of all, and the others are marked with `sum_elsewhere`.
+    """Return the same answers; one of them holds the sum of all, and the others are marked with `in_another_sum`.
 
     Args:
         answers: Answers of merged calls; modified.
@@ -168,17 +168,17 @@ def with_one_sum(answers: Sequence[Answer]) -> list[Answer]:
     first, *others = [part for part in parts if part.total is not None] or [TrainResults()]
     if others:
         first.total = np.require(first.total, requirements="W")
-        sums = {name: np.require(total, requirements="W") for name, total in first.companion_totals.items()}
+        sums = {name: np.require(total, requirements="W") for name, total in first.auxiliary_totals.items()}
         for part in others:
             assert part.total is not None
             first.total += part.total
-            for name, total in part.companion_totals.items():
+            for name, total in part.auxiliary_totals.items():
                 if name in sums:
                     sums[name] += total
                 else:
                     sums[name] = total.copy()
-            part.total, part.companion_totals, part.sum_elsewhere = None, {}, True
-        first.companion_totals = sums
+            part.total, part.auxiliary_totals, part.in_another_sum = None, {}, True
+        first.auxiliary_totals = sums
     return [*answers]
 
 

@@ -7,8 +7,8 @@ path may differ. It consists of the pickled bytes and the folder from which the 
 appends that folder to its import path.
 
 The counted values are those that a federation over a network would transfer: the float32 values of the model and of
-every companion. Model elements that an algorithm keeps on the client (`ClientAlgorithm.at_home`) are not counted.
-Messages contain them here, since Flower's strategies require whole models, but with the received values.
+every auxiliary vector. Model elements that an algorithm keeps on the client (`ClientAlgorithm.private_mask`) are not
+counted. Messages contain them here, since Flower's strategies require whole models, but with the received values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUM_CLIENTS_KEY = "num-clients"
 NUM_STEPS_KEY = "num-steps"
 SIMULATED_SECONDS_KEY = "simulated-seconds"
 """What a client's round takes, in train replies where a strategy needs it; of what a strategy gives, what its took."""
-COMPANIONS_KEY = "companions"
+AUXILIARY_KEY = "auxiliary"
 """The record of what travels beside the model; see `fedscout.engine.messages.contents`."""
 TRAIN_LOSS_KEY = "train_loss"
 ROUND_KEY = "server-round"
@@ -90,16 +90,16 @@ BYTES_A_VALUE = 4
 
 def num_shared(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> int:
     """Return the number of model values that are transferred."""
-    at_home = None if algorithm is None else algorithm.at_home(layout)
-    return layout.size - (0 if at_home is None else int(np.count_nonzero(at_home)))
+    private_mask = None if algorithm is None else algorithm.private_mask(layout)
+    return layout.size - (0 if private_mask is None else int(np.count_nonzero(private_mask)))
 
 
 def client_bytes_down(layout: ParameterLayout, algorithm: ClientAlgorithm | None, beside: Iterable[FloatArray]) -> int:
-    """Return the bytes sent to one client: the model and the companions in `beside`."""
+    """Return the bytes sent to one client: the model and the auxiliary vectors in `beside`."""
     return BYTES_A_VALUE * (num_shared(layout, algorithm) + sum(vector.size for vector in beside))
 
 
 def client_bytes_up(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> int:
-    """Return the bytes that one client sends: the model and the companions that its algorithm declares."""
-    num_companions = 0 if algorithm is None else len(algorithm.companions)
-    return BYTES_A_VALUE * (num_shared(layout, algorithm) + num_companions * layout.size)
+    """Return the bytes that one client sends: the model and the auxiliary vectors that its algorithm declares."""
+    num_auxiliary = 0 if algorithm is None else len(algorithm.auxiliary)
+    return BYTES_A_VALUE * (num_shared(layout, algorithm) + num_auxiliary * layout.size)

@@ -44,7 +44,7 @@ class NotPlainError(Exception):
     """Raised for a value that has no document; the message names its place and type."""
 
 
-def not_plain(value: Any, path: str) -> NotPlainError:
+def not_plain_error(value: Any, path: str) -> NotPlainError:
     """Return the error for the value at a place."""
     return NotPlainError(f"{path} can't be stored, it is of type {type(value).__qualname__}")
 
@@ -181,7 +181,7 @@ class ValueWriter:
 
     def _other(self, value: Any, path: str) -> Document:
         """Return the document of a value that has none by the table."""
-        raise not_plain(value, path)
+        raise not_plain_error(value, path)
 
 
 class ValueReader:

@@ -276,7 +276,7 @@ class RowLoss:
         return means, gradient
 
 
-OUT_OF_IT = -1e9
+MASKED_LOGIT = -1e9
 """The shift of a class that shall have no part in a loss: its probability is 0."""
 
 
@@ -286,7 +286,7 @@ class Adjusted:
 
     Attributes:
         scale: Shape `(clients, classes)`; None means 1.
-        shift: Same shape, finite; None means 0. `OUT_OF_IT` excludes a class from the loss.
+        shift: Same shape, finite; None means 0. `MASKED_LOGIT` excludes a class from the loss.
     """
 
     scale: Tensor | None = None

@@ -93,7 +93,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         losses=[_number("loss", results.losses)],
         initial_losses=initial_losses,
         vectors=_only("model", results.vectors, size),
-        companions=_companions(results.companions, {} if algorithm is None else algorithm.companions, size),
+        auxiliary=_checked_auxiliary(results.auxiliary, {} if algorithm is None else algorithm.auxiliary, size),
         sums=_sums(results.sums, call, rows),
         update_norms={number: _number("norm", [norm]) for number, norm in norms.items()},
         num_withheld=_count("values withheld", [results.num_withheld], 0, size),
@@ -198,7 +198,7 @@ def _only(what: str, vectors: Sequence[npt.NDArray[Any]] | None, size: int) -> l
     return [vector]
 
 
-def _companions(
+def _checked_auxiliary(
     given: Mapping[str, Sequence[npt.NDArray[Any]]], wanted: Mapping[str, str], size: int
 ) -> dict[str, list[npt.NDArray[np.float32]]]:
     if given.keys() != wanted.keys():
@@ -210,8 +210,8 @@ def _sums(given: Mapping[str, Sequence[float]], call: HostCall, num_rows: int) -
     """Return the additive sums; those that weight a mean must be present and not exceed the rows."""
     sums = {name: [_number(f"sum {shown(name)}", values)] for name, values in given.items()}
     algorithm = call.session.algorithm
-    companions = {} if algorithm is None else algorithm.companions
-    for name in {call.session.needs.weighted_by, *companions.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
+    auxiliary = {} if algorithm is None else algorithm.auxiliary
+    for name in {call.session.needs.weighted_by, *auxiliary.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
         (weight,) = sums.get(name, (None,))
         if weight is None or not 0 <= weight <= num_rows:
             raise AnswerError(f"its {name} is {shown(weight)} and must be from 0 to {num_rows}")

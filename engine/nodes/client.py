@@ -429,7 +429,7 @@ class ClientNode:
         terms = {"epsilon": table.epsilon, "table": table.digest()}
 
         def response() -> float:
-            flips = secrets.SystemRandom().random() < table.lying
+            flips = secrets.SystemRandom().random() < table.lie_probability
             return float(bool(results.sums[FAR_KEY][0]) ^ flips)
 
         key = f"drawn.{table.digest()}"

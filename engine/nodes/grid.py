@@ -142,14 +142,14 @@ logger = logging.getLogger("fedscout")
 MAX_ROWS = 2**27
 """Of a client: the exact sums of models have the less room for what follows the point, the more rows clients claim."""
 
-UNTOLD_ROWS = 1000
+ROWS_IF_UNKNOWN = 1000
 """As which a client counts at most that has not said how many it holds, which are too few for its owner to tell."""
 
 LONGEST_NAME = 100
 ALIVE_SECONDS = 10.0
 """In which a node must answer that is said to be another one now."""
 
-STRANGERS_TOLD = 5
+MAX_STRANGERS_LOGGED = 5
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class NodeRoster:
             if len(self.members) >= at_least:
                 return
             if time.monotonic() >= end:
-                examples = [*self.strangers.items()][:STRANGERS_TOLD]
+                examples = [*self.strangers.items()][:MAX_STRANGERS_LOGGED]
                 reasons = "".join(f"; node {node} {reason}" for node, reason in examples)
                 outcome = f"within {patience:g} s {len(self.members)} did{reasons}"
                 raise DataError.of(f"at least {at_least} clients", f"take part, but {outcome}")
@@ -239,7 +239,7 @@ class NodeRoster:
 
     def rows_of(self, client: int) -> int:
         """Return the upper limit on a client's rows."""
-        return self.members[client].introduction.num_rows or UNTOLD_ROWS
+        return self.members[client].introduction.num_rows or ROWS_IF_UNKNOWN
 
     def _admit_answered(self) -> None:
         """Add the nodes that replied to a greeting."""

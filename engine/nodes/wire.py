@@ -89,7 +89,7 @@ LONGEST_DOCUMENT = 2**24
 
 LONGEST_REASON = 200
 ARRAYS_KEPT = 4
-"""Model and companions."""
+"""Model and auxiliary vectors."""
 
 Method = Literal["train", "measure", "evaluate", "query"]
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from fedscout.engine.errors import EngineError, Fault, LogError
 from fedscout.engine.runtime.processes import OWN_MARK, end_orphans
-from fedscout.engine.runtime.storage import hand_on, hand_on_removal
+from fedscout.engine.runtime.storage import remove_uploaded, upload
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = re.compile(r"\..*\.\d+\.tmp", re.DOTALL)
@@ -39,7 +39,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary = write_beside(path, write)
         try:
             temporary.replace(path)
-            hand_on(path)
+            upload(path)
         finally:
             remove_quietly(temporary)
 
@@ -47,14 +47,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def remove_file(path: Path) -> None:
     """Remove a file, if it exists, also from its storage."""
     path.unlink(missing_ok=True)
-    hand_on_removal(path)
+    remove_uploaded(path)
 
 
 def move_file(path: Path, target: Path) -> None:
     """Rename a file, also in its storage."""
     path.rename(target)
-    hand_on(target)
-    hand_on_removal(path)
+    upload(target)
+    remove_uploaded(path)
 
 
 def json_text(content: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ def ended_by_signals() -> Iterator[list[int]]:
     def end(number: int, _: FrameType | None) -> None:
         _received.append(number)
         if len(_received) == 1:
-            watch = threading.Timer(GRACE_SECONDS, end_at_once, how_it_ended(number))
+            watch = threading.Timer(GRACE_SECONDS, end_at_once, signal_exit(number))
             watch.daemon = True
             watch.start()
             raise KeyboardInterrupt
@@ -126,7 +126,7 @@ def ended_by_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def how_it_ended(number: int) -> tuple[int, str]:
+def signal_exit(number: int) -> tuple[int, str]:
     """Return the exit code of a command ended by a signal, 128 + number, and a message."""
     how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
     return 128 + number, f"{how}; the same command goes on where this one stopped"
@@ -142,7 +142,7 @@ def end_at_once(code: int, line: str) -> None:
     An earlier signal takes precedence as the reason, as whoever ends a command may also end its Ray processes.
     """
     if _received:
-        code, line = how_it_ended(_received[0])
+        code, line = signal_exit(_received[0])
     with suppress(OSError):
         print(f"{_CLEAR_LINE if sys.stderr.isatty() else ''}fedscout: {line}", file=sys.stderr, flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # other threads go on for a moment
@@ -196,7 +196,7 @@ os.register_at_fork(after_in_child=_enter_own_group)
 
 
 @contextmanager
-def children_apart() -> Iterator[None]:
+def own_process_groups() -> Iterator[None]:
     """Put each process that the block starts into its own process group.
 
     A terminal, `timeout` or a batch system signals a whole group, which would kill Ray's daemons while this process
@@ -210,7 +210,7 @@ def children_apart() -> Iterator[None]:
 
 
 @contextmanager
-def children_ended_by(end: Callable[[], object]) -> Iterator[None]:
+def end_children_with(end: Callable[[], object]) -> Iterator[None]:
     """End the processes that the block started: call `end`, then kill those that remain.
 
     Some of Ray's processes react late to the request to end: its agents only after they have started.

@@ -14,10 +14,10 @@ Ray internals: this module contains all uses of Ray's non-public interfaces:
 | ports and daemons of a start | arguments of `ray.init` | it does not pass on these settings |
 | notes stored by the head | a named actor, an object | they end with the process that holds or owns them |
 
-Death of Ray: Ray ends its driver silently when it dies, at once or after waiting a minute; `raylet_watched` prints one
-line instead. A driver depends on its machine's raylet, which keeps workers and objects, and which ends itself when one
-of its two agents does: the driver may follow within milliseconds, so the agents are watched as well. A Ray started here
-also depends on its GCS server; a cluster's server may come back, and Ray waits for it.
+Death of Ray: Ray ends its driver silently when it dies, at once or after waiting a minute; `exit_with_raylet` prints
+one line instead. A driver depends on its machine's raylet, which keeps workers and objects, and which ends itself when
+one of its two agents does: the driver may follow within milliseconds, so the agents are watched as well. A Ray started
+here also depends on its GCS server; a cluster's server may come back, and Ray waits for it.
 
 Single node: a Ray of one machine runs without the services that only a cluster needs. If a node's address is 127.0.0.1,
 all of Ray's processes listen on loopback only; but `ray.init` takes that address for the one by which other machines
@@ -56,10 +56,10 @@ from typing import Any
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, first_line
 from fedscout.engine.runtime.processes import (
-    children_apart,
-    children_ended_by,
     end_at_once,
+    end_children_with,
     mark_children,
+    own_process_groups,
     signals_held_back,
 )
 
@@ -143,7 +143,7 @@ CREDENTIALS = struct.Struct("3i")
 
 
 @contextmanager
-def raylet_watched() -> Iterator[None]:
+def exit_with_raylet() -> Iterator[None]:
     """Exit this process with one line and code 1 if a process that its Ray depends on dies in the block."""
     import ray
 
@@ -368,9 +368,9 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
         ray.shutdown()
         forget_token()
 
-    with _ray_output_redirected(verbose), children_ended_by(end):
+    with _ray_output_redirected(verbose), end_children_with(end):
         _start(ray, config, options, verbose)
-        with raylet_watched():
+        with exit_with_raylet():
             yield ray
 
 
@@ -379,7 +379,7 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
         with ExitStack() as stack:
             stack.enter_context(chdir(PLACE))
             stack.enter_context(signals_held_back())
-            stack.enter_context(children_apart())
+            stack.enter_context(own_process_groups())
             stack.enter_context(_quiet_standard_error(quiet=not verbose))
             if config.address is None:
                 stack.enter_context(own_token())
@@ -432,7 +432,7 @@ def memory_fault(text: str) -> str | None:
 
 
 @contextmanager
-def memory_faults_told() -> Iterator[None]:
+def readable_memory_errors() -> Iterator[None]:
     """Replace the block's memory errors by readable messages, and all other Ray errors by EngineError.
 
     Raises:
@@ -450,7 +450,7 @@ def memory_faults_told() -> Iterator[None]:
 
 
 @contextmanager
-def shortage_told(in_use: Callable[[], tuple[int, int]] = memory_in_use) -> Iterator[None]:
+def warn_of_memory_shortage(in_use: Callable[[], tuple[int, int]] = memory_in_use) -> Iterator[None]:
     """Warn once if memory use in the block exceeds the share at which Ray starts to kill processes."""
     threshold = float(os.environ.get(THRESHOLD, "0.95"))
     over = threading.Event()

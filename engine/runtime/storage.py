@@ -193,14 +193,14 @@ def storage_of(path: Path) -> Storage | None:
     return storage.below(name) if name else storage
 
 
-def hand_on(path: Path) -> None:
+def upload(path: Path) -> None:
     """Write a file's content to its storage, if it has one."""
     mount = _mount_of(path)
     if mount is not None:
         mount[0].write(mount[1], path.read_bytes())
 
 
-def hand_on_removal(path: Path) -> None:
+def remove_uploaded(path: Path) -> None:
     """Remove a file from its storage, if it has one."""
     mount = _mount_of(path)
     if mount is not None:

@@ -52,7 +52,7 @@ from fedscout.engine.training.loop import (
     chunks,
     descend,
     mean_loss,
-    weighed_rows,
+    weighted_rows,
 )
 from fedscout.engine.training.vectorised import LayerDraws, descend_block, lockstep_order
 
@@ -93,7 +93,7 @@ class LoopRun(LocalRun):
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Run all local steps of the client."""
         data, generator = self.work.data, self.work.generator
-        weigh = weighed_rows(self.model, steps, self.received, chunks(self.model, data))
+        weigh = weighted_rows(self.model, steps, self.received, chunks(self.model, data))
         self.model.load(start.view(-1), self.integers)
         correct = correct_alone(steps, self.model)
         loss = loss_of(steps, self.seen, self.model.device)
@@ -108,7 +108,7 @@ class LoopRun(LocalRun):
 
 
 @dataclass(frozen=True)
-class TogetherRun(LocalRun):
+class LockstepRun(LocalRun):
     """Run of several clients that make their steps together.
 
     Attributes:
@@ -135,7 +135,7 @@ class TogetherRun(LocalRun):
 
 
 @dataclass(frozen=True)
-class BlockRun(TogetherRun):
+class BlockRun(LockstepRun):
     """Run of clients of a small dense net in lockstep, ordered by decreasing number of steps.
 
     Attributes:
@@ -172,7 +172,7 @@ def known_of(
         "states": [work.state for work in works],
         "config": asked.config,
         "training": asked.training,
-        "companions": asked.companions,
+        "auxiliary": asked.auxiliary,
         "num_examples": torch.tensor(num_examples),
         "counts_as": torch.tensor(num_examples if asked.table is None else [1] * len(works)),
         "num_classes": asked.num_classes,
@@ -240,7 +240,7 @@ def updates_by(algorithm: ClientAlgorithm | None, run: LocalRun) -> list[ClientU
     _check_shapes(algorithm, run, finished)
     vectors = finished.vectors.numpy()
     steps, losses = finished.descent.num_steps.tolist(), finished.descent.losses.tolist()
-    state, companions = _rows(finished.state), _rows(finished.companions)
+    state, auxiliary = _rows(finished.state), _rows(finished.auxiliary)
     sums = {name: tensor.tolist() for name, tensor in finished.sums.items()}
     return [
         ClientUpdate(
@@ -248,7 +248,7 @@ def updates_by(algorithm: ClientAlgorithm | None, run: LocalRun) -> list[ClientU
             num_steps=steps[row],
             loss=losses[row],
             state={name: matrix[row].copy() for name, matrix in state.items()},
-            companions={name: matrix[row] for name, matrix in companions.items()},
+            auxiliary={name: matrix[row] for name, matrix in auxiliary.items()},
             sums={name: float(column[row]) for name, column in sums.items()},
         )
         for row in range(len(vectors))
@@ -262,7 +262,9 @@ def _rows(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, np.dtype[n
 def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientResults) -> None:
     num_clients, size = len(run.states), run.layout.size
     expected: list[tuple[str, Tensor, tuple[int, ...]]] = [("vectors", finished.vectors, (num_clients, size))]
-    expected += [(f"companion {name!r}", t, (num_clients, *t.shape[1:2])) for name, t in finished.companions.items()]
+    expected += [
+        (f"auxiliary vector {name!r}", t, (num_clients, *t.shape[1:2])) for name, t in finished.auxiliary.items()
+    ]
     expected += [(f"sum {name!r}", tensor, (num_clients,)) for name, tensor in finished.sums.items()]
     expected += [(f"state {name!r}", t, (num_clients, *t.shape[1:])) for name, t in finished.state.items()]
     for name, tensor, shape in expected:
@@ -270,21 +272,21 @@ def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientRes
             raise ValueError(
                 f"{name} of {type(algorithm).__name__} must be of shape {shape}, got {tuple(tensor.shape)}"
             )
-    if set(finished.companions) != set(algorithm.companions):
-        declared, returned = sorted(algorithm.companions), sorted(finished.companions)
+    if set(finished.auxiliary) != set(algorithm.auxiliary):
+        declared, returned = sorted(algorithm.auxiliary), sorted(finished.auxiliary)
         raise ValueError(
-            f"{type(algorithm).__name__} must give the companions that it declares, {declared}, got {returned}"
+            f"{type(algorithm).__name__} must give the auxiliary vectors that it declares, {declared}, got {returned}"
         )
 
 
 _MIXABLE_SETTINGS = {"learning_rate", "batch_size", "local_epochs"}
 
-Alike = list[tuple[TrainRequest, Sequence[RowsWork]]]
+SimilarTasks = list[tuple[TrainRequest, Sequence[RowsWork]]]
 
 
 def by_settings(
     asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool, mixes: bool = False
-) -> tuple[Alike, list[Outcome]]:
+) -> tuple[SimilarTasks, list[Outcome]]:
     """Return the requests and clients grouped by training settings, and the clients whose settings failed.
 
     Args:
@@ -345,7 +347,7 @@ def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) 
     """
     counts = data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
     generator = stream(asked.seed, "settings", asked.server_round, client)
-    return LocalFacts(asked.training, len(data), counts, asked.companions, generator)
+    return LocalFacts(asked.training, len(data), counts, asked.auxiliary, generator)
 
 
 def with_signals(asked: TrainRequest, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -357,7 +359,7 @@ def with_signals(asked: TrainRequest, outcomes: Sequence[Outcome]) -> Sequence[O
     def told(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
         if isinstance(update, Exception):
             return work, update
-        is_far = table.says_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
+        is_far = table.reports_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
         return work, replace(update, sums={**update.sums, FAR_KEY: float(is_far)})
 
     return [told(work, update) for work, update in outcomes]

@@ -25,7 +25,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
 from fedscout.engine.metrics import Metric
 from fedscout.engine.models.flat import FlatModel, new_model
-from fedscout.engine.training.algorithm_runs import TogetherRun, known_of, updates_by
+from fedscout.engine.training.algorithm_runs import LockstepRun, known_of, updates_by
 from fedscout.engine.training.backends import MOST_CLIENTS, LoopTrainer, Trainer, num_own_steps
 from fedscout.engine.training.gpu_lanes import MOST_LANES, USUAL_ROWS, ClientLanes, ResidentRows
 from fedscout.engine.training.loop import RowsWork, mean_loss, measured, metric_statistics
@@ -108,7 +108,7 @@ WHOLE = TargetScale(0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class LaneRun(TogetherRun):
+class LaneRun(LockstepRun):
     """Run of clients side by side.
 
     Attributes:

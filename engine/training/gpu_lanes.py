@@ -101,7 +101,7 @@ class LaneDropout:
         return masks
 
     @contextmanager
-    def wearing(self, masks: Sequence[Tensor]) -> Iterator[None]:
+    def with_masks(self, masks: Sequence[Tensor]) -> Iterator[None]:
         """Apply one client's masks inside the block, in the order of the layers' calls."""
         self._masks = iter(masks)
         try:
@@ -148,7 +148,7 @@ class LaneLoss:
         self, weights: Tensors, buffers: Tensors, rows: Tensor, answers: Tensor, shares: Tensor, beyond: Beyond
     ) -> Tensor:
         """Return the weighted mean over a batch, whose weights `shares` add up to 1."""
-        with self.dropout.wearing(beyond.get("masks", ())):
+        with self.dropout.with_masks(beyond.get("masks", ())):
             outputs = self._outputs({**weights, **buffers}, rows)
         if answers.is_floating_point():
             return (mean_loss(outputs, answers, reduction="none") * shares).sum()

@@ -8,7 +8,7 @@ Optimisers have the semantics of `torch.optim` on flat tensors, of one client `(
 `(clients, params)`. In a block, later steps may omit clients at its end that have finished. Clients are stateless, so
 an optimiser is used for one round only.
 
-`WeighedRows` applies `fedscout.engine.models.layout.RowLoss` to one client's rows. The received model is evaluated on
+`WeightedRows` applies `fedscout.engine.models.layout.RowLoss` to one client's rows. The received model is evaluated on
 them once a round, in evaluation mode. Its probabilities are those of adjusted outputs, as the client's own are; an
 algorithm's custom loss receives the unadjusted outputs.
 
@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.hooks import RemovableHandle
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.algorithm import Ahead, ClientScore, ClientUpdate, ClientWork, Loss, Steps
+from fedscout.engine.contracts.algorithm import ClientScore, ClientUpdate, ClientWork, Lookahead, Loss, Steps
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.metrics import Metric, Sums, narrowed
@@ -226,7 +226,7 @@ def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optim
 
 
 @dataclass(frozen=True)
-class WeighedRows:
+class WeightedRows:
     """Weights a batch's loss and adds further terms to it.
 
     Attributes:
@@ -258,9 +258,9 @@ class WeighedRows:
         return self.row_loss.mean(base_loss, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
 
 
-def weighed_rows(
+def weighted_rows(
     model: FlatModel, steps: Steps, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
-) -> WeighedRows | None:
+) -> WeightedRows | None:
     """Return the weighting of a client's rows; None if there is none, else `model` is overwritten.
 
     Args:
@@ -276,7 +276,7 @@ def weighed_rows(
     needs_received = row_loss.pseudo_label or steps.reads_received
     outputs = _outputs(model, received, batches) if needs_received else []
     probabilities = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
-    return WeighedRows(
+    return WeightedRows(
         row_loss,
         torch.cat(probabilities) if probabilities else None,
         adjusted,
@@ -395,8 +395,8 @@ def descend(
     generator: np.random.Generator,
     correct: Callable[[Tensor, Tensor], None] | None = None,
     loss: Loss | None = None,
-    ahead: Ahead | None = None,
-    weigh: WeighedRows | None = None,
+    ahead: Lookahead | None = None,
+    weigh: WeightedRows | None = None,
 ) -> StepsMade:
     """Run all local steps of one client, starting from the loaded model.
 

@@ -409,11 +409,11 @@ def descend_block(
         for weights, gradient, *other_regions in zip(*parameters.regions(num_active), *others, strict=True):
             correct(weights, gradient, *other_regions)
 
-    def of_others(vectors: Tensor) -> BlockParameters:
+    def without_gradients(vectors: Tensor) -> BlockParameters:
         return BlockParameters(stack, vectors, len(works), block.together)
 
-    others = [] if how.compared is None else [of_others(vectors) for vectors in how.compared.others]
-    teacher = of_others(received) if how.weighed.pseudo_label else None
+    others = [] if how.compared is None else [without_gradients(vectors) for vectors in how.compared.others]
+    teacher = without_gradients(received) if how.weighed.pseudo_label else None
     sums = _make_steps(block, parameters, how, draws, None if correct is None else correct_all, others, teacher)
     num_rows = np.array([plan.sizes.sum() for plan in block.schedules])
     num_steps = torch.tensor([len(plan) for plan in block.schedules])

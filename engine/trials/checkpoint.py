@@ -56,7 +56,7 @@ from fedscout.engine.messages.values import (
     field_names,
     form_of,
     name_of,
-    not_plain,
+    not_plain_error,
     place_in,
 )
 from fedscout.engine.runtime.files import remove_file, write_atomically
@@ -231,10 +231,10 @@ def _state_of(value: Any, path: str) -> Any:
         try:
             make, arguments, state, *items = value.__reduce_ex__(2)
         except TypeError as error:  # a file, a lock, a thread
-            raise not_plain(value, path) from error
+            raise not_plain_error(value, path) from error
         if make is vars(copyreg)["__newobj__"] and len(arguments) == 1 and items == [None, None]:
             return state
-    raise not_plain(value, path)
+    raise not_plain_error(value, path)
 
 
 def _set_state(fresh: Any, state: Any) -> None:
@@ -291,7 +291,7 @@ class _Writer(ValueWriter):
         if isinstance(value, enum.Enum) and type(anchor) is type(value):
             return ["member", value.name]
         if anchor is not value:
-            raise not_plain(value, path)
+            raise not_plain_error(value, path)
         of_anchor = isinstance(value, MethodType) and any(value.__self__ is each for each in self._anchors.values())
         if of_anchor or _is_fixed(value):
             return ["kept"]

@@ -82,7 +82,7 @@ def run_own_start(
         state.dropped |= grid.take_train_failures()
     if not result.arrays:
         raise TrialError(f"{name}.start gave no model{_failures_text([*state.dropped.values()])}")
-    rounds = trained_rounds(grid.scores.told_rounds, num_rounds)
+    rounds = trained_rounds(grid.scores.message_rounds, num_rounds)
     last_trained = max([*rounds[-1:], *evaluated, 0]) or num_rounds
     evaluation_of = {**_scores_of_sent_models(rounds, grid.scores.by_training), **evaluated}
     if missing := [r for r in range(1, last_trained) if r not in evaluation_of]:

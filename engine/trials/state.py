@@ -359,7 +359,7 @@ def kept_model(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> st
 
 def shares_nothing(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> bool:
     """Return whether all parameters stay on their client, so that no part of the model is shared."""
-    stays_local = None if algorithm is None else algorithm.at_home(layout)
+    stays_local = None if algorithm is None else algorithm.private_mask(layout)
     return stays_local is not None and bool(stays_local.all())
 
 
@@ -398,8 +398,8 @@ def table_notes(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
 def _disclosures(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
     """Yield what else the server learns about the clients' data or how they train."""
     label, needs, algorithm = settings.strategy.label, settings.session.needs, settings.session.algorithm
-    companions = {} if algorithm is None or algorithm.companions_follow else algorithm.companions
-    if reported := [*sorted(grid.told_sums.keys() - {FAR_KEY}), *sorted(companions)]:
+    auxiliary = {} if algorithm is None or algorithm.auxiliary_is_determined else algorithm.auxiliary
+    if reported := [*sorted(grid.reported_sums.keys() - {FAR_KEY}), *sorted(auxiliary)]:
         is_summed = needs.replies == "merged" and settings.num_sampled > 1
         yield f"{label} has them report {', '.join(reported)}" + (", of which it reads the round's sum" * is_summed)
     if needs.queries:
@@ -477,7 +477,7 @@ class ClientChoice:
         if server_round > 1:  # in the first a policy may ask everybody
             self._num_chosen, self._num_asked = len(chosen), num_asked
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
-        others = set(table.clients.tolist()) - {*chosen} if policy.observes.everybody else ()
+        others = set(table.clients.tolist()) - {*chosen} if policy.observes.include_idle_clients else ()
         self._grid.reports.watched = RoundSelection(policy.observes, tuple(sorted(others)), assigned)
         if others and holds_several([*arrays]):
             self._grid.measure(arrays)

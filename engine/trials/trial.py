@@ -37,7 +37,7 @@ from fedscout.engine.data.devices import round_seconds
 from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import Evaluation
-from fedscout.engine.messages.calls import TellsNotes
+from fedscout.engine.messages.calls import ReportsNotes
 from fedscout.engine.messages.contents import (
     claim_task_identity,
     clients_text,
@@ -65,7 +65,7 @@ from fedscout.engine.trials.state import (
     table_notes,
 )
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """Code that survives the interruption gets it again."""
 
 _SIGNAL = signal.SIGVTALRM
@@ -98,7 +98,7 @@ def time_limit(seconds: float | None, reason: str) -> Iterator[None]:
     def watch(wait: float) -> None:
         while not over.wait(wait):
             signal.pthread_kill(main.ident or 0, _SIGNAL)
-            wait = AGAIN_SECONDS
+            wait = RETRY_SECONDS
 
     previous_handler = signal.signal(_SIGNAL, end)
     watcher = threading.Thread(target=watch, args=[seconds], name="time limit", daemon=True)
@@ -420,7 +420,7 @@ class _Rounds:
         if self._settings.keep_model and kept_note is not None:
             yield kept_note
         yield from self._grid.memory_notes
-        if unread_keys := self._grid.unread:
+        if unread_keys := self._grid.unread_entries:
             yield f"it sends {', '.join(unread_keys)}, which no client here reads (docs/custom_strategy.md)"
         if (maximum := self._grid.most_trainings) > 1:
             yield f"it sends a client up to {maximum} train messages at once, each a training of its own, as in Flower"
@@ -438,7 +438,7 @@ class _Rounds:
             yield f"the clients {clients_text(sorted(unmoved_most))} got no model in most rounds (skipped_rounds)"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
-        if isinstance(self._state.strategy, TellsNotes):
+        if isinstance(self._state.strategy, ReportsNotes):
             yield from self._state.strategy.trial_notes()
 
 

@@ -14,13 +14,13 @@ from pydantic_core import to_jsonable_python
 from fedscout.experiments.config import YAML_SUFFIXES
 from fedscout.strategies import parse_strategy
 
-NOT_OF_A_TRAINING = ("search.", "recommender.", "strategy")
+NOT_TRAINING_KEYS = ("search.", "recommender.", "strategy")
 """How arguments of a study begin that a training of its winner leaves out."""
 
 RANGES = "ranges"
 """What a user's own strategy has for a search alone."""
 
-OF_ROUNDS = ("training.num_rounds=", "training.level_off=")
+OF_ROUNDS = ("training.num_rounds=", "training.early_stopping=")
 """How those begin that say how many rounds there are to be."""
 
 OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
@@ -83,7 +83,7 @@ def _default(field: FieldInfo) -> Any:
 def _is_of_a_training(setting: str) -> bool:
     if "=" not in setting and setting.endswith(YAML_SUFFIXES):
         return True
-    return not setting.startswith(NOT_OF_A_TRAINING) or setting.startswith(OF_ITS_MEASURE)
+    return not setting.startswith(NOT_TRAINING_KEYS) or setting.startswith(OF_ITS_MEASURE)
 
 
 def _yaml(value: Any) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fedscout.engine.runtime.processes import ENDING_SIGNALS, ended_by_signals, how_it_ended
+from fedscout.engine.runtime.processes import ENDING_SIGNALS, ended_by_signals, signal_exit
 from fedscout.experiments.text import tell
 
 
@@ -33,7 +33,7 @@ def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     except BaseException:
         if not signals:
             raise
-    code, line = how_it_ended(signals[0])
+    code, line = signal_exit(signals[0])
     with suppress(OSError):  # the terminal may be gone
         tell(line)
     return code

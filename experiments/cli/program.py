@@ -110,7 +110,7 @@ def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     """Run a command line and return its exit code; `signals` is filled by the signal handler."""
     import click
 
-    from fedscout.engine.runtime.processes import how_it_ended
+    from fedscout.engine.runtime.processes import signal_exit
 
     lines: Sequence[str] = ()
     try:
@@ -132,7 +132,7 @@ def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
             (INTERRUPTED, ()) if signals else _code_and_lines(error)
         )  # what a signal has caused looks like anything
     if code == INTERRUPTED:  # which typer makes of a KeyboardInterrupt
-        code, line = how_it_ended(next(iter(signals), signal.SIGINT))
+        code, line = signal_exit(next(iter(signals), signal.SIGINT))
         lines = [line]
     for line in lines:
         with suppress(OSError):  # the terminal may be gone

@@ -132,7 +132,7 @@ def study(
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
-    shape = (num_trials, config.training.num_rounds, rounds_less, config.training.level_off)
+    shape = (num_trials, config.training.num_rounds, rounds_less, config.training.early_stopping)
     progress = TrialProgress(*shape, plain_lines=not as_json)
     folder = out or default_folder(config if detection else config.without_diagnosis())
     try:
@@ -212,7 +212,7 @@ def _next_steps(
     document, outcome = finished.document, finished.outcome
     rate = document["config"]["training"]["learning_rate"]
     if strategy := advised(document["confirmation"], document["best"], rate):
-        yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.levelled))
+        yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.early_stopping_round))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
     if report is not None:
@@ -394,10 +394,10 @@ def show_recommendation(console: Console, found: Recommended) -> None:
     by = "the rules" if use is None else f"the language model {use.model}"
     console.print(f"\nRecommended by {by}", style="bold", end=": ")
     console.print(str(recommendation.spec), style="bold")
-    for reason in recommendation.grounds:
-        console.print(f"  {reason.rule}: {reason.because} [{reason.source}]")
+    for reason in recommendation.reasons:
+        console.print(f"  {reason.rule}: {reason.explanation} [{reason.source}]")
     for alternative in recommendation.alternatives:
-        comparison = f"{alternative.spec}: {alternative.because} [{alternative.source}]"
+        comparison = f"{alternative.spec}: {alternative.explanation} [{alternative.source}]"
         console.print(f"  compare with {comparison}")
     if use is not None:
         tokens = "not counted" if use.prompt_tokens is None else f"{use.prompt_tokens} + {use.completion_tokens}"
@@ -420,12 +420,12 @@ def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = Fals
     from fedscout.engine.errors import ConfigurationError
     from fedscout.engine.runtime.files import write_atomically
     from fedscout.experiments.config import load_config
-    from fedscout.experiments.draft import AIMS, TIMES, Draft, suggested_data, table_suggestions
+    from fedscout.experiments.draft import AIMS, TIMES, Draft, suggested_dataset, table_suggestions
 
     if out.exists():
         raise ConfigurationError.of("--out", "be a new file", f"{out}, which exists")
     asks = not yes and sys.stdin.isatty()
-    dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_data())
+    dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_dataset())
     head = table_suggestions(dataset)
     label = client = None
     if head is not None:

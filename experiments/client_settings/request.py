@@ -54,7 +54,7 @@ from fedscout.experiments.client_settings.tuning import (
     tune_table,
     write_tuned,
 )
-from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, laid_over
+from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.client_settings import folder_of_metric
@@ -82,7 +82,12 @@ DEFAULTS: Mapping[str, Any] = {
         },
     },
 }
-NOT_TOLD: dict[str, Any] = {"engine": True, "recommender": True, "client_settings": True, "federation": {"folder"}}
+EXCLUDED_FROM_FILE: dict[str, Any] = {
+    "engine": True,
+    "recommender": True,
+    "client_settings": True,
+    "federation": {"folder"},
+}
 """What of a configuration says nothing of a table, and may tell of a machine."""
 
 SEARCHERS = ("gp", "tpe", "random", "genetic")
@@ -152,7 +157,7 @@ def read_config(
     Raises:
         ConfigurationError: With every fault that was found.
     """
-    given = laid_over(given_settings(arguments, file), DEFAULTS)
+    given = merged_over(given_settings(arguments, file), DEFAULTS)
     proxy_settings = {} if proxy is None else {"server_dataset": proxy}
     federation = {**dict(given.get("federation") or {}), **proxy_settings}
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
@@ -241,7 +246,7 @@ def make_table(
         raise ConfigurationError(faults[0])
     _check_batches(request.config, grid)
     document = provenance(request, federation, tuning)
-    refuse_foreign(out, document)
+    check_output_file(out, document)
     folder = folder_of(out)
     results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
     return write_tuned(out, [results[place] for place in grid], document, request.threshold)
@@ -323,12 +328,12 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
             "num_left_out": proxy.num_left_out,
         },
         "tuned": tuning.identity(),
-        "config": config.model_dump(mode="json", exclude=NOT_TOLD),
+        "config": config.model_dump(mode="json", exclude=EXCLUDED_FROM_FILE),
         "versions": versions(),
     }
 
 
-def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
+def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
     """Check that the output file is new or a table of the same settings.
 
     Raises:
@@ -384,7 +389,7 @@ def read_coarse(
         )
     except TypeError as error:
         raise ConfigurationError.of("--refine", "be a table of this version", f"{path}: {error}") from error
-    config = config_of(laid_over(given_settings(arguments, file), stored))
+    config = config_of(merged_over(given_settings(arguments, file), stored))
     request_fields: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
     request_fields["synthetic"] = stored_provenance.get("proxy", {}).get("synthetic")
     request_fields["metric"] = stored_provenance.get("metric", HETEROGENEITY)
@@ -416,7 +421,7 @@ def refine_table(
             hint=f"what differs: {'; '.join(changes[:4])}",
         )
     document = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
-    refuse_foreign(out, document)
+    check_output_file(out, document)
     num_classes = tuning.proxy.num_classes
     known = {_place(result, num_classes, coarse.request.metric): result for result in coarse.results}
     grid = finer_grid([*known], tuning.proxy)

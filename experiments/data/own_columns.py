@@ -105,7 +105,7 @@ if TYPE_CHECKING:
 
 SUSPECTED = 0.95
 FEWEST_OTHERS = 20
-LOOKED_AT = 10_000
+NUM_EXAMINED = 10_000
 NEIGHBOURS = 5
 MOST_CLASSES_ALONE = 20
 CHANCE = 1e-7
@@ -113,8 +113,8 @@ EXACT = 1e-3
 
 
 def sample_of_rows(num_rows: int) -> IntArray:
-    """Return the rows to inspect for leaks: all, or a random sample of `LOOKED_AT`."""
-    return np.sort(stream(0, "label-leaks").permutation(num_rows)[:LOOKED_AT])
+    """Return the rows to inspect for leaks: all, or a random sample of `NUM_EXAMINED`."""
+    return np.sort(stream(0, "label-leaks").permutation(num_rows)[:NUM_EXAMINED])
 
 
 def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], rows: IntArray) -> str:
@@ -128,18 +128,18 @@ def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], ro
     """
     sampled_labels = labels[rows]
     for codes, one_vs_rest in _codes(column, rows):
-        if share_told(codes, sampled_labels) >= SUSPECTED:
+        if goodman_kruskal_lambda(codes, sampled_labels) >= SUSPECTED:
             return "tells the label nearly exactly"
         for label in (
             np.argsort(-np.bincount(sampled_labels), kind="stable")[:MOST_CLASSES_ALONE] if one_vs_rest else ()
         ):
-            if share_told(codes, (sampled_labels == label).astype(np.int64)) >= SUSPECTED:
+            if goodman_kruskal_lambda(codes, (sampled_labels == label).astype(np.int64)) >= SUSPECTED:
                 return f"tells class {class_names[label]} from the others nearly exactly"
     is_filled = ~_is_missing_or_code(column)[rows]
     if is_filled.all() or np.count_nonzero(is_filled) < FEWEST_OTHERS:
         return ""
     codes, _ = next(_codes(column, rows[is_filled]))
-    if share_told(codes, sampled_labels[is_filled]) >= SUSPECTED:
+    if goodman_kruskal_lambda(codes, sampled_labels[is_filled]) >= SUSPECTED:
         return "tells the label nearly exactly where it holds something"
     if len(np.unique(sampled_labels[is_filled])) == 1:
         label = sampled_labels[is_filled][0]
@@ -177,7 +177,7 @@ def _is_missing_or_code(column: Column) -> npt.NDArray[np.bool_]:
     return column.missing | np.isin(column.codes, [column.categories.index(code) for code in codes])
 
 
-def share_told(codes: IntArray, labels: IntArray) -> float:
+def goodman_kruskal_lambda(codes: IntArray, labels: IntArray) -> float:
     """Return λ, at most 1; minus infinity if too few rows are not of the most frequent class.
 
     Args:
@@ -230,8 +230,8 @@ MOST_ROWS_EACH: Final = 20
 SMALLEST_LONG: Final = 10_000_000
 ROWS_TRIED: Final = 1_000
 NAMES_ROWS: Final = {"id", "ids", "uuid", "guid", "key", "index", "idx", "row", "nr", "no"}
-NAMES_THINGS: Final = {"id", "ids", "uuid", "guid", "identifier"}
-PEOPLE: Final = {"subject", "patient", "participant", "person"}
+IDENTIFIER_WORDS: Final = {"id", "ids", "uuid", "guid", "identifier"}
+PERSON_WORDS: Final = {"subject", "patient", "participant", "person"}
 TIMES: Final = {"year", "month", "week", "day", "hour", "minute", "time", "age"}
 WORDS_OF_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -256,8 +256,8 @@ def identifier_reason(name: str, column: Column, is_whole: bool, clients: IntArr
         return RUNNING
     words = {word.lower() for word in WORDS_OF_NAME.findall(name)}
     is_named = bool(words & NAMES_ROWS) and num_different >= ALMOST_ALL * num_rows
-    is_named |= bool(words & NAMES_THINGS) and num_different * MOST_ROWS_EACH >= num_rows
-    is_named |= bool(words) and words <= PEOPLE | NAMES_THINGS
+    is_named |= bool(words & IDENTIFIER_WORDS) and num_different * MOST_ROWS_EACH >= num_rows
+    is_named |= bool(words) and words <= PERSON_WORDS | IDENTIFIER_WORDS
     if is_number and is_whole and values.min() >= SMALLEST_LONG and num_different >= ALMOST_ALL * num_rows:
         is_named |= len(str(int(values.min()))) == len(str(int(values.max())))
     if is_named:
@@ -328,35 +328,37 @@ class OwnColumn:
     Attributes:
         fate: Record of how it is used.
         columns: Columns derived from it for the model; empty if it is left out.
-        looked_at: For a column that is left out, the columns that are tested for label leaks.
+        leak_candidates: For a column that is left out, the columns that are tested for label leaks.
         agreement: By derived column, the settings a client needs to parse its own cells identically.
     """
 
     fate: ColumnFate
     columns: tuple[Column, ...] = ()
-    looked_at: tuple[Column, ...] = ()
+    leak_candidates: tuple[Column, ...] = ()
     agreement: Mapping[str, Mapping[str, str]] | None = None
 
     def left_out(self, kind: str, reason: str, key: str) -> OwnColumn:
         """Return this column excluded from the model."""
-        return OwnColumn(replace(self.fate, kind=kind, became=f"left out: {reason}", key=key), looked_at=self.columns)
+        return OwnColumn(
+            replace(self.fate, kind=kind, became=f"left out: {reason}", key=key), leak_candidates=self.columns
+        )
 
     def used(self) -> OwnColumn:
         """Return a running number as a numeric column, for tables without any other feature."""
         if not self.fate.became.endswith(RUNNING):
             return self
         fate = replace(self.fate, kind="number", became=RUNNING, key=column_key(self.fate.name, "category"))
-        return replace(self, fate=fate, columns=self.looked_at, looked_at=())
+        return replace(self, fate=fate, columns=self.leak_candidates, leak_candidates=())
 
     def checked(
         self, labels: IntArray, class_names: tuple[str, ...], rows: IntArray, summands: Sequence[str]
     ) -> OwnColumn:
         """Return this column with suspected label leaks and missing-value codes on record."""
-        looked_at = (*self.columns, *self.looked_at)
-        suspicions = [suspicion(column, labels, class_names, rows) for column in looked_at]
+        leak_candidates = (*self.columns, *self.leak_candidates)
+        suspicions = [suspicion(column, labels, class_names, rows) for column in leak_candidates]
         if self.fate.name in summands:
             suspicions.append(f"is part of a sum that is the label: {' + '.join(summands)}")
-        codes = missing_codes(looked_at[0]) if len(looked_at) == 1 else {}
+        codes = missing_codes(leak_candidates[0]) if len(leak_candidates) == 1 else {}
         code_counts = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
         fate = replace(self.fate, suspicion=next(filter(None, suspicions), ""), missing_codes=tuple(codes))
         return replace(
@@ -483,7 +485,7 @@ def suspected(columns: Sequence[OwnColumn], predicted: Predicted) -> list[OwnCol
     return [column.checked(predicted.labels, predicted.class_names, rows, summands) for column in columns]
 
 
-def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
+def as_text_or_identifier(column: OwnColumn, num_different: int) -> OwnColumn:
     """Return a column whose categories hardly repeat as a text or an identifier, left out."""
     (cells,) = column.columns
     assert isinstance(cells, CategoryColumn)
@@ -498,13 +500,15 @@ def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
 def _row_name_column(name: str, cells: pa.ChunkedArray) -> OwnColumn:
     """Return a column whose name marks it as naming rows."""
     numbers = as_numbers(present_cells(cells))
-    looked_at = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
+    leak_candidates = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
     num_different = len(distinct_cells(cells)[1])
     if num_different == len(cells):
         fate = ColumnFate(name, "identifier", "left out: names rows", column_key(name, "number"))
-        return OwnColumn(fate, looked_at=looked_at)
+        return OwnColumn(fate, leak_candidates=leak_candidates)
     reason = f"left out: {num_different:,} different names in {len(cells):,} rows"
-    return OwnColumn(ColumnFate(name, "identifier", reason, text_argument("group_column", name)), looked_at=looked_at)
+    return OwnColumn(
+        ColumnFate(name, "identifier", reason, text_argument("group_column", name)), leak_candidates=leak_candidates
+    )
 
 
 def _own_column(
@@ -554,7 +558,7 @@ def _numbers_or_names(
         repeats = not reason.startswith(RUNNING) and len(np.unique(distinct_cells(cells)[0])) < num_present
         kind = "number" if isinstance(column, NumberColumn) else "category"
         key = text_argument("group_column", name) if repeats else column_key(name, kind)
-        return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", key), looked_at=(column,))
+        return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", key), leak_candidates=(column,))
     result = _own_category(column) if isinstance(column, CategoryColumn) else _number(column)
     if wanted is not None and not result.columns:
         return OwnColumn(ColumnFate(name, wanted, "constant", column_key(name, "drop")), (column,))

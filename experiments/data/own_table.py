@@ -43,13 +43,13 @@ from fedscout.experiments.data.columns import (
 )
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.encoding import TableStatistics
-from fedscout.experiments.data.own_columns import OwnColumn, hardly_repeats, own_columns, suspected
+from fedscout.experiments.data.own_columns import OwnColumn, as_text_or_identifier, own_columns, suspected
 from fedscout.experiments.data.tables import (
     dataset_of_columns,
     figure_faults,
-    names_rows,
+    is_identifier_like,
+    merged_statistics,
     predicted_of,
-    told_statistics,
 )
 from fedscout.experiments.data.texts import text_dataset, text_rows
 
@@ -206,7 +206,7 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     results = own_columns(name, table, columns, roles, request, clients)
     feature_columns = [column for result in results for column in result.columns]
     if feature_columns:
-        answers = told_statistics(name, feature_columns, client_ids, request.min_release)
+        answers = merged_statistics(name, feature_columns, client_ids, request.min_release)
         results = _without_unusable(name, results, answers.statistics, request)
         feature_columns = [column for result in results for column in result.columns]
     results = suspected(results, predicted)
@@ -272,8 +272,8 @@ def _left_out_if_unusable(own: OwnColumn, faults: Mapping[str, str], statistics:
     column = faulty[0]
     if isinstance(column, CategoryColumn):
         tally = statistics.tallies[column.name]
-        if names_rows(column, statistics):
-            return hardly_repeats(own, len(column.categories))
+        if is_identifier_like(column, statistics):
+            return as_text_or_identifier(own, len(column.categories))
         if tally.counts:
             reason = f"{len(tally.counts):,} categories, of which at most {MAX_CATEGORIES} can be told apart"
             return own.left_out("category", reason, "federation.min_release")

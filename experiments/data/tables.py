@@ -220,7 +220,7 @@ def _names(deciles: npt.NDArray[np.float64], present: IntArray) -> tuple[str, ..
 
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
 MOST_ROWS_EACH = 10  # of a text or an identifier, on average
-STANDS_FOR_MISSING = 1e200  # beyond any number of a column
+MISSING_SENTINEL = 1e200  # beyond any number of a column
 ROWS_AT_ONCE = 10_000
 
 
@@ -244,7 +244,7 @@ def dataset_from_mixed_table(
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
-    answers = told_statistics(name, columns, client_ids, min_release)
+    answers = merged_statistics(name, columns, client_ids, min_release)
     faults = [
         Fault(
             f"column {column!r} of data set {name!r}",
@@ -348,7 +348,7 @@ def dataset_of_columns(
     )
 
 
-def told_statistics(
+def merged_statistics(
     name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int
 ) -> ColumnAnswers:
     """Return the column statistics reported by all clients, merged.
@@ -399,7 +399,7 @@ def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_rel
     tally = statistics.tallies[column.name]
     num_present = max(1, statistics.num_rows - tally.num_missing)
     sample = next((category for category in column.categories if category not in tally.counts), "")[:40]
-    if names_rows(column, statistics):
+    if is_identifier_like(column, statistics):
         return (
             f"categories that repeat, but its clients hold {tally.num_distinct} different values in {num_present} "
             f"rows, such as {sample!r}, as identifiers and texts do ({text_argument('text_column', column.name)} reads "
@@ -415,7 +415,7 @@ def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_rel
     return ""
 
 
-def names_rows(column: CategoryColumn, statistics: TableStatistics) -> bool:
+def is_identifier_like(column: CategoryColumn, statistics: TableStatistics) -> bool:
     """Return whether categories hardly repeat, as in identifiers and texts."""
     tally, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
     num_present = max(1, statistics.num_rows - tally.num_missing)
@@ -430,7 +430,7 @@ def _comparable(columns: Sequence[Column]) -> Iterator[npt.NDArray[np.float64]]:
         block = slice(start, start + ROWS_AT_ONCE)
         yield np.column_stack(
             [
-                np.nan_to_num(column.numbers[block], nan=STANDS_FOR_MISSING)
+                np.nan_to_num(column.numbers[block], nan=MISSING_SENTINEL)
                 if isinstance(column, NumberColumn)
                 else column.codes[block].astype(np.float64)
                 for column in columns

@@ -204,7 +204,7 @@ TOKEN = re.compile(
 SPECIAL = {"address": ADDRESS, "user": USER, "number": NUMBER}
 
 
-def split_words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """Return the words of a text in order."""
     plain = html.unescape(text).lower().replace("\u2019", "'")
     return [
@@ -243,7 +243,7 @@ def count_words(texts: Iterable[str], length: int) -> CountedTexts:
     positions, lengths = array("i"), array("i")
     num_cut = 0
     for text in texts:
-        indices = [word_indices.setdefault(word, len(word_indices)) for word in split_words(text)]
+        indices = [word_indices.setdefault(word, len(word_indices)) for word in words_of(text)]
         counts.extend([0] * (len(word_indices) - len(counts)))
         for word in set(indices):
             counts[word] += 1

@@ -59,7 +59,7 @@ from fedscout.experiments.data.own_table import labelled_rows
 from fedscout.experiments.data.table_formats import read_table
 from fedscout.experiments.models.request import ModelSettings
 from fedscout.experiments.models.table import embedding_source
-from fedscout.experiments.trained import ModelDescription, part_of
+from fedscout.experiments.trained import ModelDescription, shared_fields
 from fedscout.search.client_settings import ClientSettingsConfig
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class Agreement(ModelDescription):
             )
         dataset = dataset or load_dataset(federation)
         agreement = cls(
-            rows=part_of(DatasetRequest, federation),
+            rows=shared_fields(DatasetRequest, federation),
             kind=dataset.kind,
             feature_shape=dataset.features.shape[1:],
             class_names=dataset.class_names,
             feature_names=dataset.feature_names,
             vocabulary_size=dataset.vocabulary_size,
             encoding=None if dataset.encoding is None else dict(dataset.encoding),
-            model=part_of(ModelSettings, config.model),
+            model=shared_fields(ModelSettings, config.model),
             embedding=federation.embedding,
             data_seed=federation.seed,
             training=config.training.local(),

@@ -292,8 +292,8 @@ class RealFederation:
                     space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
                 )
                 recommendation = recommend_by_rules(context)
-                for reason in recommendation.grounds:
-                    self._tell(visible_line(f"{recommendation.spec}: {reason.because} [{reason.source}]"))
+                for reason in recommendation.reasons:
+                    self._tell(visible_line(f"{recommendation.spec}: {reason.explanation} [{reason.source}]"))
                 return {"kind": recommendation.spec.kind, **recommendation.spec.parameters()}
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
@@ -362,7 +362,7 @@ class RealFederation:
             cohort=cohort,
             session=session,
             data_digest=self.agreement.digest,
-            dealing=None,
+            data_origin=None,
             config_hash=config_digest,
         )
 

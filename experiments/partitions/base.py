@@ -185,7 +185,7 @@ class PartitionRequest:
             )
         return min_size
 
-    def deal_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> PartitionResult:
+    def by_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> PartitionResult:
         """Return the partition that assigns each row to its owner, with each client's rows in random order.
 
         Args:
@@ -201,7 +201,7 @@ class PartitionRequest:
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return PartitionResult(Partition(rows=rows.astype(np.int64), offsets=offsets), facts)
 
-    def deal_counts(self, counts: IntArray, **facts: Any) -> PartitionResult:
+    def by_class_counts(self, counts: IntArray, **facts: Any) -> PartitionResult:
         """Return the partition in which client k has `counts[k, y]` random rows of class y.
 
         Args:
@@ -215,7 +215,7 @@ class PartitionRequest:
             row_owners = np.repeat(clients, counts[:, label])
             assert len(row_owners) <= len(rows)
             owners[rows[: len(row_owners)]] = row_owners
-        return self.deal_owners(owners, len(counts), **facts)
+        return self.by_owners(owners, len(counts), **facts)
 
 
 Partitioner = Callable[[PartitionRequest], PartitionResult]

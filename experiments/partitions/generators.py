@@ -170,7 +170,7 @@ def lds(request: PartitionRequest) -> PartitionResult:
     """Partition rows into blocks sorted by label."""
     request.require_num_clients()
     rows = sorted_rows(np.arange(len(request.labels)), request.labels, request.generator)
-    return deal_blocks(request, [rows])
+    return assign_blocks(request, [rows])
 
 
 def fds_vop(request: PartitionRequest) -> PartitionResult:
@@ -179,7 +179,7 @@ def fds_vop(request: PartitionRequest) -> PartitionResult:
     columns = feature_columns(request)
     column = int(np.argmax(raw_variances(request, columns)))
     rows = sorted_rows(np.arange(len(columns)), columns[:, column], request.generator)
-    return deal_blocks(request, [rows], sorted_column=column)
+    return assign_blocks(request, [rows], sorted_column=column)
 
 
 def sldf(request: PartitionRequest) -> PartitionResult:
@@ -193,13 +193,13 @@ def sldf(request: PartitionRequest) -> PartitionResult:
             column = int(np.argmax(raw_variances(request, columns, rows)))
             yield sorted_rows(rows, columns[rows, column], request.generator)
 
-    return deal_blocks(request, groups())
+    return assign_blocks(request, groups())
 
 
-def deal_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> PartitionResult:
+def assign_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> PartitionResult:
     """Assign a block of each group, given as ordered row numbers, to each client; each row is in one group."""
     owners = owners_by_blocks(groups, len(request.labels), request.require_num_clients())
-    return request.deal_owners(owners, **facts)
+    return request.by_owners(owners, **facts)
 
 
 def owners_by_blocks(groups: Iterable[IntArray], num_rows: int, num_clients: int) -> IntArray:
@@ -245,7 +245,7 @@ def sfdl(request: PartitionRequest) -> PartitionResult:
         sorted_rows(rows, request.labels[rows], request.generator)
         for rows in (np.flatnonzero(clusters == cluster) for cluster in np.unique(clusters))
     )
-    return deal_blocks(request, groups, num_clusters=len(np.unique(clusters)))
+    return assign_blocks(request, groups, num_clusters=len(np.unique(clusters)))
 
 
 def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:

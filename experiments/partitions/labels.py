@@ -159,7 +159,7 @@ def _partition_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any
         shares = spare / spare.sum() if spare.sum() > 0 else weights / weights.sum()
         matrix[holders, label] = 1 + whole_rows(shares, int(available[label]) - len(holders), request.generator)
     _require_min_size(request, matrix)
-    return request.deal_counts(matrix, **facts)
+    return request.by_class_counts(matrix, **facts)
 
 
 def _partition_sized_sets(
@@ -201,7 +201,7 @@ def _partition_sized_sets(
             requested[label],
             "smaller quantities, fewer clients or lower levels are possible",
         )
-    return request.deal_counts(matrix, **facts)
+    return request.by_class_counts(matrix, **facts)
 
 
 def _choose_class_sets(
@@ -327,7 +327,7 @@ def _partition_by_kernel(request: PartitionRequest, kernel: FloatVector) -> Part
     steps = (np.arange(num_classes)[None, :] - own_classes[:, None]) % num_classes
     owners = owners_by_log_weights(request.labels, kernel[steps], request.generator)
     num_moved = fill_up(owners, num_clients, request.settings.min_size, request.generator)
-    return request.deal_owners(owners, num_rows_moved=num_moved)
+    return request.by_owners(owners, num_rows_moved=num_moved)
 
 
 MAX_DRAWS = 20
@@ -339,7 +339,7 @@ def dirichlet(request: PartitionRequest) -> PartitionResult:
     num_clients, min_size = request.require_num_clients(), request.require_min_size()
     owners, num_draws = _draw_owners(request, num_clients)
     num_moved = fill_up(owners, num_clients, min_size, request.generator)
-    return request.deal_owners(owners, dirichlet_draws=num_draws, dirichlet_moved_rows=num_moved)
+    return request.by_owners(owners, dirichlet_draws=num_draws, dirichlet_moved_rows=num_moved)
 
 
 def _draw_owners(request: PartitionRequest, num_clients: int) -> tuple[IntArray, int]:
@@ -401,7 +401,7 @@ def inner_dirichlet(request: PartitionRequest) -> PartitionResult:
         np.add.at(matrix, (slots[is_served], drawn_classes[is_served]), 1)
         num_left = num_left - np.bincount(drawn_classes[is_served], minlength=len(num_left))
         slots = slots[~is_served]
-    return request.deal_counts(matrix, num_rows_off_mixture=num_off_mixture)
+    return request.by_class_counts(matrix, num_rows_off_mixture=num_off_mixture)
 
 
 def _mixtures(alpha: float, num_clients: int, num_classes: int, generator: np.random.Generator) -> FloatVector:
@@ -459,7 +459,7 @@ def dominant_class(request: PartitionRequest) -> PartitionResult:
     while size >= settings.min_size:
         matrix = _dominated_counts(request, dominants, size)
         if matrix is not None:
-            return request.deal_counts(matrix, num_dominated_clients=num_dominated)
+            return request.by_class_counts(matrix, num_dominated_clients=num_dominated)
         size -= 1
     raise DataError.of(
         "federation.partition.min_size",

@@ -63,7 +63,7 @@ MakePartitioner = Callable[[Any, int], Any]
 """From the module of partitioners and a seed to one of them, which finds the labels in column `LABEL`."""
 
 
-def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> PartitionResult:
+def partition_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> PartitionResult:
     """Partition rows with a partitioner of flwr-datasets.
 
     Args:
@@ -97,7 +97,7 @@ def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: 
     for client in range(num_clients):
         positions = np.asarray(partitioner._partition_id_to_indices[client], dtype=np.int64)
         owners[rows[positions]] = client
-    return request.deal_owners(owners, **facts)
+    return request.by_owners(owners, **facts)
 
 
 def pathological(request: PartitionRequest) -> PartitionResult:
@@ -113,7 +113,7 @@ def pathological(request: PartitionRequest) -> PartitionResult:
     reason = Fault("")
     for draw in range(1, num_draws + 1):
         try:
-            result = deal_with_flower(
+            result = partition_with_flower(
                 request,
                 lambda kinds, seed: kinds.PathologicalPartitioner(*arguments, seed=seed),
                 pathological_draws=draw,
@@ -187,7 +187,7 @@ def shard(request: PartitionRequest) -> PartitionResult:
         )
 
     arguments = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
-    return deal_with_flower(
+    return partition_with_flower(
         request, lambda kinds, seed: kinds.ShardPartitioner(**arguments, seed=seed), shard_size=shard_size
     )
 
@@ -226,7 +226,7 @@ def distribution(request: PartitionRequest) -> PartitionResult:
         )
     shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
     arguments = (shares, num_clients, num_classes_per_client, LABEL, num_initial_rows)
-    return deal_with_flower(
+    return partition_with_flower(
         request,
         lambda kinds, seed: kinds.DistributionPartitioner(*arguments, seed=seed),
         num_rows_first=num_initial_rows,
@@ -278,7 +278,7 @@ def _partition_by_size_law(
             f"{smallest} for {num_clients} clients",
             f"at most {max_clients} clients are possible",
         )
-    return deal_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
+    return partition_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
 
 
 KEY = "federation.partition.counts"
@@ -303,7 +303,7 @@ def natural(request: PartitionRequest) -> PartitionResult:
             f"be left out or be {len(names)}, the number of natural clients",
             request.num_clients,
         )
-    return request.deal_owners(owners, len(names), client_names=tuple(names.tolist()))
+    return request.by_owners(owners, len(names), client_names=tuple(names.tolist()))
 
 
 def counts(request: PartitionRequest) -> PartitionResult:
@@ -318,7 +318,7 @@ def counts(request: PartitionRequest) -> PartitionResult:
     faults = _faults(request, matrix)
     if faults:
         raise DataError(faults)
-    return request.deal_counts(matrix)
+    return request.by_class_counts(matrix)
 
 
 def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
@@ -380,7 +380,7 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
 def iid(request: PartitionRequest) -> PartitionResult:
     """Partition rows at random, regardless of their labels."""
     num_clients = request.require_num_clients()
-    return request.deal_owners(request.generator.permutation(np.arange(len(request.labels)) % num_clients))
+    return request.by_owners(request.generator.permutation(np.arange(len(request.labels)) % num_clients))
 
 
 def quantity_skew(request: PartitionRequest) -> PartitionResult:
@@ -388,4 +388,4 @@ def quantity_skew(request: PartitionRequest) -> PartitionResult:
     num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
     shares = dirichlet_shares(request.settings.alpha, num_clients, generator)
     sizes = min_size + whole_rows(shares, len(request.labels) - num_clients * min_size, generator)
-    return request.deal_owners(generator.permutation(np.repeat(np.arange(num_clients), sizes)))
+    return request.by_owners(generator.permutation(np.repeat(np.arange(num_clients), sizes)))

@@ -79,7 +79,7 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
         return
     yield (
         "rows",
-        f"{result.num_rows_dealt} of {result.num_rows} dealt, {result.num_rows_not_dealt} not, "
+        f"{result.num_rows_assigned} of {result.num_rows} dealt, {result.num_rows_unassigned} not, "
         f"{result.num_rows_repeated} more than once"
         + (f"; {equal} equal an earlier row" if (equal := description.facts.get("num_duplicate_rows")) else "")
         + f"; a row is {_row_text(description)}",

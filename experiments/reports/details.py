@@ -73,12 +73,14 @@ def show_federation(console: Console, federation: Federation) -> None:
 
 def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
     """Print which labels a trial is scored against, if a scenario changed some."""
-    moved: dict[int, int] = federation.facts.get("moved_labels", {})
-    if not moved or trial.status == "failed":
+    aggregate_models: dict[int, int] = federation.facts.get("moved_labels", {})
+    if not aggregate_models or trial.status == "failed":
         return
     num_rows = federation.partition.sizes.sum()
-    clients = Names.of(federation).some_clients(sorted(moved))
-    observed_labels = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {clients}"
+    clients = Names.of(federation).some_clients(sorted(aggregate_models))
+    observed_labels = (
+        f"the clients' own labels, of which {sum(aggregate_models.values())} of {num_rows} are wrong, at {clients}"
+    )
     against, other = (
         (observed_labels, "the correct labels") if view == "own" else ("the correct labels", observed_labels)
     )
@@ -121,7 +123,7 @@ def show_trials(
     has_partial_trials = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} against FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
-    columns = told_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
+    columns = informative_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
     headings = [measure.name, against, *columns]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
@@ -167,10 +169,10 @@ def show_seconds(console: Console, seconds: Mapping[str, float]) -> None:
 def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
     """Print the rules' recommendation from the diagnosis, and the configurations that the search tried first."""
     console.print("\nFrom the diagnosis", style="bold")
-    console.print(f"  the rules' answer, which takes no trial: {advice.spec}. {advice.grounds[0].because}")
+    console.print(f"  the rules' answer, which takes no trial: {advice.spec}. {advice.reasons[0].explanation}")
     for candidate in first:
         if candidate.spec != advice.spec:
-            console.print(f"  try {candidate.spec}: {candidate.because}")
+            console.print(f"  try {candidate.spec}: {candidate.explanation}")
 
 
 def show_one_shot(console: Console, found: Recommendation) -> None:
@@ -178,8 +180,8 @@ def show_one_shot(console: Console, found: Recommendation) -> None:
     console.print("\nOne shot", style="bold")
     console.print(f"  {found.answered_by}")
     console.print(f"  {found.spec}")
-    for reason in found.grounds:
-        console.print(f"  {reason.rule}: {reason.because} [{reason.source}]")
+    for reason in found.reasons:
+        console.print(f"  {reason.rule}: {reason.explanation} [{reason.source}]")
     for note in found.notes:
         if note != found.instead_of_model:
             console.print(f"  {note}")
@@ -196,12 +198,11 @@ def show_outcome(
         show_one_shot(console, recommendation)
     if outcome.advice is not None and (recommendation is None or recommendation.source == "llm"):
         show_advice(console, outcome.advice, outcome.first_generation)
-    if outcome.levelled is not None:
-        console.print(
-            f"\nFedAvg levels off, or may train no longer, after {outcome.levelled} rounds: all train so many."
-        )
+    if outcome.early_stopping_round is not None:
+        rounds = outcome.early_stopping_round
+        console.print(f"\nEarly stopping: all configurations train {rounds} rounds, as FedAvg does.")
     show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)
-    if outcome.at_ceiling:
+    if outcome.is_perfect:
         best = "is right on every test row" if measure.is_accuracy else "has the best score there can be"
         console.print(f"\nFedAvg {best}: nothing can be gained, and the search ended.")
     if outcome.front:
@@ -242,7 +243,7 @@ def show_confirmation(
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
-    columns = told_columns(
+    columns = informative_columns(
         [TrialLine.of_contestant(candidate) for candidate in confirmation.contestants], *_named(second)
     )
     numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *columns]
@@ -291,7 +292,7 @@ class TrialLine:
         new_client: Score of the model for a client that never trained.
         bytes_down: Bytes sent to all clients of a round.
         bytes_up: Bytes sent by all clients of a round.
-        told_own: Whether the own score has its own column, as the fitness is something else.
+        has_own_score: Whether the own score has its own column, as the fitness is something else.
         second: Fitness by the second objective, if there are two.
         simulated_seconds: Simulated time of the rounds.
         seconds_to_target: Simulated time until the target was reached, if there is one.
@@ -302,7 +303,7 @@ class TrialLine:
     new_client: float | None
     bytes_down: float | None
     bytes_up: float | None
-    told_own: bool = False
+    has_own_score: bool = False
     second: float | None = None
     simulated_seconds: float | None = None
     seconds_to_target: float | None = None
@@ -313,9 +314,9 @@ class TrialLine:
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
         second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
         simulated = None if trial.round_seconds is None else sum(trial.round_seconds)
-        to_target, told_own = _seconds_to_target(trial, measure.target), measure.of != "mean"
+        to_target, has_own_score = _seconds_to_target(trial, measure.target), measure.of != "mean"
         sent = (trial.bytes_down, trial.bytes_up)
-        return cls(trial.score, shared, new_client, *sent, told_own, second, simulated, to_target)
+        return cls(trial.score, shared, new_client, *sent, has_own_score, second, simulated, to_target)
 
     @classmethod
     def of_contestant(cls, one: Candidate) -> TrialLine:
@@ -326,7 +327,7 @@ class TrialLine:
         return cls(own, shared, new_client, one.bytes_down, one.bytes_up, one.score is not None, second)
 
 
-def told_columns(lines: Sequence[TrialLine], second: str = "second objective") -> dict[str, list[str]]:
+def informative_columns(lines: Sequence[TrialLine], second: str = "second objective") -> dict[str, list[str]]:
     """Return the columns that carry information, by heading, with one cell per line.
 
     The score has a column where the fitness is something else. The global model has one where some clients use another
@@ -336,7 +337,7 @@ def told_columns(lines: Sequence[TrialLine], second: str = "second objective") -
     columns: dict[str, list[str]] = {}
     if any(line.second is not None for line in lines):
         columns[second] = _cells([line.second for line in lines], _accuracy)
-    if any(line.told_own for line in lines):
+    if any(line.has_own_score for line in lines):
         columns[SCORE] = _cells([line.own for line in lines], _accuracy)
     if any(line.shared is not None for line in lines):
         columns[GLOBAL] = _cells([line.own if line.shared is None else line.shared for line in lines], _accuracy)

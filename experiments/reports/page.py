@@ -140,7 +140,7 @@ def page_of(study: StudyFiles) -> Page:
         _cost(study),
         _reproduction(study),
     )
-    return Page(study.name, headline, lead, figures, sections, foot=str(study.claim["config_hash"]))
+    return Page(study.name, headline, lead, figures, sections, footer=str(study.claim["config_hash"]))
 
 
 def _federation(study: StudyFiles) -> Section:
@@ -217,13 +217,13 @@ def _one_shot(study: StudyFiles) -> list[str]:
     answer = (study.result or {}).get("recommendation")
     if answer is None:
         return []
-    model, (reason, *_) = answer["language_model"], answer["grounds"]
+    model, (reason, *_) = answer["language_model"], answer["reasons"]
     answered_by = (
         "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
     )
     return [
         f"Nothing was searched. {answer['instead_of_model'] or answered_by}",
-        f"{answer['name']}: {reason['because']}",
+        f"{answer['name']}: {reason['explanation']}",
     ]
 
 

@@ -16,8 +16,8 @@ from fedscout.experiments.charts import gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
 from fedscout.experiments.sweeps.results import (
     FEDAVG,
-    HOLLOW,
     LABELS,
+    OUTLINED_LEGEND,
     SEEDS,
     TUNED,
     Group,
@@ -62,7 +62,7 @@ def sweep_page(folder: Path) -> Page:
         lead,
         figures,
         sections,
-        foot=folder.name,
+        footer=folder.name,
     )
 
 
@@ -102,14 +102,14 @@ def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> li
         chosen_rows = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
         strategy = Counter(row["strategy"] for row in chosen_rows).most_common(1)[0][0]
         factor = measure.per_unit
-        better = group.told_apart and gain.mean > 0
+        better = group.is_distinguished and gain.mean > 0
         cells.append(
             {
                 "place": place,
                 "gain": factor * gain.mean,
                 "low": None if gain.low is None else factor * gain.low,
                 "high": None if gain.high is None else factor * gain.high,
-                "certain": group.told_apart,
+                "certain": group.is_distinguished,
                 "strategy": strategy,
                 "advised": strategy if better else KEEP,
                 "studies": group.num_completed,
@@ -163,7 +163,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(panel_cells, axes, measure.unit)))
         winner = f"What to use: FedAvg, unless another strategy is shown to be better.{fixed_text}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(panel_cells, axes)))
-        means = f"Means over seeds with their 95 % intervals; {HOLLOW}.{fixed_text}"
+        means = f"Means over seeds with their 95 % intervals; {OUTLINED_LEGEND}.{fixed_text}"
         pictures.append(Picture(f"means{ending}", means, plot.chart([fixed])))
     missing = (
         (f"The first {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()

@@ -31,7 +31,7 @@ from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.intervals import PairedDifference
-from fedscout.search.ledger import beats
+from fedscout.search.ledger import dominates
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import SELECTION
@@ -94,7 +94,7 @@ class Page:
         lead: Sentences below the headline.
         figures: Key figures as pairs of label and text.
         sections: Sections in order.
-        foot: Footer line.
+        footer: Footer line.
     """
 
     title: str
@@ -102,7 +102,7 @@ class Page:
     lead: tuple[str, ...]
     figures: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...] = field(default=())
-    foot: str = ""
+    footer: str = ""
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -245,8 +245,10 @@ def read_study_files(folder: Path) -> StudyFiles:
         faults.append(f"{error}.")
     report = _read(folder / "report.json", faults) or (result or {}).get("report")
     confirmation = (result or {}).get("confirmation")
-    rows, unread = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
-    faults += [f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread.items()]
+    rows, unread_entries = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
+    faults += [
+        f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread_entries.items()
+    ]
     trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
     trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
     if result is None and trials.empty and report is None:
@@ -552,7 +554,7 @@ def front_table(study: StudyFiles) -> pd.DataFrame:
             "name": strategy_name(trial),
             "first": point[0],
             "second": point[1],
-            "front": BEATEN if any(beats(other, point) for other in points) else ON_FRONT,
+            "front": BEATEN if any(dominates(other, point) for other in points) else ON_FRONT,
         }
         for trial, point in zip(searched, points, strict=True)
     ]

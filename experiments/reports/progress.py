@@ -161,9 +161,9 @@ class TrialProgress(WorkLine):
 
     `rounds_less` is the number of rounds that shortened trials save.
 
-    If the study determines its number of rounds (`auto`), only finished work is shown until `goes_on` is called. With
-    `plain_lines`, and if standard error is no terminal, it prints a line when a stage starts and the best trial after
-    each generation.
+    If the study determines its number of rounds (`auto`), only finished work is shown until `set_remaining` is called.
+    With `plain_lines`, and if standard error is no terminal, it prints a line when a stage starts and the best trial
+    after each generation.
 
     Attributes:
         so_far: Counter of the finished trials.
@@ -191,7 +191,7 @@ class TrialProgress(WorkLine):
         self._rounds: dict[str, int] = {}
         self._progress.update(self._task, total=None if open_ended else self._total)
 
-    def goes_on(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
+    def set_remaining(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
         """Set the number of trials that follow the finished ones; round durations are measured again from here."""
         self._open_ended = False
         self._started = time.monotonic()
@@ -255,12 +255,12 @@ class TrialProgress(WorkLine):
         from fedscout.experiments.studies.workflow import Display
         from fedscout.search.ledger import StudyEvents
 
-        def levelled(num_rounds: int) -> None:
+        def early_stopping_round(num_rounds: int) -> None:
             num_trials, rounds_less = planned(num_rounds)
-            self.goes_on(num_trials, num_rounds, rounds_less)
+            self.set_remaining(num_trials, num_rounds, rounds_less)
 
         events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
-        return Display(stage=self.stage, levelled=levelled, trials=events)
+        return Display(stage=self.stage, early_stopping_round=early_stopping_round, trials=events)
 
 
 def duration(seconds: float) -> str:

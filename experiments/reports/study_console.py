@@ -65,7 +65,7 @@ def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> 
     if report is not None:
         yield _detected_properties(report)
     yield from (
-        f"Why it was tried: {alternative.because}"
+        f"Why it was tried: {alternative.explanation}"
         for alternative in outcome.first_generation
         if str(alternative.spec) == advised
     )
@@ -93,7 +93,7 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
         answer, style = _answer(verdict)
         line = Text(f"  {TITLES[verdict.name]:<16}")
         line.append(f"{answer:<4}", style=style)
-        strength, in_words = strength_of(verdict)
+        strength, in_words = verdict_strength(verdict)
         line.append(f"{bar(strength):<{SEVERITY_BAR}}", style=style)
         line.append(f" {in_words:<14} ")
         clients = verdict.decided_by.flagged_clients
@@ -137,7 +137,7 @@ def _answer(verdict: Verdict) -> tuple[str, str]:
     return ("yes", "red") if verdict.detected else ("no", "green")
 
 
-def strength_of(verdict: Verdict) -> tuple[float, str]:
+def verdict_strength(verdict: Verdict) -> tuple[float, str]:
     """Return how much of a bar a verdict fills, 0 or more, and its strength in words."""
     from fedscout.detectors.report import Finding
 
@@ -256,7 +256,7 @@ class StudyScreen:
             summary += f", {len(outcome.front)} on the front{second}"
         if outcome.baseline.status == "failed":
             return f"{summary}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
-        if outcome.at_ceiling:
+        if outcome.is_perfect:
             return f"{summary}: FedAvg has the best score there can be, and the search ended"
         if outcome.recommendation is not None and not outcome.trials:
             return "FedAvg is what was recommended, and nothing else was trained"
@@ -303,7 +303,7 @@ def _certainty(confirmation: Confirmation) -> str:
     if confirmation.verdict == "worse":
         return f"The search's best, {name}, is worse than {reference_text}: {gain} ({interval})."
     design = confirmation.design
-    if confirmation.gave_up:
+    if confirmation.stopped_for_futility:
         if difference.low == -(design.span or 0.0) and difference.high == design.span:
             interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
         left = f"{design.max_seeds - count} more seeds would hardly show a difference"
@@ -313,9 +313,13 @@ def _certainty(confirmation: Confirmation) -> str:
 
 def _caveats(confirmation: Confirmation) -> str:
     """Return the caveats of the verdict, most important first; empty if there are none."""
-    from fedscout.search.confirmation.confirmation import failures_told, rivals_told
+    from fedscout.search.confirmation.confirmation import failure_sentences, rivals_sentence
 
-    sentences = [failures_told(confirmation.contestants), *confirmation.caveats, rivals_told(confirmation.rivals)]
+    sentences = [
+        failure_sentences(confirmation.contestants),
+        *confirmation.caveats,
+        rivals_sentence(confirmation.rivals),
+    ]
     return " ".join(part.strip() for part in sentences if part)
 
 
@@ -326,30 +330,30 @@ def reason(outcome: StudyOutcome) -> str:
     if outcome.recommendation is not None:
         return _recommendation_reason(outcome, outcome.recommendation)
     rules = _rules(outcome)
-    rules_text, because = ("", "") if rules is None else (f"the rules say {rules.spec}", f" {rules.because}")
+    rules_text, explanation = ("", "") if rules is None else (f"the rules say {rules.spec}", f" {rules.explanation}")
     if _keeps_fedavg(outcome):
         also = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
-        return f"nothing tried is shown to be better{rules_text and f'; {rules_text}{also}'}.{because}"
+        return f"nothing tried is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
     name, kind = _chosen(outcome)
     trained = {str(trial.spec) for trial in outcome.trials}
     proposed = [alternative for alternative in _proposed(outcome, rules) if str(alternative.spec) in trained]
     exact = next((alternative for alternative in proposed if str(alternative.spec) == name), None)
     first = exact or next((alternative for alternative in proposed if alternative.spec.label == kind), None)
     if first is None:
-        return f"found by the search{rules_text and f'; {rules_text}'}.{because}"
+        return f"found by the search{rules_text and f'; {rules_text}'}.{explanation}"
     if first is rules:
         origin = "the rules' answer" if exact is rules else f"found by the search after the rules' {first.spec}"
     else:
         origin = "among the first that were tried" if exact else f"found by the search after {first.spec}"
         origin = f"{rules_text}; this was {origin}" if rules_text else origin
-    return f"{origin}. {first.because}"
+    return f"{origin}. {first.explanation}"
 
 
 def _recommendation_reason(outcome: StudyOutcome, asked: Recommendation) -> str:
-    because = asked.grounds[0].because
+    explanation = asked.reasons[0].explanation
     if not outcome.trials or not _keeps_fedavg(outcome):
-        return f"it was recommended: {because}"
-    return f"{asked.spec}, which was recommended, is not shown to be better: {because}"
+        return f"it was recommended: {explanation}"
+    return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
 
 
 def _keeps_fedavg(outcome: StudyOutcome) -> bool:
@@ -371,15 +375,15 @@ def _rules(outcome: StudyOutcome) -> Alternative | None:
     """Return the rules' recommendation, which needs no trial."""
     if outcome.advice is None:
         return None
-    main_reason = outcome.advice.grounds[0]
-    return Alternative(outcome.advice.spec, main_reason.because, main_reason.source)
+    main_reason = outcome.advice.reasons[0]
+    return Alternative(outcome.advice.spec, main_reason.explanation, main_reason.source)
 
 
 def _proposed(outcome: StudyOutcome, rules: Alternative | None) -> Iterator[Alternative]:
     """Yield the proposals made before the search had any result, the rules' recommendation first."""
     if rules is not None:
         yield rules
-    yield from (alternative for alternative in outcome.first_generation if alternative.because != DRAWN)
+    yield from (alternative for alternative in outcome.first_generation if alternative.explanation != DRAWN)
     if outcome.warm_start is not None:
         for spec, proposal in zip(outcome.warm_start.specs(), outcome.warm_start.proposals, strict=True):
             yield Alternative(spec, f"It did well in an earlier study, {proposal.study}.", proposal.study)

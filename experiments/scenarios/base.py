@@ -165,7 +165,7 @@ class ScenarioEffect(BaseModel):
     needs_measurements: ClassVar[bool] = False
     """Whether features must be measurements, and not numbers of words."""
 
-    moves_rows: ClassVar[bool] = False
+    changes_partition: ClassVar[bool] = False
     """Whether rows change hands, which they do ahead of every corruption."""
 
     needs_classes: ClassVar[bool] = False

@@ -257,7 +257,7 @@ class ScaledUpdate:
         factor: 1 sends y bit for bit; a negative factor reverses the update.
     """
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
     factor: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
@@ -276,7 +276,7 @@ class GaussianUpdate:
         deviation: Standard deviation of the noise on every parameter, >= 0; 0 sends the received model.
     """
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
     deviation: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
@@ -289,19 +289,19 @@ class GaussianUpdate:
 
 @dataclass(frozen=True)
 class LittleIsEnough:
-    """Sends, for every parameter, the mean over all accomplices minus z of their standard deviations.
+    """Sends, for every parameter, the mean over all colluders minus z of their standard deviations.
 
     Attributes:
-        accomplices: All attackers, including this one, ascending.
+        colluders: All attackers, including this one, ascending.
         z: Number of standard deviations, >= 0.
     """
 
-    accomplices: tuple[int, ...]
+    colluders: tuple[int, ...]
     z: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
-        """Return the parameters to send, the same for all accomplices, rounded once."""
-        models = inputs.accomplices.astype(np.float64)
+        """Return the parameters to send, the same for all colluders, rounded once."""
+        models = inputs.colluders.astype(np.float64)
         sent: FloatArray = (models.mean(axis=0) - self.z * models.std(axis=0)).astype(np.float32)
         return sent
 

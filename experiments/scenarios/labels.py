@@ -193,7 +193,7 @@ def label_skew(request: PartitionRequest) -> PartitionResult:
     distributions = counts / counts.sum(axis=1, keepdims=True)
     distances = 0.5 * np.abs(distributions - counts.sum(axis=0) / counts.sum()).sum(axis=1)
     affected = tuple(np.flatnonzero(distances > AFFECTED_DISTANCE).tolist())
-    return replace(request.deal_counts(counts), affected_clients=affected)
+    return replace(request.by_class_counts(counts), affected_clients=affected)
 
 
 def _largest_partition(class_counts: IntArray, num_clients: int) -> IntArray:
@@ -260,7 +260,7 @@ class ClassSkewEffect(ScenarioEffect):
     """Class skew: clients exchange rows until most of their rows are of one class."""
 
     needs_classes: ClassVar[bool] = True
-    moves_rows: ClassVar[bool] = True
+    changes_partition: ClassVar[bool] = True
 
     kind: Literal["class_skew"] = "class_skew"
     share: float = Field(default=0.8, gt=0, le=1, description="fraction of the client's rows that have its class")
@@ -431,15 +431,15 @@ class ConceptShiftEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return each client's permutation."""
         names = self._names(clients, request)
-        moved = {client: _num_moved(names[client], request.client_labels(client)) for client in clients}
+        aggregate_models = {client: _num_moved(names[client], request.client_labels(client)) for client in clients}
         permutations = [names[clients[0]]] if self.shared else [names[client] for client in clients]
         return ScenarioPlan(
             transforms={client: (RenameLabels(names[client]),) for client in clients},
-            affected_clients=tuple(client for client in clients if moved[client]),
+            affected_clients=tuple(client for client in clients if aggregate_models[client]),
             facts={
                 "shared": self.shared,
                 "permutations": [list(permutation) for permutation in permutations],
-                "moved_rows": list(moved.values()),
+                "moved_rows": list(aggregate_models.values()),
             },
         )
 

@@ -30,7 +30,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.text import details, did_you_mean, shown, truths_as_words
+from fedscout.engine.text import booleans_as_words, details, did_you_mean, shown
 from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.others import iid
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
@@ -122,7 +122,7 @@ class _ItemError(Exception):
 
 def _effect(item: Any) -> ScenarioEffect:
     effect_class = _effect_class(item)
-    return effect_class.model_validate(truths_as_words(item, effect_class))
+    return effect_class.model_validate(booleans_as_words(item, effect_class))
 
 
 def _effect_class(item: Any) -> type[ScenarioEffect]:
@@ -183,7 +183,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     records: dict[int, dict[str, Any]] = {}
     num_preceding: Counter[str] = Counter()
     partition: Partition | None = None
-    for place, effect in sorted(enumerate(effects), key=lambda placed: not placed[1].moves_rows):
+    for place, effect in sorted(enumerate(effects), key=lambda placed: not placed[1].changes_partition):
         effect_request = replace(request, occurrence=num_preceding[effect.kind])
         num_preceding[effect.kind] += 1
         clients = effect.chosen(effect_request)
@@ -212,13 +212,13 @@ class PublishedScenario:
         name: Name in the configuration.
         effects: Effects in order; without a client choice, each applies to the affected client.
         in_turn: Whether they cycle through all clients instead: of J effects the j-th for clients j, j + J, …
-        dealt: Partitions the rows.
+        partition_rows: Partitions the rows.
     """
 
     name: str
     effects: tuple[ScenarioEffect, ...] = ()
     in_turn: bool = False
-    dealt: Partitioner = iid
+    partition_rows: Partitioner = iid
 
     def deal(self, request: PartitionRequest) -> PartitionResult:
         """Partition the rows.
@@ -233,7 +233,7 @@ class PublishedScenario:
                 "be used on data whose features are measurements, as it adds noise to them",
                 "tokens, which are numbers of words or characters",
             )
-        return self.dealt(request)
+        return self.partition_rows(request)
 
     def plan(self, deal: PartitionResult, request: EffectRequest) -> ScenarioPlan:
         """Return the plan for the clients of a partition; clients that any effect selects count as affected."""
@@ -254,7 +254,7 @@ BEARING_SCENARIOS: Mapping[str, PublishedScenario] = {
     scenario.name: scenario
     for scenario in (
         PublishedScenario("iid"),
-        PublishedScenario("label_skew", dealt=label_skew),
+        PublishedScenario("label_skew", partition_rows=label_skew),
         PublishedScenario(
             "feature_skew",
             (

@@ -1,12 +1,12 @@
 """The choice between local and Ray execution with `engine.grid=auto`.
 
-`host_if_sooner` estimates whether the work finishes sooner in this process or on Ray. Ray takes seconds to start and
-some milliseconds per round, but distributes the rounds over processors. The smallest client trains one local epoch in
-this process, twice; then, if this process may be faster, all clients do, or up to a thousand of them. The measured time
-is scaled to all rows and rounds. It is the CPU time of this process, which other load on the machine affects little.
-Seconds are logged only if all clients were timed, because the smallest client alone gives no good estimate. Results are
-bit-identical in both places, so a wrong estimate costs only time. Configured hosts, and time limits, which stop clients
-that hang, require Ray.
+`local_host_if_faster` estimates whether the work finishes sooner in this process or on Ray. Ray takes seconds to start
+and some milliseconds per round, but distributes the rounds over processors. The smallest client trains one local epoch
+in this process, twice; then, if this process may be faster, all clients do, or up to a thousand of them. The measured
+time is scaled to all rows and rounds. It is the CPU time of this process, which other load on the machine affects
+little. Seconds are logged only if all clients were timed, because the smallest client alone gives no good estimate.
+Results are bit-identical in both places, so a wrong estimate costs only time. Configured hosts, and time limits, which
+stop clients that hang, require Ray.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.replies import tried_round
+from fedscout.engine.grid.replies import timed_round
 from fedscout.engine.messages.calls import Session
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Estimate:
 UNTRIED = "rounds are long enough to be shared on Ray; engine.grid=local overrules this"
 
 
-def host_if_sooner(federation: Federation, work: ExpectedWork) -> ClientHost | None:
+def local_host_if_faster(federation: Federation, work: ExpectedWork) -> ClientHost | None:
     """Return a host for all clients in this process, and log the choice; None if Ray is faster.
 
     Args:
@@ -145,7 +145,7 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork)
 def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int], tried_epochs: int = 1) -> float:
     """Return a round's seconds, extrapolated from some clients' local epochs and scoring."""
     session, began = work.session, process_time()
-    results = tried_round(host, session, clients, tried_epochs)
+    results = timed_round(host, session, clients, tried_epochs)
     spent = process_time() - began
     scoring = 0.0 if results.evaluation is None else spent * results.evaluation.seconds / results.seconds
     training = (spent - scoring) * session.training.local_epochs / tried_epochs * work.fraction_train

@@ -27,7 +27,7 @@ import pandas as pd
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.ray import prepare_environment
-from fedscout.engine.text import Markup, curve, interval, paragraph, shaded, table
+from fedscout.engine.text import Markup, curve, interval, paragraph, shaded_cell, table
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
 from fedscout.experiments.config import config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
@@ -69,7 +69,7 @@ def federation_view(title: str, clients: pd.DataFrame) -> Markup:
     rows = []
     for client, name, size, *counts in clients.head(MOST_CLIENTS).itertuples(name=None):
         labelled_counts = zip(classes, counts, strict=False)
-        cells = [shaded(count / max(size, 1), f"{label}: {count} of {size}") for label, count in labelled_counts]
+        cells = [shaded_cell(count / max(size, 1), f"{label}: {count} of {size}") for label, count in labelled_counts]
         rows.append((client, name or "", size, *cells))
     left_out = len(clients) - MOST_CLIENTS
     more = paragraph(f"… and {left_out} more clients") if left_out > 0 else ""

@@ -149,7 +149,7 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
     Attributes:
         answer: The configuration, in the form of a language model's answer.
         source: The recommender that gave it.
-        grounds: The reasons.
+        reasons: The reasons.
         notes: Further notes.
         instead_of_model: Why the rules answered in place of a language model.
         diagnosis: The diagnosis it is based on; None if it is based on the user's description alone.
@@ -158,7 +158,7 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
 
     answer: dict[str, Any]
     source: Source
-    grounds: tuple[Reason, ...]
+    reasons: tuple[Reason, ...]
     notes: tuple[str, ...]
     instead_of_model: str | None
     diagnosis: Diagnosis | None
@@ -173,7 +173,7 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
         recommendation = Recommendation(
             spec=to_spec(self.answer, situation.space),
             source=self.source,
-            grounds=self.grounds,
+            reasons=self.reasons,
             notes=self.notes,
             diagnosis=self.diagnosis,
             model_use=self.language_model,
@@ -184,7 +184,7 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
         return recommendation.with_alternatives(alternatives(situation.diagnosed(self.diagnosis), recommendation.spec))
 
 
-def wanted_of(config: StudyConfig) -> RecommendationRequest:
+def request_for(config: StudyConfig) -> RecommendationRequest:
     """Return the request that the configuration specifies."""
     return RecommendationRequest(config.recommender.source, config.recommender.text)
 
@@ -215,7 +215,7 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
             "a study without either",
         )
     if not has_answer:
-        check_wanted(config, wanted_of(config))
+        check_wanted(config, request_for(config))
 
 
 def one_shot_answer(
@@ -236,7 +236,7 @@ def one_shot_answer(
     if stored is not None and (earlier := _stored_recommendation(stored, asked)) is not None:
         return earlier
     folder.check_writable()
-    recommendation, _ = choose(config, wanted_of(config), asked, diagnosis, folder.path)
+    recommendation, _ = choose(config, request_for(config), asked, diagnosis, folder.path)
     folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
     return recommendation
 

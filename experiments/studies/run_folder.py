@@ -513,7 +513,7 @@ def result_document(
         "best": shown(outcome.best),
         "worst": shown(outcome.worst),
         "baseline": shown(outcome.baseline),
-        **({} if outcome.levelled is None else {"num_rounds": outcome.levelled}),
+        **({} if outcome.early_stopping_round is None else {"num_rounds": outcome.early_stopping_round}),
         "tuned_baseline": shown(outcome.tuned[0].trials[0] if outcome.tuned else None),
         **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
         "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
@@ -531,7 +531,7 @@ def _recommendation_fields(outcome: StudyOutcome) -> dict[str, Any]:
     advice = outcome.advice
     if advice is None:
         return one_shot
-    (deciding, *_) = advice.grounds
+    (deciding, *_) = advice.reasons
     rule_answer = {"strategy": {"kind": advice.spec.kind, **advice.spec.parameters()}, **vars(deciding)}
     return {
         **one_shot,
@@ -611,7 +611,7 @@ class StoredConfirmation(_StoredPart):
 class StoredReason(_StoredPart):
     """A reason for a recommendation."""
 
-    because: str
+    explanation: str
 
 
 class StoredModel(_StoredPart):
@@ -625,7 +625,7 @@ class StoredRecommendation(_StoredPart):
 
     name: str
     language_model: StoredModel | None
-    grounds: tuple[StoredReason, ...] = Field(min_length=1)
+    reasons: tuple[StoredReason, ...] = Field(min_length=1)
     instead_of_model: str | None
 
 

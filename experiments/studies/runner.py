@@ -16,11 +16,11 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import FederationFacts, Session
-from fedscout.engine.runtime.ray import memory_faults_told, ray_runtime, shortage_told
+from fedscout.engine.runtime.ray import ray_runtime, readable_memory_errors, warn_of_memory_shortage
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner, Progress, TrialRunner
-from fedscout.experiments.studies.grid_choice import ExpectedWork, host_if_sooner
+from fedscout.experiments.studies.grid_choice import ExpectedWork, local_host_if_faster
 from fedscout.experiments.studies.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> H
 @contextmanager
 def _local_host(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
     """Yield the host of all clients if they run in this process, else None; PyTorch's settings are restored."""
-    estimates = config.may_stay and work is not None
+    estimates = config.allows_in_process and work is not None
     if config.grid != "local" and not estimates:
         yield None
         return
@@ -148,7 +148,11 @@ def _local_host(federation: Federation, config: EngineConfig, work: ExpectedWork
         yield None
         return
     with torch_settings_kept():
-        yield host_if_sooner(federation, work) if estimates and work else ClientHost(federation, CLIENT_QUERIES, device)
+        yield (
+            local_host_if_faster(federation, work)
+            if estimates and work
+            else ClientHost(federation, CLIENT_QUERIES, device)
+        )
 
 
 @contextmanager
@@ -161,7 +165,7 @@ def _on_ray(
     verbose: bool,
     session: Session,
 ) -> Iterator[TrialRunner]:
-    with ray_runtime(config, verbose) as ray, memory_faults_told(), shortage_told():
+    with ray_runtime(config, verbose) as ray, readable_memory_errors(), warn_of_memory_shortage():
         from fedscout.engine.grid.ray_grid import hosts_on_gpus, start_hosts
         from fedscout.engine.trials.ray_runner import RayRunner, warm_up
 

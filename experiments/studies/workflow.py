@@ -78,7 +78,7 @@ from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
-from fedscout.search.study import StudyOutcome, check_search, level_off, planned_space, run_study, study_space
+from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
 from fedscout.strategies import named_classes, named_selection, parameter_columns, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec
 
@@ -105,7 +105,7 @@ class Display:
     """Optional progress callbacks: a stage begins, the number of rounds by early stopping, and trial events."""
 
     stage: Callable[[Stage], None] = lambda _: None
-    levelled: Callable[[int], None] = lambda _: None
+    early_stopping_round: Callable[[int], None] = lambda _: None
     trials: StudyEvents = field(default_factory=StudyEvents)
 
 
@@ -224,7 +224,7 @@ class Pipeline:
             facts.view,
             description=self.config.recommender.text,
             measure=facts.measure,
-            dealing=facts.dealing,
+            data_origin=facts.data_origin,
             selection=facts.selection_kind,
         )
 
@@ -235,11 +235,11 @@ class Pipeline:
             recommendation = one_shot_answer(self.config, folder, context, diagnosis)
         return recommendation, None if recommendation.diagnosis is None else self.detect(runner, folder)
 
-    def level_off(self, ledger: Ledger) -> int:
+    def early_stopping(self, ledger: Ledger) -> int:
         """Return the round at which FedAvg stops early; all later trainings have this number of rounds."""
         with self.timed("training"):
-            rounds = level_off(ledger)
-        self.display.levelled(rounds)
+            rounds = early_stopping(ledger)
+        self.display.early_stopping_round(rounds)
         return rounds
 
     def ledger(self, runner: LazyRunner, folder: RunFolder) -> Ledger:
@@ -303,7 +303,7 @@ def recommend(
         config.search.view,
         description=wanted.text,
         measure=measures_of_study(config)[0],
-        dealing=None if has_report else dealing_of(config),
+        data_origin=None if has_report else data_origin_of(config),
         selection=None if policy is None else policy.kind,
     )
 
@@ -353,7 +353,7 @@ def run_training(
     policy = selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
     check(config, pipeline.federation, pipeline.cohort, [spec], policies)
-    moved = pipeline.federation.num_moved_labels()
+    aggregate_models = pipeline.federation.num_moved_labels()
     notes = spec.notes(pipeline.cohort)
     for note in notes:
         logger.warning("%s", note)
@@ -362,14 +362,14 @@ def run_training(
     opened = open_run_folder(out, config, pipeline.digest, reading_suffices=True)
     with opened as folder, pipeline.place(config.training.num_rounds, folder) as runner:
         ledger = pipeline.ledger(runner, folder)
-        ledger.know_told(spec.label, notes)
+        ledger.suppress_notes(spec.label, notes)
         settings = replace(ledger.facts.trial("train", spec), keep_model=keep_model)
         (trial,) = ledger.run([settings])
         if trial.vector is not None:
             write_training(folder.path, config, built, settings, trial)
         elif keep_model and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
             logger.warning("%s holds this training without its model; another --out trains it again", folder.path)
-        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": moved})
+        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": aggregate_models})
         return described, trial, folder.path
 
 
@@ -416,12 +416,12 @@ def run_workflow(
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
             with language_model_of_study(config, folder.path) as model:
-                rounds = pipeline.level_off(ledger) if config.training.level_off else None
+                rounds = pipeline.early_stopping(ledger) if config.training.early_stopping else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
                     recommendation, report = pipeline.one_shot(runner, folder, ledger.facts)
                 outcome = run_study(config.search, ledger, report, start, model, recommendation, pipeline.timed)
-                outcome.levelled = rounds
+                outcome.early_stopping_round = rounds
         seconds = {**pipeline.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}
@@ -481,13 +481,13 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         objectives=objectives_of(config, federation),
         second_measure=measures[1] if len(measures) > 1 else None,
         selection=selection_of(config, cohort),
-        dealing=dealing_of(config),
+        data_origin=data_origin_of(config),
         repetitions=config.training.repetitions,
         same_test_rows=federation.split == "last",
     )
 
 
-def dealing_of(config: StudyConfig) -> DataOrigin | None:
+def data_origin_of(config: StudyConfig) -> DataOrigin | None:
     """Return the data set and its partition; None if the configuration does not specify the partition."""
     partition = config.federation.known_partition
     if partition is None or partition.kind is None:

@@ -103,7 +103,7 @@ def trained_by(outcome: StudyOutcome, facts: StudyFacts, federation: str) -> Tra
     )
 
 
-def rested_on(outcome: StudyOutcome, facts: StudyFacts) -> Trained:
+def prior_trainings(outcome: StudyOutcome, facts: StudyFacts) -> Trained:
     """Return the trainings behind the priors in a study's first generation; empty without priors."""
     if not any(candidate.source == SOURCE for candidate in outcome.first_generation):
         return {}
@@ -137,12 +137,12 @@ class Archive:
             return choice, 0.0
         others = task.others()
         read = [trained for _, study, trained in earlier if any(study is other for other in others)]
-        rests_on = union([*read, rested_on(choice.searched.outcome, choice.searched.facts)])
+        versions_and_digests = union([*read, prior_trainings(choice.searched.outcome, choice.searched.facts)])
         if not recommender.is_warm:
             trained_here = trained_by(choice.searched.outcome, choice.searched.facts, context.name)
-            entry = (context.name, choice.searched.study, union([trained_here, rests_on]))
+            entry = (context.name, choice.searched.study, union([trained_here, versions_and_digests]))
             self.studies.setdefault(seed, []).append(entry)
-        return choice, sum(rests_on.values())
+        return choice, sum(versions_and_digests.values())
 
 
 def _choosers(experiment: Experiment, is_replay: bool) -> dict[str, Recommender | str]:

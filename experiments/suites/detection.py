@@ -50,7 +50,7 @@ from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
 from fedscout.detectors.report import DetectionConfig, DetectorName
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.client import Release, told_counts
+from fedscout.engine.data.client import Release, release_counts
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import CLIENT_FAILED
@@ -319,7 +319,7 @@ def released_counts(table: IntArray, min_release: int) -> ReleasedCounts:
     """Return the released label counts, `(clients, classes)`, of at least `min_release` rows each."""
     least = np.full(len(table), min_release)
     return ReleasedCounts(
-        tuple(range(len(table))), told_counts(table, min_release).astype(np.int64), table.sum(axis=1), least
+        tuple(range(len(table))), release_counts(table, min_release).astype(np.int64), table.sum(axis=1), least
     )
 
 
@@ -342,7 +342,7 @@ def found_skew(
         generator = stream(seed, f"withheld labels: {labels}, {sizes}", index)
         table = np.stack([draw(generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
         released = released_counts(table, min_release)
-        withheld += 1 - released.share_told
+        withheld += 1 - released.share_released
         decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
         detections.append(float(decision.detected))
     return tuple(detections), withheld / federations

@@ -185,7 +185,7 @@ NUM_FEDERATIONS = 4000
 SPLITS_A_SEED = 20
 """A truth about these rows is taken from so many times the splits that an interval rests on: its own error is small."""
 
-HERE_STUDIES = 100
+SAME_ROWS_STUDIES = 100
 """In so many studies of a cell at most, as that takes long."""
 
 
@@ -259,7 +259,7 @@ def _judged(simulation: Simulation, sample: Sample, confirmation: Confirmation, 
         for end in (difference.low, difference.high, difference.here_low, difference.here_high)
     )
     here = np.nan
-    if number < HERE_STUDIES:
+    if number < SAME_ROWS_STUDIES:
         here = (
             here_low
             <= _truth_on_same_rows(simulation.population, sample, number, pick, len(confirmation.seeds))

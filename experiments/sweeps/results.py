@@ -300,7 +300,7 @@ class Group:
         difference: Of the search's choice from FedAvg; None if the search found nothing but FedAvg.
         gain: Of the search's choice over the stronger of FedAvg and tuned FedAvg in each study; None likewise.
         num_better: Studies whose choice is significantly better than the reference.
-        told_apart: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
+        is_distinguished: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
         detected: Studies in which each property was detected, by the verdict.
     """
 
@@ -311,7 +311,7 @@ class Group:
     difference: Mean | None
     gain: Mean | None
     num_better: int
-    told_apart: bool
+    is_distinguished: bool
     detected: Mapping[str, int]
 
 
@@ -380,7 +380,7 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
         difference=difference,
         gain=gain,
         num_better=sum(row["verdict"] == "better" for row in rows if row["chooser"] == CHALLENGER),
-        told_apart=differs if more or verdict is None else verdict in ("better", "worse"),
+        is_distinguished=differs if more or verdict is None else verdict in ("better", "worse"),
         detected={name: sum(bool(row[f"{name}_detected"]) for row in per_study.values()) for name in detectors},
     )
 
@@ -415,9 +415,9 @@ def _test_to_train(rows: Sequence[Row]) -> float:
     return sum(terms) / len(terms)
 
 
-FAVOURITE = "federation.partition.alpha"
+PREFERRED_AXIS = "federation.partition.alpha"
 WHERE_SEARCHED = "the search's seed"
-HOLLOW = "hollow: no difference from FedAvg is shown"
+OUTLINED_LEGEND = "hollow: no difference from FedAvg is shown"
 MAX_PANELS = 12
 PLOT_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 300, 220
@@ -443,7 +443,7 @@ def layout_of(values: Mapping[str, Sequence[Any]]) -> PlotLayout:
     """Return the layout for axes with these distinct values, without the axes of seeds."""
     varying = [axis for axis, distinct in values.items() if len(distinct) > 1]
     numeric = [axis for axis in varying if all(_is_number(value) for value in values[axis])]
-    x_axis = FAVOURITE if FAVOURITE in numeric else next(iter([*numeric, *varying]), None)
+    x_axis = PREFERRED_AXIS if PREFERRED_AXIS in numeric else next(iter([*numeric, *varying]), None)
     rest = [axis for axis in varying if axis != x_axis]
     return PlotLayout(x_axis, rest[0] if rest else None, tuple(rest[1:]))
 
@@ -524,7 +524,7 @@ class SweepPlot:
             for chooser in self.choosers:
                 if (mean := group.accuracy.get(chooser)) is None:
                     continue
-                is_hollow = chooser == self.choosers[-1] != FEDAVG and not group.told_apart
+                is_hollow = chooser == self.choosers[-1] != FEDAVG and not group.is_distinguished
                 yield {
                     "x": value if _is_number(value) else value_text(value),
                     "colour": value_text(group.values[colour]) if colour else "",
@@ -554,7 +554,11 @@ def sweep_chart(plot: SweepPlot) -> alt.LayerChart | alt.FacetChart:
     """Return the chart of a sweep: one panel per combination of the further axes, up to `MAX_PANELS`."""
     panels = plot.panels
     chart = plot.chart(panels[:MAX_PANELS]).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
-    remarks = [HOLLOW] if any(not group.told_apart for group in plot.groups) and plot.choosers[-1] != FEDAVG else []
+    remarks = (
+        [OUTLINED_LEGEND]
+        if any(not group.is_distinguished for group in plot.groups) and plot.choosers[-1] != FEDAVG
+        else []
+    )
     if len(panels) > MAX_PANELS:
         remarks.append(f"the first {MAX_PANELS} of {len(panels)} combinations; the table has all")
     title = alt.TitleParams(remarks)

@@ -40,7 +40,7 @@ from fedscout.experiments.sweeps.sweep import (
     reason_against,
     run_one,
 )
-from fedscout.experiments.sweeps.workers import check_sequential, possible_nodes
+from fedscout.experiments.sweeps.workers import check_sequential, driver_nodes
 from fedscout.search.objective import UNLIKE, Measure
 
 if TYPE_CHECKING:
@@ -174,9 +174,9 @@ def _run_all(
         ray = stack.enter_context(ray_runtime(engine, verbose))
         on_gpus = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1).on_gpu
         settings = (workers.worker_environment(), verbose, search_path)
-        pool = workers.StudyWorkerPool(ray, *settings, nodes=possible_nodes(ray, configs))
+        pool = workers.StudyWorkerPool(ray, *settings, nodes=driver_nodes(ray, configs))
         stack.callback(pool.close)
-        pool.keep_nodes_like_here([workers.with_share(config, 0) for config in configs])
+        pool.drop_differing_nodes([workers.with_share(config, 0) for config in configs])
         timed = any(config.training.has_time_limit for config in configs)
         if on_gpus:
             share = workers.share_gpus(parallel)

@@ -419,7 +419,7 @@ class StudyEnd:
     details: str | None = None
     warnings: tuple[str, ...] = ()
 
-    def told_of(self, here: Path, there: str) -> StudyEnd:
+    def with_stored_paths(self, here: Path, there: str) -> StudyEnd:
         """Return the end with paths of the folder where it ran replaced by where it is stored."""
 
         def said(text: str | None) -> str | None:

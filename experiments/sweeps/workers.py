@@ -44,7 +44,7 @@ from fedscout.search.config import ONE_SHOT
 ANSWER_SECONDS = 120.0
 
 
-def possible_nodes(ray: Any, configs: Sequence[StudyConfig]) -> dict[str, int]:
+def driver_nodes(ray: Any, configs: Sequence[StudyConfig]) -> dict[str, int]:
     """Return the CPUs, by node id, of the nodes that may drive these studies: all with CPUs, or only the own."""
     own = own_node(ray)
     if any(rests_on_this_machine(config) for config in configs):
@@ -96,11 +96,11 @@ def what_studies_rest_on(configs: Sequence[StudyConfig]) -> list[Any]:
     return dependencies
 
 
-def nodes_like(ray: Any, own: str, workers: Mapping[str, Any], configs: Sequence[StudyConfig]) -> set[str]:
+def matching_nodes(ray: Any, own: str, workers: Mapping[str, Any], configs: Sequence[StudyConfig]) -> set[str]:
     """Return the nodes whose workers reply in time with the same result as the command's own node."""
     from ray.exceptions import RayError
 
-    calls = {worker.rests_on.remote(differing(configs)): node for node, worker in workers.items()}
+    calls = {worker.versions_and_digests.remote(differing(configs)): node for node, worker in workers.items()}
     ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_SECONDS)
     answers: dict[str, Any] = {}
     for call in ready:
@@ -223,7 +223,7 @@ class ClusterCpus(NamedTuple):
 
     cpus: int
     driver_cpus: int
-    drivers_work: bool
+    driver_nodes_have_cpus: bool
 
 
 class Share(NamedTuple):
@@ -270,7 +270,7 @@ def share_out(
     if num_hosts is None:
         num_parallel = min(num_studies, parallel or there.driver_cpus)
         hosts = there.cpus // num_parallel
-        if not timed and there.drivers_work and hosts < 2:
+        if not timed and there.driver_nodes_have_cpus and hosts < 2:
             return Share(num_parallel, 0)
         needed = hosts = max(1, hosts)
     else:
@@ -351,7 +351,7 @@ class StudyWorker:
                 storage.release()
         except Exception as error:  # the storage's
             return end_by(error)
-        return end.told_of(local_folder, str(storage))
+        return end.with_stored_paths(local_folder, str(storage))
 
     def sees(self, path: Path, content: bytes) -> bool:
         """Return whether this node sees the same file."""
@@ -360,7 +360,7 @@ class StudyWorker:
         except OSError:
             return False
 
-    def rests_on(self, configs: Sequence[StudyConfig]) -> list[Any]:
+    def versions_and_digests(self, configs: Sequence[StudyConfig]) -> list[Any]:
         """Return the versions and digests that must be equal on all nodes that drive studies."""
         return what_studies_rest_on(configs)
 
@@ -394,12 +394,12 @@ class StudyWorkerPool:
         self._idle: list[PoolWorker] = []
         self._running: dict[Any, tuple[int, PoolWorker]] = {}
 
-    def keep_nodes_like_here(self, configs: Sequence[StudyConfig]) -> None:
+    def drop_differing_nodes(self, configs: Sequence[StudyConfig]) -> None:
         """Start a worker on each node, and drop nodes whose data, code or versions differ."""
         if {*self.nodes} == {self._own}:
             return
         workers = {node: self._start_study_worker(node) for node in {*self.nodes, self._own}}
-        equal_nodes = nodes_like(self._ray, self._own, workers, configs)
+        equal_nodes = matching_nodes(self._ray, self._own, workers, configs)
         kept = {node: cpus for node, cpus in self.nodes.items() if node in equal_nodes}
         if len(kept) < len(self.nodes):
             logger.warning(

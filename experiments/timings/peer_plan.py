@@ -92,7 +92,7 @@ def _check_supported(config: StudyConfig, federation: Federation) -> None:
         "training.fraction_train": training.fraction_train < 1,
         "training.metric": training.metric is not None,
         "training.repetitions": training.repetitions > 1,
-        "training.level_off": training.level_off,
+        "training.early_stopping": training.early_stopping,
         "search.validation_fraction": config.search.validation_fraction > 0,
         "federation.scenario": bool(federation.transforms or federation.attacks or federation.dropout),
         "federation.devices": bool(federation.devices),

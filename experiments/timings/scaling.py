@@ -43,7 +43,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.processes import children_ended_by
+from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense
@@ -328,7 +328,7 @@ def _growing_hosts() -> Iterator[Callable[[int], list[Any]]]:
         stack.callback(forget_token)
         stack.enter_context(own_token())  # a cluster's nodes listen to other machines
         cluster = Cluster(shutdown_at_exit=False)
-        stack.enter_context(children_ended_by(cluster.shutdown))
+        stack.enter_context(end_children_with(cluster.shutdown))
         cluster.add_node(**node)
         stack.enter_context(ray_runtime(EngineConfig(address=cluster.address)))
 

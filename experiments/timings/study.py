@@ -43,7 +43,7 @@ from fedscout.experiments.timings.peers.study_plan import StudyPlan
 from fedscout.strategies import parameter_columns
 
 MEASURED = str(Path(__file__).with_name("measured_command.py"))
-LAST_WORDS = 2000
+MAX_STDERR_CHARACTERS = 2000
 STOP_SECONDS = 30.0
 
 
@@ -126,7 +126,7 @@ def _measured(command: Sequence[str], folder: Path) -> Usage:
             process.send_signal(signal.SIGTERM)  # upon which it ends all that was started
             process.wait(STOP_SECONDS)
     if code != 0:
-        output = log.read_text(errors="replace")[-LAST_WORDS:].strip()
+        output = log.read_text(errors="replace")[-MAX_STDERR_CHARACTERS:].strip()
         raise EngineError(f"our study ended with code {code} and said: {output}")
     return Usage.model_validate_json(usage.read_text())
 

@@ -128,7 +128,7 @@ class Confirmation(BaseModel):
     no_verdict: str = ""
 
     @property
-    def gave_up(self) -> bool:
+    def stopped_for_futility(self) -> bool:
         """Whether it stopped early for futility, as further seeds would hardly separate pick and reference."""
         return self.verdict == "no difference" and len(self.seeds) < self.design.max_seeds
 
@@ -261,7 +261,7 @@ def assess(
     }
     remaining = tuple(place for place in challengers if verdicts[place] >= 0 and place not in beaten)
     settled = verdicts[pick] < 0 or (verdicts[pick] > 0 and remaining == (pick,))
-    settled = settled or all(design.hopeless(challengers[place], reference) for place in remaining)
+    settled = settled or all(design.is_futile(challengers[place], reference) for place in remaining)
     return InterimDecision(pick=pick, remaining=remaining, settled=settled)
 
 
@@ -301,9 +301,9 @@ def confirm(
         verdict = "not confirmed"
     parts = (
         _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
-        rivals_told(rivals),
-        _design_told(design, len(seeds), verdict),
-        failures_told(contestants),
+        rivals_sentence(rivals),
+        _design_sentence(design, len(seeds), verdict),
+        failure_sentences(contestants),
     )
     return Confirmation(
         seeds=tuple(seeds),
@@ -380,13 +380,13 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
     }[verdict]
 
 
-def rivals_told(rivals: Sequence[RunnerUp]) -> str:
+def rivals_sentence(rivals: Sequence[RunnerUp]) -> str:
     """Return a sentence on the challengers that can't be distinguished from the pick."""
     undistinguished = [rival.name for rival in rivals if not rival.dropped]
     return f" Not told apart from it: {'; '.join(undistinguished)}." if undistinguished else ""
 
 
-def _design_told(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
+def _design_sentence(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
     """Return sentences on the corrections of the interval, and on early stopping."""
     text = ""
     if design.num_tried > 1 and design.test_to_train > 0:
@@ -408,7 +408,7 @@ def _configuration(one: Candidate) -> str:
     return f"FedAvg at client rate {one.learning_rate:g}" if "fedavg" in one.role else one.name
 
 
-def failures_told(contestants: Sequence[Candidate]) -> str:
+def failure_sentences(contestants: Sequence[Candidate]) -> str:
     """Return sentences on the configurations that failed on some seeds."""
     sentences = [
         f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which count as guessing: "

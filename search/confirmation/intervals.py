@@ -323,7 +323,7 @@ class SequentialDesign(BaseModel):
         error = self.error_at(len(other)) / num_pairs
         return self._paired_difference(leader[: len(other)], other, error)
 
-    def hopeless(self, challenger: Sequence[float], baseline: Sequence[float]) -> bool:
+    def is_futile(self, challenger: Sequence[float], baseline: Sequence[float]) -> bool:
         """Return whether the comparison is futile: the last look would hardly separate the two."""
         count = len(challenger)
         if count < FEWEST_TO_GIVE_UP or count >= self.max_seeds:

@@ -189,10 +189,10 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
     if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
         constant = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
         sentences.append(f"Neither is far above guessing: {constant} gives {measure.value(guessing)}.")
-    at_ceiling = best is not None and best - means[1] <= max(
+    is_perfect = best is not None and best - means[1] <= max(
         CEILING * best, row / len(reference.scores(confirmation.view))
     )
-    if at_ceiling:
+    if is_perfect:
         sentences.append(
             f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: nothing can be gained."
         )

@@ -191,7 +191,7 @@ class RecommendationContext:
         diagnosis: How the clients' data differ; None if not measured.
         description: Description by a person; None without one.
         measure: What the fitness measures.
-        dealing: Data set and partition; None if unknown.
+        data_origin: Data set and partition; None if unknown.
         selection: Kind of the selection policy; None if the strategy samples clients itself.
     """
 
@@ -201,7 +201,7 @@ class RecommendationContext:
     diagnosis: Diagnosis | None = None
     description: str | None = None
     measure: Measure = ACCURACY
-    dealing: DataOrigin | None = None
+    data_origin: DataOrigin | None = None
     selection: str | None = None
 
     @property
@@ -230,13 +230,13 @@ class Reason:
     Attributes:
         rule: Name of the rule.
         applied: Whether it decided, or was skipped.
-        because: The deciding facts, in a sentence.
+        explanation: The deciding facts, in a sentence.
         source: Publication of the rule, or its basis.
     """
 
     rule: str
     applied: bool
-    because: str
+    explanation: str
     source: str
 
 
@@ -246,12 +246,12 @@ class Alternative:
 
     Attributes:
         spec: Fits the federation's cohort.
-        because: Why, in a sentence.
+        explanation: Why, in a sentence.
         source: Source of the advice.
     """
 
     spec: StrategySpec
-    because: str
+    explanation: str
     source: str
 
     def document(self) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Alternative:
         return {
             "strategy": {"kind": self.spec.kind, **self.spec.parameters()},
             "name": str(self.spec),
-            "because": self.because,
+            "explanation": self.explanation,
             "source": self.source,
         }
 
@@ -292,7 +292,7 @@ class Recommendation:
     Attributes:
         spec: Fits the federation's cohort, and is in its search space.
         source: Source of the recommendation.
-        grounds: Reasons, the deciding one first.
+        reasons: Reasons, the deciding one first.
         alternatives: Other advice, for comparison.
         notes: Further notes.
         diagnosis: Its basis; None if nothing was measured.
@@ -303,7 +303,7 @@ class Recommendation:
 
     spec: StrategySpec
     source: Source
-    grounds: tuple[Reason, ...]
+    reasons: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
@@ -329,7 +329,7 @@ class Recommendation:
             "instead_of_model": self.instead_of_model,
             "strategy": {"kind": self.spec.kind, **self.spec.parameters()},
             "name": str(self.spec),
-            "grounds": [vars(ground) for ground in self.grounds],
+            "reasons": [vars(ground) for ground in self.reasons],
             "alternatives": [alternative.document() for alternative in self.alternatives],
             "notes": list(self.notes),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.model_dump(mode="json"),

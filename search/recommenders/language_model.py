@@ -146,7 +146,7 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
     return Recommendation(
         spec=answer.spec,
         source="llm",
-        grounds=(model_reason,),
+        reasons=(model_reason,),
         notes=tuple(answer.spec.notes(situation.cohort)),
         diagnosis=situation.diagnosis,
         model_use=ModelUse(

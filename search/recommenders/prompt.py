@@ -510,8 +510,8 @@ def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> l
     for skewed, outlying in ((False, False), (True, False), (False, True)):
         diagnosis = _diagnosis(situation, skewed, outlying)
         advice = recommend_by_rules(situation.diagnosed(diagnosis))
-        why = advice.grounds[0]
-        answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.because)
+        why = advice.reasons[0]
+        answer = answer_document(advice.spec, f"It rests on {why.source}." if prompt_format == "A" else why.explanation)
         assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
         found.append(Example(render(diagnosis, prompt_format), answer))
     return found

@@ -212,39 +212,39 @@ def alternatives(situation: RecommendationContext, recommended: StrategySpec) ->
     if situation.measure.task != "classification":
         return
     severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
-    if (advice := advice_for(situation.dealing, severity)) is None:
+    if (advice := advice_for(situation.data_origin, severity)) is None:
         return
     for spec in map(situation.space.nearest, advice.specs):
         if spec is not None and situation.space.digest(spec) != situation.space.digest(recommended):
             yield Alternative(spec, f"The table's advice for {advice.applies_to}.", SOURCE)
 
 
-def advice_for(dealing: DataOrigin | None, severity: Severity | None) -> Advice | None:
+def advice_for(data_origin: DataOrigin | None, severity: Severity | None) -> Advice | None:
     """Return the table's advice for a federation; None if nothing is known of it.
 
     Args:
-        dealing: Data set and partition, if known.
+        data_origin: Data set and partition, if known.
         severity: Severity of the label skew, if measured.
     """
-    advice = None if dealing is None else _advice_for_partition(dealing)
+    advice = None if data_origin is None else _advice_for_partition(data_origin)
     if advice is not None or severity is None:
         return advice
     return Advice(f"{_WORDS[severity]} label skew, as it was measured", BY_SEVERITY[severity])
 
 
-def _advice_for_partition(dealing: DataOrigin) -> Advice | None:
+def _advice_for_partition(data_origin: DataOrigin) -> Advice | None:
     """Return the table's advice for a partition; None if it covers none like it."""
-    if dealing.partition == NATURAL and dealing.dataset in NATURALLY_SKEWED:
-        return Advice(f"the natural clients of {dealing.dataset}", PROXIMAL)
-    if dealing.partition == "iid":
+    if data_origin.partition == NATURAL and data_origin.dataset in NATURALLY_SKEWED:
+        return Advice(f"the natural clients of {data_origin.dataset}", PROXIMAL)
+    if data_origin.partition == "iid":
         return Advice("rows dealt at random", AVERAGE)
-    if dealing.alpha is not None:
-        is_moderate = dealing.alpha >= MODERATE_ALPHA
-        degree = "mild" if dealing.alpha >= MILD_ALPHA else "moderate" if is_moderate else "severe"
-        description = f"rows dealt by Dirichlet, α {dealing.alpha:g}, {degree}"
+    if data_origin.alpha is not None:
+        is_moderate = data_origin.alpha >= MODERATE_ALPHA
+        degree = "mild" if data_origin.alpha >= MILD_ALPHA else "moderate" if is_moderate else "severe"
+        description = f"rows dealt by Dirichlet, α {data_origin.alpha:g}, {degree}"
         return Advice(description, BY_SEVERITY["low" if is_moderate else "high"])
-    if dealing.class_share is not None:
-        share = dealing.class_share
+    if data_origin.class_share is not None:
+        share = data_origin.class_share
         severity: Severity = "none" if share >= MILD_SHARE else "high" if share <= SEVERE_SHARE else "low"
         return Advice(f"clients that have {share:.0%} of the classes each, {_WORDS[severity]}", BY_SEVERITY[severity])
     return None
@@ -276,7 +276,7 @@ class Rule:
     Attributes:
         name: Name for the output.
         source: Publication of the proposed strategy.
-        because: Returns the facts for which it applies, in a sentence; None if it does not apply.
+        explanation: Returns the facts for which it applies, in a sentence; None if it does not apply.
         spec: The proposed configuration; None is the trimmed mean that cuts off as many values as there are outliers
             in a round.
         by_name: Whether it applies only if the space contains the proposed strategy.
@@ -284,7 +284,7 @@ class Rule:
 
     name: str
     source: str
-    because: Callable[[RecommendationContext, Diagnosis], str | None]
+    explanation: Callable[[RecommendationContext, Diagnosis], str | None]
     spec: StrategySpec | None
     by_name: bool = False
 
@@ -303,18 +303,18 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
     diagnosis = situation.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
     passed_over: list[Reason] = []
-    for rule, because in applying(situation, diagnosis):
+    for rule, explanation in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
         if "client_learning_rate" in situation.space.client_ranges:
             proposal = proposal.model_copy(update={"client_learning_rate": CLIENT_RATE})
         spec = situation.space.nearest(proposal)
         if spec is not None:
-            return _recommendation(situation, spec, Reason(rule.name, True, because, rule.source), passed_over)
+            return _recommendation(situation, spec, Reason(rule.name, True, explanation, rule.source), passed_over)
         if rule.by_name:
             continue
         absence = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
         passed_over.append(
-            Reason(rule.name, False, f"{because} But {proposal.kind} can't be chosen: {absence}.", rule.source)
+            Reason(rule.name, False, f"{explanation} But {proposal.kind} can't be chosen: {absence}.", rule.source)
         )
     first_kind = situation.space.kinds[0]
     spec = situation.space.default(first_kind)
@@ -325,10 +325,10 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
 def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
     """Yield the rules that apply and why, the deciding one first; without classes only that one."""
     for rule in RULES:
-        because = rule.because(situation, diagnosis)
-        if because is not None:
-            yield rule, because
-            if rule.because is _no_classes:
+        explanation = rule.explanation(situation, diagnosis)
+        if explanation is not None:
+            yield rule, explanation
+            if rule.explanation is _no_classes:
                 return
 
 
@@ -338,7 +338,7 @@ def _recommendation(
     return Recommendation(
         spec=spec,
         source="rules",
-        grounds=(ground, *passed_over),
+        reasons=(ground, *passed_over),
         notes=(*spec.notes(situation.cohort), *selection_notes(situation)),
         diagnosis=situation.diagnosis,
         alternatives=tuple(alternatives(situation, spec)),
@@ -369,7 +369,7 @@ def _share(diagnosis: Diagnosis, clients: tuple[int, ...]) -> float:
     return len(clients) / diagnosis.num_clients
 
 
-def suspected_in_a_round(situation: RecommendationContext) -> int:
+def suspected_per_round(situation: RecommendationContext) -> int:
     """Return how many clients per round a robust strategy should exclude.
 
     Clients with wrong labels count; clients with other inputs only if uncorrupted data judge, as one model can serve
@@ -610,7 +610,7 @@ def _new(
     candidates: list[Alternative] = []
     while len(candidates) < count and (candidate := next(source, None)) is not None:
         digest = situation.space.digest(candidate.spec)
-        if digest not in taken and not situation.space.is_twin(candidate.spec):
+        if digest not in taken and not situation.space.has_equivalent(candidate.spec):
             taken.add(digest)
             candidates.append(candidate)
     return candidates
@@ -622,27 +622,28 @@ def _proposals(
     """Yield the configurations that the diagnosis proposes, duplicates included; each is in the space."""
     diagnosis, space = situation.diagnosis, situation.space
     assert diagnosis is not None, "rules need a diagnosis"
-    suspects = suspected_in_a_round(situation)
-    reason = recommendation.grounds[0]
-    yield Alternative(recommendation.spec, reason.because, reason.source)
+    suspects = suspected_per_round(situation)
+    reason = recommendation.reasons[0]
+    yield Alternative(recommendation.spec, reason.explanation, reason.source)
     yield from (fitted for option in priors if (fitted := _matching_suspects(option, suspects, situation)) is not None)
     proposals = [
-        (rule.proposal(situation, diagnosis), because, rule.source) for rule, because in applying(situation, diagnosis)
+        (rule.proposal(situation, diagnosis), explanation, rule.source)
+        for rule, explanation in applying(situation, diagnosis)
     ]
     if suspects:
-        because = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
+        explanation = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
         kept = situation.cohort.num_sampled - suspects
         robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=kept), FedMedianSpec())
         trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
-        proposals += [(spec, because, spec.paper) for spec in (trimmed, *robust)]
+        proposals += [(spec, explanation, spec.paper) for spec in (trimmed, *robust)]
     general = "It often gains where steps are small or clients differ."
     usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
     if situation.measure.task == "classification":
         proposals += [(spec, general, spec.paper) for spec in usual]
-    proposals += [(option.spec, option.because, option.source) for option in recommendation.alternatives]
-    for spec, because, source in proposals:
+    proposals += [(option.spec, option.explanation, option.source) for option in recommendation.alternatives]
+    for spec, explanation, source in proposals:
         if (nearest := space.nearest(spec)) is not None:
-            yield Alternative(nearest, because, source)
+            yield Alternative(nearest, explanation, source)
 
 
 def _cycle_policies(source: Iterator[Alternative], situation: RecommendationContext) -> Iterator[Alternative]:
@@ -662,7 +663,7 @@ def _drawn(
 ) -> Iterator[Alternative]:
     """Yield random configurations; robust ones only with suspected clients, and set to their number."""
     generator = stream(seed, purpose)
-    suspects = suspected_in_a_round(situation)
+    suspects = suspected_per_round(situation)
     for _ in range(DRAWS):
         spec = situation.space.random(generator)
         candidate = _matching_suspects(Alternative(spec, DRAWN, spec.paper), suspects, situation)

@@ -40,8 +40,9 @@ drawn uniformly, then its parameters, each uniformly or log-uniformly. No config
 **Grid search.** A real parameter takes equally spaced values of its range, including the ends, in log space if it is
 log-scaled; an integer takes all its values, or as many equally spaced ones if it has more; a choice takes each. A range
 that depends on an earlier parameter is divided for each of its values. Equivalent points are merged, and twins
-(`SearchSpace.is_twin`) are excluded unless nothing else remains. The seed shuffles each strategy's part of the grid,
-and strategies alternate, so that a budget smaller than the grid covers every strategy and no corner of the grid first.
+(`SearchSpace.has_equivalent`) are excluded unless nothing else remains. The seed shuffles each strategy's part of the
+grid, and strategies alternate, so that a budget smaller than the grid covers every strategy and no corner of the grid
+first.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ import numpy as np
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
-from fedscout.search.ledger import beats
+from fedscout.search.ledger import dominates
 from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
@@ -160,7 +161,7 @@ def crowded_ranking(trials: Iterable[Trial], space: SearchSpace) -> list[Trial]:
 
 def _fronts(left: Sequence[Trial]) -> Iterator[list[Trial]]:
     while left:
-        dominated = [any(beats(other.objectives or (), trial.objectives or ()) for other in left) for trial in left]
+        dominated = [any(dominates(other.objectives or (), trial.objectives or ()) for other in left) for trial in left]
         yield [trial for trial, is_dominated in zip(left, dominated, strict=True) if not is_dominated]
         left = [trial for trial, is_dominated in zip(left, dominated, strict=True) if is_dominated]
 
@@ -207,7 +208,7 @@ def mutate(
     """
     values = spec.search_values()
 
-    def moved(name: str, parameter_range: Range) -> Value:
+    def aggregate_models(name: str, parameter_range: Range) -> Value:
         if isinstance(parameter_range, ChoiceRange) or name not in values:
             return parameter_range.draw(generator)
         if isinstance(parameter_range, IntegerRange):
@@ -216,7 +217,7 @@ def mutate(
         position = parameter_range.to_unit(values[name]) + generator.uniform(-real_step, real_step)
         return parameter_range.from_unit(position)
 
-    return space.recompose(spec, moved)
+    return space.rebuild(spec, aggregate_models)
 
 
 class GeneticSearcher(GenerationalSearcher):
@@ -240,7 +241,7 @@ class GeneticSearcher(GenerationalSearcher):
     def _of_a_kind_tried_least(self, earlier: Sequence[Trial], taken: set[str]) -> StrategySpec | None:
         """Return the task's configuration of the kind with the fewest trials; None if all are taken."""
         num_trials = Counter(trial.spec.label for trial in earlier)
-        candidates = (spec for spec in self.task.kinds if not self.space.is_twin(spec))
+        candidates = (spec for spec in self.task.kinds if not self.space.has_equivalent(spec))
         new = (spec for spec in candidates if self.space.digest(spec) not in taken)
         return min(new, key=lambda spec: num_trials[spec.label], default=None)
 
@@ -266,7 +267,7 @@ class GeneticSearcher(GenerationalSearcher):
             return None
         for _ in range(MUTATION_DRAWS):
             child = mutate(parent, self.space, generator, self._real_step)
-            if self.space.digest(child) not in taken and not self.space.is_twin(child):
+            if self.space.digest(child) not in taken and not self.space.has_equivalent(child):
                 return child
         return None
 
@@ -352,7 +353,7 @@ class GridSearcher(GenerationalSearcher):
             [_composed(space, kind, values) for values in points]
             for kind, points in grid_parts(space, task.settings.grid_points).items()
         ]
-        if any(without_twins := [[spec for spec in part if not space.is_twin(spec)] for part in parts]):
+        if any(without_twins := [[spec for spec in part if not space.has_equivalent(spec)] for part in parts]):
             parts = without_twins
         self._points: dict[str, StrategySpec] = {}
         for spec in _interleaved(parts, stream(task.seed, "grid search")):

@@ -276,7 +276,7 @@ class OptunaSearcher(GenerationalSearcher):
             trial = study.ask(self.coordinates.distributions if self.padded else None)
             spec = self.coordinates.decode(trial)
             study.tell(trial, state=TrialState.FAIL)  # a draft: samplers pass over failed trials
-            if self.space.digest(spec) not in taken and not self.space.is_twin(spec):
+            if self.space.digest(spec) not in taken and not self.space.has_equivalent(spec):
                 return spec
             self._add(study, spec)
         return None
@@ -327,7 +327,7 @@ class GPSearcher(OptunaSearcher):
 
     def _encoded(self, generator: np.random.Generator, earlier: Sequence[Trial]) -> dict[str, Mapping[str, Any]]:
         """Return the candidates of a generation as Optuna parameters, by digest."""
-        candidates = (spec for spec in self._candidates(earlier, generator) if not self.space.is_twin(spec))
+        candidates = (spec for spec in self._candidates(earlier, generator) if not self.space.has_equivalent(spec))
         distinct = {self.space.digest(spec): spec for spec in candidates}
         encoded = {digest: self.coordinates.encode(spec) for digest, spec in distinct.items()}
         return {digest: parameters for digest, parameters in encoded.items() if parameters is not None}
@@ -344,7 +344,7 @@ class GPSearcher(OptunaSearcher):
         """Return a configuration near another one of the same strategy."""
         values = parent.search_values()
 
-        def moved(name: str, parameter_range: Range) -> Value:
+        def aggregate_models(name: str, parameter_range: Range) -> Value:
             if name not in values:
                 return parameter_range.draw(generator)
             if isinstance(parameter_range, ChoiceRange):
@@ -353,7 +353,7 @@ class GPSearcher(OptunaSearcher):
             step = float(generator.normal(scale=NEIGHBOUR_STEP))
             return from_place(parameter_range, to_place(parameter_range, values[name]) + step)
 
-        return self.space.recompose(parent, moved)
+        return self.space.rebuild(parent, aggregate_models)
 
 
 SMALLEST_POPULATION = 2
@@ -446,7 +446,7 @@ class CmaEsSearcher(GenerationalSearcher):
     def _new(self, optimizer: CMA, taken: set[str]) -> StrategySpec | None:
         for _ in range(REDRAWS):
             spec = self._spec(optimizer.ask())
-            if self.space.digest(spec) not in taken and not self.space.is_twin(spec):
+            if self.space.digest(spec) not in taken and not self.space.has_equivalent(spec):
                 return spec
         return None
 

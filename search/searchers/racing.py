@@ -73,13 +73,13 @@ def rung_rounds(num_rounds: int, reduction_factor: int, min_rounds: int) -> list
         ends.insert(0, shorter)
 
 
-def rung_costs(rungs: Sequence[Rung]) -> int:
+def total_rounds_of(rungs: Sequence[Rung]) -> int:
     """Return the rounds trained in all rungs; each survivor continues from the previous rung."""
     ends = [rung.num_rounds for rung in rungs]
     return sum(rung.size * (end - before) for rung, end, before in zip(rungs, ends, [0, *ends[:-1]], strict=True))
 
 
-def rungs_within(ends: Sequence[int], reduction_factor: int, budget_rounds: float) -> list[Rung]:
+def rungs_for_budget(ends: Sequence[int], reduction_factor: int, budget_rounds: float) -> list[Rung]:
     """Return the largest rungs within a budget; at least one configuration, which is trained in full.
 
     Args:
@@ -95,7 +95,7 @@ def rungs_within(ends: Sequence[int], reduction_factor: int, budget_rounds: floa
         return [Rung(end, size) for end, size in zip(ends, sizes, strict=True)]
 
     first = 1
-    while rung_costs(of(first + 1)) <= budget_rounds:
+    while total_rounds_of(of(first + 1)) <= budget_rounds:
         first += 1
     return of(first)
 
@@ -124,7 +124,7 @@ def race(config: RacingConfig, num_rounds: int) -> list[list[Rung]]:
     num_brackets = min(config.brackets, len(ends), int(config.trainings))
     races = [ends[left_out:] for left_out in range(num_brackets)]
     share = config.trainings * num_rounds / len(races)
-    return [rungs_within(race, config.reduction_factor, share) for race in races]
+    return [rungs_for_budget(race, config.reduction_factor, share) for race in races]
 
 
 def least_trainings(config: RacingConfig, num_rounds: int, num_starters: int) -> float:
@@ -152,14 +152,14 @@ class RacingSearcher(Searcher):
         super().__init__(task)
         self.num_rounds = task.num_rounds
         self.brackets = race(task.settings.racing, task.num_rounds)
-        self._told: dict[tuple[str, int], Trial] = {}
+        self._evaluations: dict[tuple[str, int], Trial] = {}
         starters = self._starters()
         self._entrants = [list(islice(starters, bracket[0].size)) for bracket in self.brackets]
 
     @property
     def trainings(self) -> float:
         """Cost of the brackets in full trainings, if no configuration fails."""
-        return sum(rung_costs(bracket) for bracket in self.brackets) / self.num_rounds
+        return sum(total_rounds_of(bracket) for bracket in self.brackets) / self.num_rounds
 
     @property
     def never_started(self) -> tuple[str, ...]:
@@ -196,7 +196,7 @@ class RacingSearcher(Searcher):
         super().tell(evaluations)
         for evaluation in evaluations:
             key = (self.space.digest(evaluation.spec), evaluation.asked_rounds or self.num_rounds)
-            self._told.setdefault(key, evaluation)
+            self._evaluations.setdefault(key, evaluation)
 
     def _pending(self, bracket: Sequence[Rung], entrants: Sequence[StrategySpec]) -> tuple[int, list[Proposal]]:
         """Return the index of the present rung, and its remaining proposals."""
@@ -204,7 +204,7 @@ class RacingSearcher(Searcher):
             size = rung.size
             while True:
                 group = entrants[:size]
-                results = [self._told.get((self.space.digest(spec), rung.num_rounds)) for spec in group]
+                results = [self._evaluations.get((self.space.digest(spec), rung.num_rounds)) for spec in group]
                 waiting = [spec for spec, evaluation in zip(group, results, strict=True) if evaluation is None]
                 if waiting:
                     rounds = None if rung.num_rounds == self.num_rounds else rung.num_rounds

@@ -120,7 +120,7 @@ class GroupedRule(flower.Strategy):
     ) -> Iterable[Message]:
         """Return the messages of all groups."""
         if not self._kept:
-            full_grid = grid.everybody if isinstance(grid, ChosenNodes) else grid
+            full_grid = grid.include_idle_clients if isinstance(grid, ChosenNodes) else grid
             self._kept = self._made(self.first_groups(full_grid, config), self.cohort.num_sampled)
         flat = read_array(arrays[FLAT_KEY])
         self._sent = [*flat] if holds_several([*arrays]) else [flat] * len(self._kept)
@@ -141,15 +141,15 @@ class GroupedRule(flower.Strategy):
         sent, self._sent = self._sent, []
         entries: list[_Kept] = []
         vectors: list[FloatArray] = []
-        answered = False
+        aggregate_replies = False
         for index, (entry, vector, group_replies) in enumerate(zip(self._kept, sent, answers, strict=True)):
             parts = self.parts(entry.group, vector, group_replies, len(entries) + len(self._kept) - index)
             arrays, _ = entry.group.strategy.aggregate_train(server_round, group_replies)
-            answered |= arrays is not None
+            aggregate_replies |= arrays is not None
             model = vector if arrays is None else np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
             entries += [entry] if len(parts) == 1 else self._made(parts, entry.group.num_sampled, entry.group.memory)
             vectors += [model] * len(parts)
-        if not answered:
+        if not aggregate_replies:
             return None, None
         self._kept = entries
         return self.record(vectors), None

@@ -40,7 +40,7 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ServerContext, ServerWork, ServesWork
-from fedscout.engine.messages.contents import addressed, put_companions, read_array, replied_companions, view_record
+from fedscout.engine.messages.contents import addressed, put_auxiliary, read_array, replied_auxiliary, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
 
 
@@ -156,7 +156,7 @@ class ServerRule(QuickMessages):
     received: ArrayRecord | None = None
 
     @abstractmethod
-    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the model of the round, shape `(params,)`.
 
         Args:
@@ -165,15 +165,15 @@ class ServerRule(QuickMessages):
             weights: p_i of those clients, shape `(clients,)`; they sum to 1.
         """
 
-    def answered(self, received: Vector, models: Sequence[ClientModel], replies: Sequence[Message]) -> Vector:
+    def aggregate_replies(self, received: Vector, models: Sequence[ClientModel], replies: Sequence[Message]) -> Vector:
         """Return the model of the round; override it for rules that need the replies.
 
         Args:
-            received: As for `moved`.
-            models: As for `moved`.
+            received: As for `aggregate_models`.
+            models: As for `aggregate_models`.
             replies: The replies with those models, in the same order.
         """
-        return self.moved(received, models, self._weights([reply.content for reply in replies]))
+        return self.aggregate_models(received, models, self._weights([reply.content for reply in replies]))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -197,8 +197,8 @@ class ServerRule(QuickMessages):
         contents = [reply.content for reply in valid_replies]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             models = [flat(array_record(content), sent) for content in contents]
-            moved = self.answered(flat(sent, sent).astype(np.float64), models, valid_replies)
-            arrays = shaped(moved.astype(np.float32), sent)
+            aggregate_models = self.aggregate_replies(flat(sent, sent).astype(np.float64), models, valid_replies)
+            arrays = shaped(aggregate_models.astype(np.float32), sent)
         return arrays, self._train_metrics(contents)
 
     def _weights(self, contents: Sequence[RecordDict]) -> Vector:
@@ -360,14 +360,14 @@ class RoundMeans:
     Attributes:
         received: x, the model that was sent, shape `(size,)`.
         model: The mean of the clients' models, likewise.
-        companions: The mean of each auxiliary vector, likewise.
+        auxiliary: The mean of each auxiliary vector, likewise.
         sums: Sums over the clients that replied, by name: `num-clients`, `num-examples`, `num-steps`, and those
             that the algorithm reports.
     """
 
     received: DoubleArray
     model: DoubleArray
-    companions: Mapping[str, DoubleArray]
+    auxiliary: Mapping[str, DoubleArray]
     sums: Mapping[str, float]
 
 
@@ -380,7 +380,7 @@ def with_share(kept: FloatArray | None, means: RoundMeans, name: str, num_client
         name: Name of the auxiliary vector.
         num_clients: N.
     """
-    change: DoubleArray = means.companions[name] * (means.sums["num-clients"] / num_clients)
+    change: DoubleArray = means.auxiliary[name] * (means.sums["num-clients"] / num_clients)
     return change if kept is None else kept + change
 
 
@@ -391,7 +391,7 @@ class MeanRule(PlainMean):
         super().__init__(**arguments)
         self._received: FloatArray | None = None
 
-    def companions(self) -> Mapping[str, FloatArray]:
+    def auxiliary(self) -> Mapping[str, FloatArray]:
         """Return the auxiliary vectors sent with the model, each of the model's length."""
         return {}
 
@@ -406,7 +406,7 @@ class MeanRule(PlainMean):
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._received = read_array(arrays[FLAT_KEY])
         if messages:
-            put_companions(messages[0].content, self.companions())
+            put_auxiliary(messages[0].content, self.auxiliary())
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
@@ -427,7 +427,7 @@ class MeanRule(PlainMean):
         means = RoundMeans(
             received=self._received.astype(np.float64),
             model=read_array(arrays[FLAT_KEY]).astype(np.float64),
-            companions={name: mean.astype(np.float64) for name, mean in replied_companions(contents[0]).items()},
+            auxiliary={name: mean.astype(np.float64) for name, mean in replied_auxiliary(contents[0]).items()},
             sums=numbers,
         )
         self._received = None

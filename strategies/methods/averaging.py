@@ -93,7 +93,7 @@ class ProximalTerm(ClientAlgorithm):
     """Client algorithm that adds μ(w − x) to the gradient, with μ from the train message."""
 
     reads: ClassVar[tuple[str, ...]] = (PROXIMAL_MU_KEY,)
-    accompanied: ClassVar[bool] = False
+    accepts_auxiliary: ClassVar[bool] = False
     mixes: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> ClientResults:

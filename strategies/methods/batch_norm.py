@@ -61,7 +61,7 @@ def without_batch_norm(kind: str, cohort: Cohort) -> str | None:
 class OwnBatchNorm(PersonalParameters):
     """Client algorithm with local batch normalisation."""
 
-    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         """Return the elements of batch-normalisation parameters and statistics."""
         return layout.of_kind(*BATCH_NORMS)
 

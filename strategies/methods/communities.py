@@ -80,7 +80,7 @@ from fedscout.strategies.specification import StrategySpec, clients_text
 Matrix = npt.NDArray[np.float64]
 
 DAMPING, QUIET_STEPS, MOST_STEPS = 0.9, 200, 3000
-SHAKEN_BY = 1e-6
+PERTURBATION_SCALE = 1e-6
 
 
 class LabelCommunities(GroupedRule):
@@ -165,7 +165,7 @@ def affinity_propagation(
         max_iter=MOST_STEPS,
         random_state=np.random.RandomState(generator.bit_generator),  # what scikit-learn takes
     )
-    noisy = similarities + SHAKEN_BY * generator.standard_normal(similarities.shape)
+    noisy = similarities + PERTURBATION_SCALE * generator.standard_normal(similarities.shape)
     with warnings.catch_warnings():  # of a client alone, which is a community, and of no end, which is told below
         warnings.simplefilter("ignore")
         labels = np.asarray(clustering.fit(noisy).labels_, np.int64)
@@ -190,14 +190,14 @@ class Bipartition:
     """Criterion for splitting a community.
 
     Attributes:
-        stillness: ε_1, as a share of the largest norm of a mean update.
-        restlessness: ε_2, likewise.
+        max_mean_update_norm: ε_1, as a share of the largest norm of a mean update.
+        min_update_norm: ε_2, likewise.
         separation: γ_max, in `[0, 1]`.
         most: Maximum number of communities; None for no limit.
     """
 
-    stillness: float
-    restlessness: float
+    max_mean_update_norm: float
+    min_update_norm: float
     separation: float
     most: int | None = None
 
@@ -233,7 +233,9 @@ class UpdateCommunities(GroupedRule):
             return [group.clients]
         norms, mean_norm = np.sqrt(np.diag(products)), _mean_length(products, weights / weights.sum())
         longest = group.memory[LONGEST] = max(mean_norm, group.memory.get(LONGEST, 0.0))
-        is_stationary = mean_norm < self.rule.stillness * longest and norms.max() > self.rule.restlessness * longest
+        is_stationary = (
+            mean_norm < self.rule.max_mean_update_norm * longest and norms.max() > self.rule.min_update_norm * longest
+        )
         is_full = self.rule.most is not None and num_groups >= self.rule.most
         if not is_stationary or is_full or len(answers) < len(group.clients) or len(answers) < 2 or not norms.all():
             return [group.clients]
@@ -283,7 +285,7 @@ def _vector(reply: Message) -> FloatArray:
 
 
 _EXCLUDED_KINDS = ("communities", "custom", "dp_fedavg", "fedbuff", "local", "rhfl")
-_UPDATE_PARAMETERS = ("stillness", "restlessness", "separation")
+_UPDATE_PARAMETERS = ("max_mean_update_norm", "min_update_norm", "separation")
 
 
 def _inner_strategy(given: Any) -> StrategySpec:
@@ -341,14 +343,14 @@ class CommunitiesSpec(StrategySpec):
         float,
         Field(ge=-1, lt=1, description="by labels, cosine similarity below which a client starts a new community"),
     ] = 0.5
-    stillness: Annotated[
+    max_mean_update_norm: Annotated[
         float,
         Field(
             gt=0,
             description="ε_1: by updates, a mean update shorter than this fraction of the longest one has converged",
         ),
     ] = 0.5
-    restlessness: Annotated[
+    min_update_norm: Annotated[
         float,
         Field(
             ge=0,
@@ -369,9 +371,11 @@ class CommunitiesSpec(StrategySpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         fields = type(self).model_fields
-        unread = [name for name in _UPDATE_PARAMETERS if getattr(self, name) != fields[name].default]
-        if unread and self.grouped_by == "labels":
-            raise ValueError(f"{', '.join(unread)} must be left out unless grouped_by=updates, got grouped_by=labels")
+        unread_entries = [name for name in _UPDATE_PARAMETERS if getattr(self, name) != fields[name].default]
+        if unread_entries and self.grouped_by == "labels":
+            raise ValueError(
+                f"{', '.join(unread_entries)} must be left out unless grouped_by=updates, got grouped_by=labels"
+            )
         automatic = self.grouped_by == "labels" and self.num_communities is None
         if self.preference != fields["preference"].default and not automatic:
             raise ValueError("preference must be left out unless grouped_by=labels finds the number of communities")
@@ -430,5 +434,5 @@ class CommunitiesSpec(StrategySpec):
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         if self.grouped_by == "labels":
             return LabelCommunities(self.inside.build, cohort, self.num_communities, self.preference)
-        rule = Bipartition(self.stillness, self.restlessness, self.separation, self.num_communities)
+        rule = Bipartition(self.max_mean_update_norm, self.min_update_norm, self.separation, self.num_communities)
         return UpdateCommunities(self.inside.build, cohort, rule)

@@ -58,7 +58,7 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
-from fedscout.engine.messages.contents import client_of, metrics_of, put_companions, replied_companions
+from fedscout.engine.messages.contents import client_of, metrics_of, put_auxiliary, replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.strategies.aggregation.rules import ClientModel, HostedRule, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec
@@ -80,14 +80,14 @@ class AlignedDescent(ClientAlgorithm):
     """Client algorithm of FedBiO: local training, and the alignment and curvature of its loss along u."""
 
     @property
-    def companions(self) -> Mapping[str, str]:
+    def auxiliary(self) -> Mapping[str, str]:
         """Auxiliary vectors sent to the server: ∇²L_k(y) u, weighted by rows."""
         return {CURVATURE: NUM_EXAMPLES_KEY}
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train, then measure alignment and curvature at the received model."""
         trained = run.descend(run.received)
-        direction = run.companions.get(DIRECTION)
+        direction = run.auxiliary.get(DIRECTION)
         if direction is None or not direction.any():
             zeros = run.received.new_zeros(trained.vectors.shape)
             return ClientResults(trained, trained.vectors, {}, {CURVATURE: zeros}, {ALIGNMENT: zeros[:, 0]})
@@ -173,10 +173,10 @@ class FedBiO(HostedRule):
         """Return the messages of the round, with u in their shared content."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         if messages and self.direction is not None:
-            put_companions(messages[0].content, {DIRECTION: self.direction})
+            put_auxiliary(messages[0].content, {DIRECTION: self.direction})
         return messages
 
-    def answered(self, received: Vector, models: Sequence[ClientModel], replies: Sequence[Message]) -> Vector:
+    def aggregate_replies(self, received: Vector, models: Sequence[ClientModel], replies: Sequence[Message]) -> Vector:
         """Return the mean by the current weights, and update u and the weights."""
         clients = [client_of(reply.metadata.src_node_id) for reply in replies]
         rows = np.array([metrics_of(reply)[NUM_EXAMPLES_KEY] for reply in replies], np.float64)
@@ -188,7 +188,7 @@ class FedBiO(HostedRule):
         if self.weight_rate and np.isfinite(alignments).all():  # else the model says that it diverged
             new_weights = weights.sum() * on_simplex(shares + self.weight_rate * alignments)
             self.client_weights |= dict(zip(clients, new_weights.tolist(), strict=True))
-        return self.moved(received, models, shares)
+        return self.aggregate_models(received, models, shares)
 
     def _update_direction(self, received: Vector, shares: Vector, replies: Sequence[Message]) -> None:
         """Update u."""
@@ -196,10 +196,10 @@ class FedBiO(HostedRule):
         direction = np.zeros_like(received) if self.direction is None else self.direction.astype(np.float64)
         residual = self.damping * direction - gradient
         for share, reply in zip(shares.tolist(), replies, strict=True):
-            residual += share * replied_companions(reply.content)[CURVATURE].astype(np.float64)
+            residual += share * replied_auxiliary(reply.content)[CURVATURE].astype(np.float64)
         self.direction = (direction - self.direction_rate * residual).astype(np.float32)
 
-    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the mean of the clients' models."""
         del received
         return weighted_mean(models, weights)

@@ -61,7 +61,7 @@ from fedscout.strategies.specification import (
     node_counts,
 )
 
-JUST_ENOUGH = 1e-9
+ROUNDING_SLACK = 1e-9
 """A share of the clients that is not 0, where Flower asks nobody, and adds nobody to the least number of them."""
 
 
@@ -99,7 +99,7 @@ class FedBuff(QuickMessages):
         self.buffer_size = buffer_size
         self.server_learning_rate = server_learning_rate
         self.num_places = self.min_train_nodes
-        self.fraction_train = JUST_ENOUGH
+        self.fraction_train = ROUNDING_SLACK
         self.in_training: list[list[Any]] = []
         self.num_models = 0
         self.seconds = 0.0
@@ -128,8 +128,8 @@ class FedBuff(QuickMessages):
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
             staleness = [self.num_models - version for _, version, _, _ in arrived]
             change = buffered_change([update[-1] for update in arrived], staleness)
-            moved = flat(sent, sent) + self.server_learning_rate * change
-            arrays = shaped(moved.astype(np.float32), sent)
+            aggregate_models = flat(sent, sent) + self.server_learning_rate * change
+            arrays = shaped(aggregate_models.astype(np.float32), sent)
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
         end = max(self.seconds, arrived[-1][0])
         metrics[SIMULATED_SECONDS_KEY] = end - self.seconds

@@ -139,7 +139,7 @@ class FedDF(HostedRule):
         super().__init__(**settings)
         self.distillation = distillation
 
-    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the distilled student."""
         student = weighted_mean(models, weights)
         if self.distillation is None:

@@ -67,13 +67,13 @@ class RegularisedDescent(ClientAlgorithm):
         weighted_by: Name of the metric that weights the mean of the changes.
     """
 
-    companions_follow: ClassVar[bool] = True
+    auxiliary_is_determined: ClassVar[bool] = True
 
     alpha: float
     weighted_by: str = "num-clients"
 
     @property
-    def companions(self) -> Mapping[str, str]:
+    def auxiliary(self) -> Mapping[str, str]:
         """Auxiliary vectors sent to the server: the change of the trainable parameters."""
         return {CHANGE: self.weighted_by}
 

@@ -85,7 +85,7 @@ class FedExP(ServerRule):
         sent = arrays if self.iterate is None else shaped(self.iterate, arrays)
         return super().configure_train(server_round, sent, config, grid)
 
-    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the mean of the last two iterates, and store the last."""
         rate, mean = extrapolated_change(received, models, weights, self.epsilon)
         self.iterate = (received + rate * mean).astype(np.float32)

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, RowLoss
+from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, RowLoss
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.specification import RealRange, SearchRange
 
@@ -67,7 +67,7 @@ class CalibratedDescent(ClientAlgorithm):
         if not self.calibration:
             return super().train(run)
         counts = run.label_counts()
-        shift = (-self.calibration * counts ** (-1 / 4)).clamp(min=OUT_OF_IT)
+        shift = (-self.calibration * counts ** (-1 / 4)).clamp(min=MASKED_LOGIT)
         trained = run.descend(run.received, adjusted=Adjusted(shift=shift))
         return ClientResults(trained, trained.vectors)
 

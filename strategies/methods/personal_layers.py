@@ -44,7 +44,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, Descent, LocalRun
-from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, ParameterLayout
+from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, ParameterLayout
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.personal_models import FineTuned
 from fedscout.strategies.specification import IntegerRange, SearchRange
@@ -63,7 +63,7 @@ class PersonalParameters(ClientAlgorithm):
     personal: ClassVar[bool] = True
 
     @abstractmethod
-    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         """Return a mask of the elements that stay on the client, shape `(size,)`."""
 
     def train(self, run: LocalRun) -> ClientResults:
@@ -96,7 +96,7 @@ def _positions(algorithm: PersonalParameters, layout: ParameterLayout, layers: t
     import torch
 
     del layers
-    return torch.from_numpy(np.flatnonzero(algorithm.at_home(layout)))
+    return torch.from_numpy(np.flatnonzero(algorithm.private_mask(layout)))
 
 
 class FedPerSpec(MeanSpec):
@@ -126,7 +126,7 @@ class OwnLastLayers(PersonalParameters):
 
     num_layers: int
 
-    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         """Return the mask of their parameters and buffers."""
         return layout.of_last_layers(self.num_layers)
 
@@ -165,7 +165,7 @@ class HeadThenBody(OwnLastLayers):
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train the head, then the body."""
-        head = self.at_home(run.layout)
+        head = self.private_mask(run.layout)
         with_head = run.descend(self.scored(run), trainable=head, epochs=self.head_epochs)
         return self.finished(run, run.descend(with_head.vectors, trainable=~head))
 
@@ -221,7 +221,7 @@ class TwoHeads(ClientAlgorithm):
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train the global model on the balanced loss, then the personal head on the plain one."""
-        prior = run.label_counts().log().clamp(min=OUT_OF_IT)
+        prior = run.label_counts().log().clamp(min=MASKED_LOGIT)
         trained = run.descend(run.received, adjusted=Adjusted(shift=prior))  # eq. 6
         zeros = run.received.new_zeros(run.layout.size)
         start = trained.vectors + run.kept(HEAD, zeros)
@@ -252,6 +252,6 @@ class LocalOnlySpec(MeanSpec):
 class OwnModel(PersonalParameters):
     """Client algorithm that keeps the whole model on the client."""
 
-    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         """Return the mask of all elements."""
         return layout.elements(lambda _: True)

@@ -305,7 +305,7 @@ class RFA(ServerRule):
         self.num_iterations = num_iterations
         self.smoothing = smoothing
 
-    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the approximate geometric median."""
         return geometric_median(models, weights, received, self.num_iterations, self.smoothing)
 
@@ -380,7 +380,7 @@ class CenteredClipping(ServerRule):
         self.clipping_radius = clipping_radius
         self.change: Vector | None = None
 
-    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the model after the clipped change, and store that change."""
         del weights
         change = np.zeros_like(received) if self.change is None else self.change

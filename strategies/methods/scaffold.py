@@ -82,14 +82,14 @@ class ControlledDescent(ClientAlgorithm):
     weighted_by: str = "num-clients"
 
     @property
-    def companions(self) -> Mapping[str, str]:
+    def auxiliary(self) -> Mapping[str, str]:
         """Auxiliary vectors sent to the server: the change of the control variate."""
         return {CHANGE: self.weighted_by}
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train with corrected gradients."""
         zeros = run.received.new_zeros(run.layout.size)
-        control, client_control = run.companions.get(CONTROL, zeros), run.kept(CONTROL, zeros)
+        control, client_control = run.auxiliary.get(CONTROL, zeros), run.kept(CONTROL, zeros)
         trained = run.descend(run.received, add_shift, [control - client_control])  # eq. 3
         drift = (run.received - trained.vectors) / (trained.num_steps[:, None] * run.training.learning_rate)
         drift[:, run.layout.num_trainable :] = 0
@@ -118,7 +118,7 @@ class Scaffold(MeanRule):
         self.num_clients = num_clients
         self.control: FloatArray | None = None
 
-    def companions(self) -> Mapping[str, FloatArray]:
+    def auxiliary(self) -> Mapping[str, FloatArray]:
         """Return c; empty before the first replies, when it is 0."""
         return {} if self.control is None else {CONTROL: self.control}
 

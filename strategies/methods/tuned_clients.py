@@ -306,7 +306,7 @@ class DrawnByWeight(DrawnTraining):
 
     def drawn(self, facts: LocalFacts) -> int:
         """Return the index of the client's configuration in this round, drawn from θ."""
-        weights = facts.companions[WEIGHTS].double().numpy()
+        weights = facts.auxiliary[WEIGHTS].double().numpy()
         return int(facts.generator.choice(len(weights), p=weights / weights.sum()))
 
     def configuration(self, facts: LocalFacts) -> Configuration:
@@ -340,7 +340,7 @@ class FedEx(DrawnTrainingRule):
         self.squared_norms = 0.0
         self.loss_sum = self.loss_weight = 0.0
 
-    def companions(self) -> Mapping[str, FloatArray]:
+    def auxiliary(self) -> Mapping[str, FloatArray]:
         """Return θ as float32, from which clients draw."""
         return {WEIGHTS: self.weights.astype(np.float32)}
 
@@ -353,8 +353,10 @@ class FedEx(DrawnTrainingRule):
         drawn = rows > 0
         gradient = np.zeros(len(rows))
         gradient[drawn] = (wrong - baseline * rows)[drawn] / (self.weights[drawn] * rows.sum())
-        moved = np.log(np.maximum(self.weights, np.finfo(np.float32).tiny)) - self._step_size(gradient) * gradient
-        weights = np.exp(moved - moved.max())
+        aggregate_models = (
+            np.log(np.maximum(self.weights, np.finfo(np.float32).tiny)) - self._step_size(gradient) * gradient
+        )
+        weights = np.exp(aggregate_models - aggregate_models.max())
         self.weights = weights / weights.sum()
 
     def _step_size(self, gradient: DoubleArray) -> float:
@@ -410,7 +412,7 @@ class DrawnEvenly(DrawnTraining):
 
     def configuration(self, facts: LocalFacts) -> Configuration:
         """Return the client's configuration in this round."""
-        population = facts.companions[POPULATION].view(self.num_configurations, -1)
+        population = facts.auxiliary[POPULATION].view(self.num_configurations, -1)
         return Configuration(*population[self.drawn(facts)].tolist())
 
 
@@ -442,7 +444,7 @@ class FedPop(DrawnTrainingRule):
         self.fittest = 0
         self._drawn_by: tuple[int, int] = (0, 0)
 
-    def companions(self) -> Mapping[str, FloatArray]:
+    def auxiliary(self) -> Mapping[str, FloatArray]:
         """Return the population."""
         return {POPULATION: self.population.ravel()}
 

@@ -24,7 +24,7 @@ absolute value rewards an increase of the loss as much as a decrease. Where the 
 
 **FLASH** (`FlashSpec`) is a linear Thompson-sampling bandit. Its losses default to the robust loss CE +
 α·pseudo + β·RCE on training rows. `bandit` selects another bandit and `contexts` omits contexts, as in the
-paper's ablations. With `start_from_everyone` all reachable clients train in the first round (S₀ in the
+paper's ablations. With `start_with_all_clients` all reachable clients train in the first round (S₀ in the
 paper), so the first round has more clients than requested. The paper gives neither its (α, β) nor its share
 of validation rows; (α, β) default to the first values that it studied, the share to 0.1. Clients train with
 the robust loss only if their strategy does. Every client receives and evaluates the model in every round.
@@ -204,7 +204,7 @@ class ClientContexts:
         return ReportRequest(
             training_losses="training" in self._names or self._reward_loss.rows == "training",
             validation_losses="validation" in self._names or self._reward_loss.rows == "validation",
-            everybody=True,
+            include_idle_clients=True,
         )
 
     def show(self, table: ClientTable) -> DoubleArray:
@@ -272,13 +272,13 @@ class ContextualBandit(Protocol):
 class ContextualSelection(SelectionPolicy):
     """Selects the M clients whose contexts a bandit scores highest.
 
-    In the first round all contexts are equal and ties are broken at random. With `start_from_everyone` all
+    In the first round all contexts are equal and ties are broken at random. With `start_with_all_clients` all
     reachable clients train in that round, more than `num_chosen`.
 
     Args:
         contexts: Contexts of the clients.
         bandit: A bandit with as many dimensions as there are contexts.
-        start_from_everyone: Whether all reachable clients train in the first round.
+        start_with_all_clients: Whether all reachable clients train in the first round.
         credited: Which contexts receive a round's rewards: those of the clients that trained in it (`"current"`,
             as in the paper), or in the round before (`"previous"`), whose training caused the change.
     """
@@ -287,12 +287,12 @@ class ContextualSelection(SelectionPolicy):
         self,
         contexts: ClientContexts,
         bandit: ContextualBandit,
-        start_from_everyone: bool = False,
+        start_with_all_clients: bool = False,
         credited: Credited = "current",
     ) -> None:
         self.contexts = contexts
         self.bandit = bandit
-        self.start_from_everyone = start_from_everyone
+        self.start_with_all_clients = start_with_all_clients
         self.credited = credited
         self.observes = contexts.observes
         self._shown = np.zeros((contexts.num_clients, contexts.num_contexts))
@@ -302,13 +302,13 @@ class ContextualSelection(SelectionPolicy):
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
-        """Return the highest-scoring clients; with `start_from_everyone`, all of the table in round 1."""
+        """Return the highest-scoring clients; with `start_with_all_clients`, all of the table in round 1."""
         contexts = self.contexts.show(table)
         scores = self.bandit.scores(contexts, generator)
         self._shown_before = self._shown
         self._shown = np.zeros_like(self._shown)
         self._shown[table.clients] = contexts
-        if self.start_from_everyone and server_round == 1:
+        if self.start_with_all_clients and server_round == 1:
             return table.clients
         return table.clients[highest(scores, num_chosen, generator)]
 
@@ -631,7 +631,7 @@ class FlashSpec(SelectionSpec):
     standardised: Annotated[bool, Field(description="whether contexts are standardised to mean 0 and variance 1")] = (
         True
     )
-    start_from_everyone: Annotated[
+    start_with_all_clients: Annotated[
         bool, Field(description="whether all reachable clients train in the first round")
     ] = True
     exploration: Annotated[float, Field(ge=0, description="factor of the bandit's confidence width")] = 1.0
@@ -653,7 +653,7 @@ class FlashSpec(SelectionSpec):
             reward_duration=self.reward_duration,
             standardised=self.standardised,
         )
-        return ContextualSelection(contexts, self._bandit(cohort), self.start_from_everyone, self.credited)
+        return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients, self.credited)
 
     def _bandit(self, cohort: Cohort) -> ContextualBandit:
         size, width, ridge = len(self.contexts), self.exploration, self.regularisation

@@ -183,7 +183,7 @@ class FedCor(SelectionPolicy):
         annealing: α, `(num_clients,)`.
     """
 
-    observes = ReportRequest(training_losses=True, everybody=True)
+    observes = ReportRequest(training_losses=True, include_idle_clients=True)
 
     def __init__(self, num_clients: int, spec: FedCorSpec) -> None:
         self._warm_up, self._refit_every = spec.warm_up, spec.refit_every

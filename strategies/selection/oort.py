@@ -306,7 +306,7 @@ class PyramidFL(Oort):
         first, last = self._withheld
         withheld = first + (last - first) * ranks(norms) / max(len(clients), 1)
         seconds = table.seconds[np.searchsorted(table.clients, clients)]
-        epochs = 1 + whole_slack(seconds, self._extra_epochs)
+        epochs = 1 + extra_rounds(seconds, self._extra_epochs)
         assignments = zip(clients.tolist(), epochs.tolist(), withheld.tolist(), strict=True)
         return {client: Assignment(num_epochs, share) for client, num_epochs, share in assignments}
 
@@ -323,7 +323,7 @@ def ranks(norms: DoubleArray) -> IntArray:
     return len(norms) - np.searchsorted(np.sort(norms), norms, side="right")
 
 
-def whole_slack(seconds: DoubleArray, most: int) -> IntArray:
+def extra_rounds(seconds: DoubleArray, most: int) -> IntArray:
     """Return how many more rounds each client could finish while the slowest finishes one, in [0, `most`].
 
     Args:

@@ -129,7 +129,7 @@ class ProbedPowerOfChoice(PowerOfChoice):
     May starve clients: the d − M of the lowest loss never train while they are the lowest.
     """
 
-    observes = ReportRequest(training_losses=True, everybody=True)
+    observes = ReportRequest(training_losses=True, include_idle_clients=True)
 
     def observe(self, report: RoundReport) -> None:
         """Store the losses of all clients."""

@@ -83,7 +83,7 @@ def inputs(
 
 def let_out(answer: Answer, min_release: int = 5) -> Arrays:
     """Return what leaves the client of an answer."""
-    return Release(min_release).let_pass(answer)
+    return Release(min_release).released_part(answer)
 
 
 def federation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.conversation import CLIENTS, Conversation, hold, hold_together
+from fedscout.detectors.conversation import CLIENTS, Conversation, hold, run_lockstep
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
 from fedscout.engine.messages.contents import train_config
@@ -38,12 +38,12 @@ def trained_rows(grid: RecordingGrid, *seeds: int) -> Conversation[list[int]]:
 
 def test_each_conversation_hears_its_own_answers(grid: RecordingGrid) -> None:
     talks = {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1), "none": rows_of()}
-    results = hold_together(grid, talks)
+    results = run_lockstep(grid, talks)
     assert results == {"up": [10, 20, 30], "models": [48, 48], "down": [30, 20], "none": []}  # 80 % train
 
 
 def test_the_longest_conversation_sets_the_number_of_exchanges(grid: RecordingGrid) -> None:
-    hold_together(grid, {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1)})
+    run_lockstep(grid, {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1)})
     assert [[kind for kind, _, _ in contents] for contents in grid.exchanges] == [
         ["query", "query", "train", "train"],
         ["query", "query"],
@@ -53,7 +53,7 @@ def test_the_longest_conversation_sets_the_number_of_exchanges(grid: RecordingGr
 
 def test_silent_conversations_send_nothing(grid: RecordingGrid) -> None:
     assert hold(grid, rows_of()) == []
-    assert hold_together(grid, {}) == {}
+    assert run_lockstep(grid, {}) == {}
     assert grid.exchanges == []
 
 
@@ -63,7 +63,7 @@ def test_a_conversation_that_fails_fails_the_holder(grid: RecordingGrid) -> None
         raise ArithmeticError("broken")
 
     with pytest.raises(ArithmeticError, match="broken"):
-        hold_together(grid, {"up": rows_of(0, 1), "broken": broken()})
+        run_lockstep(grid, {"up": rows_of(0, 1), "broken": broken()})
 
 
 def test_own_work_and_waiting_are_timed_apart(grid: RecordingGrid) -> None:
@@ -72,7 +72,7 @@ def test_own_work_and_waiting_are_timed_apart(grid: RecordingGrid) -> None:
         np.linalg.svd(np.random.default_rng(0).normal(size=(300, 300)))
 
     timings = {"busy": 1.0}
-    hold_together(grid, {"busy": busy(), "idle": rows_of(0)}, timings)
+    run_lockstep(grid, {"busy": busy(), "idle": rows_of(0)}, timings)
     assert set(timings) == {"busy", "idle", CLIENTS}
     assert timings["busy"] - 1.0 > timings["idle"] >= 0
     assert timings[CLIENTS] > 0

@@ -42,7 +42,7 @@ MIN_RELEASE = 5
 Rows = tuple[np.ndarray, np.ndarray]
 
 
-def dealt(generator: np.random.Generator, clients: int, rows: int, skewed: bool) -> list[Rows]:
+def partition_rows(generator: np.random.Generator, clients: int, rows: int, skewed: bool) -> list[Rows]:
     """Return each client's rows: of each class normal, or log-normal and thus far from normal."""
     federation = []
     for _ in range(clients):
@@ -61,7 +61,7 @@ def smallest_label_p(federation: list[Rows], generator: np.random.Generator) -> 
 
 def smallest_row_ps(federation: list[Rows], min_release: int = MIN_RELEASE) -> tuple[float, float, float]:
     """Feature skew, and the two tests of how labels agree; 1 where a test can't be made."""
-    sums, classes = MomentSums(), ClassMoments.of_nobody(NUM_CLASSES, NUM_FEATURES)
+    sums, classes = MomentSums(), ClassMoments.empty_moments(NUM_CLASSES, NUM_FEATURES)
     asked = [
         inputs(samples(*own), NUM_CLASSES, config={"max_features": 9}, min_release=min_release) for own in federation
     ]
@@ -132,7 +132,9 @@ ROWS = [
 @pytest.mark.parametrize(("clients", "rows", "federations"), SIZES)
 def test_label_skew(clients: int, rows: int, federations: int) -> None:
     generator = np.random.default_rng(clients)
-    is_not_too_small([smallest_label_p(dealt(generator, clients, rows, False), generator) for _ in range(federations)])
+    is_not_too_small(
+        [smallest_label_p(partition_rows(generator, clients, rows, False), generator) for _ in range(federations)]
+    )
 
 
 @pytest.mark.sampled(2)
@@ -141,7 +143,7 @@ def test_label_skew(clients: int, rows: int, federations: int) -> None:
 @pytest.mark.parametrize(("clients", "rows", "federations"), ROWS)
 def test_feature_skew_and_agreement(clients: int, rows: int, federations: int, skewed: bool, min_release: int) -> None:
     generator = np.random.default_rng(clients)
-    found = [smallest_row_ps(dealt(generator, clients, rows, skewed), min_release) for _ in range(federations)]
+    found = [smallest_row_ps(partition_rows(generator, clients, rows, skewed), min_release) for _ in range(federations)]
     for p_values in zip(*found, strict=True):
         is_not_too_small(list(p_values))
 
@@ -157,6 +159,6 @@ def test_distances_of_models(monkeypatch: pytest.MonkeyPatch, clients: int, rows
     """
     monkeypatch.setattr(outliers, "DRAWN_CELLS", outliers.DRAWN_CELLS // 10)
     generator = np.random.default_rng(clients)
-    found = [smallest_model_p(dealt(generator, clients, rows, True), generator) for _ in range(federations)]
+    found = [smallest_model_p(partition_rows(generator, clients, rows, True), generator) for _ in range(federations)]
     is_not_too_small(found)
     assert kstest(found, "uniform").pvalue > UNSURE

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedscout.engine.text import LONGEST_NAME, details, did_you_mean, fault_of, listed, shown, truths_as_words
+from fedscout.engine.text import LONGEST_NAME, booleans_as_words, details, did_you_mean, fault_of, listed, shown
 
 
 class Inner(BaseModel):
@@ -40,7 +40,7 @@ class Model(BaseModel):
 
 def faults(document: Any) -> list[str]:
     try:
-        Model.model_validate(truths_as_words(document, Model))
+        Model.model_validate(booleans_as_words(document, Model))
     except ValidationError as error:
         return [fault_of(".".join(str(part) for part in detail["loc"]), detail) for detail in details(error)]
     return []
@@ -91,8 +91,8 @@ def test_a_truth_value_is_no_number(document: Any, refused: str) -> None:
 def test_a_truth_value_stays_where_one_is_wanted() -> None:
     document = {"switch": True, "either": False, "anything": True, "free": {"a": [True], "b": {"c": False}}}
     assert faults(document) == []
-    assert truths_as_words(document, Model) == document
-    assert Model.model_validate(truths_as_words(document, Model)).either is False
+    assert booleans_as_words(document, Model) == document
+    assert Model.model_validate(booleans_as_words(document, Model)).either is False
 
 
 def test_values_are_shown_in_brief() -> None:

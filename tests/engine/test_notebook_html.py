@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedscout.engine.text import CURVE_HEIGHT, INTERVAL_WIDTH, Markup, curve, interval, paragraph, shaded, table
+from fedscout.engine.text import CURVE_HEIGHT, INTERVAL_WIDTH, Markup, curve, interval, paragraph, shaded_cell, table
 
 HOSTILE = "<script>alert('x')</script>\"&"
 
@@ -18,7 +18,11 @@ def points(picture: Markup) -> list[tuple[float, float]]:
 
 
 def test_nothing_of_others_becomes_markup() -> None:
-    written = [paragraph(HOSTILE), table((HOSTILE,), [(HOSTILE,), (shaded(0.5, HOSTILE),)]), interval(0, 1, 2, HOSTILE)]
+    written = [
+        paragraph(HOSTILE),
+        table((HOSTILE,), [(HOSTILE,), (shaded_cell(0.5, HOSTILE),)]),
+        interval(0, 1, 2, HOSTILE),
+    ]
     for part in written:
         tree = ElementTree.fromstring(part)
         assert "script" not in {element.tag for element in tree.iter()}
@@ -59,5 +63,5 @@ def test_an_interval_shows_whether_it_holds_zero(low: float, high: float, zero_i
 
 
 def test_a_shade_is_no_darker_than_full() -> None:
-    shades = [re.search(r"([\d.]+)\)", shaded(share, ""))[1] for share in (-1, 0.5, 7)]  # type: ignore[index]
+    shades = [re.search(r"([\d.]+)\)", shaded_cell(share, ""))[1] for share in (-1, 0.5, 7)]  # type: ignore[index]
     assert shades == ["0.00", "0.50", "1.00"]

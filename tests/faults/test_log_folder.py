@@ -67,8 +67,8 @@ def other_study(path: Path) -> None:
     log = TrialLog(path.parent.parent, parameter_columns())
     (record,) = [record for record in log.read() if path.name.startswith(f"{record.trial:05d}-")]
     path.unlink()
-    moved = log.append(replace(record, config_hash="another", fitness=1.0))
-    assert moved == path
+    aggregate_models = log.append(replace(record, config_hash="another", fitness=1.0))
+    assert aggregate_models == path
 
 
 def edited(path: Path) -> None:

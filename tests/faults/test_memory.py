@@ -11,7 +11,7 @@ import pytest
 
 from fedscout.engine.errors import EngineError
 from fedscout.engine.runtime import ray
-from fedscout.engine.runtime.ray import memory_fault, memory_faults_told, shortage_told
+from fedscout.engine.runtime.ray import memory_fault, readable_memory_errors, warn_of_memory_shortage
 from tests.experiments.cli.processes import REPOSITORY
 
 KILLED = (
@@ -24,7 +24,7 @@ KILLED = (
 SHORT_OF_MEMORY = """
 import time
 import ray
-from fedscout.engine.runtime.ray import memory_faults_told
+from fedscout.engine.runtime.ray import readable_memory_errors
 from fedscout.engine.errors import EngineError
 
 
@@ -46,7 +46,7 @@ starts = {
 try:
     for start in starts.values():
         try:
-            with memory_faults_told():
+            with readable_memory_errors():
                 ray.get(start())
         except EngineError as error:
             print(error)
@@ -66,10 +66,10 @@ def test_what_ray_says_is_put_in_a_line() -> None:
 def test_other_errors_are_left_as_they_are() -> None:
     assert memory_fault("a host was lost: the actor died") is None
     error = EngineError("2 hosts must be up within 180 s")
-    with pytest.raises(EngineError) as caught, memory_faults_told():
+    with pytest.raises(EngineError) as caught, readable_memory_errors():
         raise error
     assert caught.value is error
-    with pytest.raises(ZeroDivisionError), memory_faults_told():
+    with pytest.raises(ZeroDivisionError), readable_memory_errors():
         raise ZeroDivisionError
 
 
@@ -77,13 +77,15 @@ def test_errors_of_ray_become_ours() -> None:
     from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 
     for kind in (ObjectStoreFullError, OutOfDiskError):
-        with pytest.raises(EngineError, match=r"no room left .* engine\.object_store_bytes"), memory_faults_told():
+        with pytest.raises(EngineError, match=r"no room left .* engine\.object_store_bytes"), readable_memory_errors():
             raise kind("some text")
-    with pytest.raises(EngineError, match=r"^Ray failed: first line$"), memory_faults_told():
+    with pytest.raises(EngineError, match=r"^Ray failed: first line$"), readable_memory_errors():
         raise RayError("first line\nsecond line")
 
 
-def told_of(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def with_stored_paths(
+    used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """Return what is told while so much memory is in use, looked at five times at least."""
     monkeypatch.setattr(ray, "WATCH_SECONDS", 0.001)
     looked = threading.Semaphore(0)
@@ -92,7 +94,7 @@ def told_of(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch
         looked.release()
         return used, total
 
-    with caplog.at_level("WARNING", logger="fedscout"), shortage_told(in_use):
+    with caplog.at_level("WARNING", logger="fedscout"), warn_of_memory_shortage(in_use):
         for _ in range(1 if used > 0.95 * total else 5):
             assert looked.acquire(timeout=30)
     return [record.getMessage() for record in caplog.records]
@@ -101,13 +103,13 @@ def told_of(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch
 def test_a_shortage_is_told_once_when_it_begins(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (line,) = told_of(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
+    (line,) = with_stored_paths(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
     assert line.startswith("memory runs short: 96.0 of 100.0 GB are in use; above a share of 0.95 Ray ends processes")
     assert "engine.num_hosts" in line
 
 
 def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told_of(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
+    assert with_stored_paths(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
 
 
 @pytest.mark.stress

@@ -44,11 +44,11 @@ def test_the_front_by_hand() -> None:
 def test_everything_else_is_beaten_by_one_of_the_front_and_nobody_of_it_is(points: list[tuple[int, int]]) -> None:
     front = [one.objectives or () for one in front_of(trials(points))]
 
-    def beats(ours: Any, theirs: Any) -> bool:
+    def dominates(ours: Any, theirs: Any) -> bool:
         return ours != theirs and all(our >= their for our, their in zip(ours, theirs, strict=True))
 
-    assert not any(beats(one, other) for one in front for other in front)
-    assert all(point in front or any(beats(one, point) for one in front) for point in points)
+    assert not any(dominates(one, other) for one in front for other in front)
+    assert all(point in front or any(dominates(one, point) for one in front) for point in points)
     assert len(set(front)) == len(front)
 
 

@@ -123,7 +123,7 @@ class SendsAlong(Plain):
     ) -> Iterable[Message]:
         messages = list(super().configure_train(server_round, arrays, config, grid))
         for message in messages:
-            message.content["companions"] = ArrayRecord({"control": Array(np.ones(3, np.float32))})
+            message.content["auxiliary"] = ArrayRecord({"control": Array(np.ones(3, np.float32))})
         return messages
 
 
@@ -177,8 +177,8 @@ class HeadByPosition(Plain):
         aggregated, metrics = super().aggregate_train(server_round, replies)
         assert aggregated is not None
         count, weight, bias = [*self._sent][-3:]
-        moved = np.float32(0.01) * aggregated[count].numpy()
-        aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + moved)
+        aggregate_models = np.float32(0.01) * aggregated[count].numpy()
+        aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + aggregate_models)
         return aggregated, metrics
 
 

@@ -24,9 +24,9 @@ from fedscout.engine.messages.contents import (
     claim_task_identity,
     flat_record,
     node_of,
-    put_companions,
+    put_auxiliary,
     read_array,
-    replied_companions,
+    replied_auxiliary,
 )
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.loop import RowsWork
@@ -265,24 +265,24 @@ def test_the_documented_example_works(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @dataclass(frozen=True)
-class WithCompanions(ClientAlgorithm):
+class WithAuxiliary(ClientAlgorithm):
     """FedAvg's client, who sends what it has trained a second time, and a sum."""
 
     @property
-    def companions(self) -> Mapping[str, str]:
+    def auxiliary(self) -> Mapping[str, str]:
         return {"twice": "num-examples"}
 
     def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.received)
         twice = {"twice": 2 * trained.vectors}
-        return ClientResults(trained, trained.vectors, companions=twice, sums={"rows": run.num_examples.double()})
+        return ClientResults(trained, trained.vectors, auxiliary=twice, sums={"rows": run.num_examples.double()})
 
 
 @pytest.mark.parametrize("name", FLOWER_CHOICES)
-def test_companions_disturb_none_of_flower_s_strategies(name: str) -> None:
+def test_auxiliary_vectors_disturb_none_of_flower_s_strategies(name: str) -> None:
     """They lie where no strategy looks: the same model to the last bit, replies merged or not."""
     plain = replace(flower_spec(FLOWER_CHOICES[name]), num_sampled=8)
-    sending = replace(plain, strategy=replace(FLOWER_CHOICES[name], algorithm=WithCompanions()))
+    sending = replace(plain, strategy=replace(FLOWER_CHOICES[name], algorithm=WithAuxiliary()))
     results = [run_trial(spec, LocalGrid(host_for(name), session=spec.session)) for spec in (plain, sending)]
     assert results[0].error is None
     assert_same(*results)
@@ -290,36 +290,36 @@ def test_companions_disturb_none_of_flower_s_strategies(name: str) -> None:
 
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
 @pytest.mark.parametrize("replies", ["merged", "individual"])
-def test_companions_and_sums_come_with_the_replies(replies: Any, merge_on_hosts: bool) -> None:
+def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on_hosts: bool) -> None:
     needs = EngineNeeds(replies=replies)
-    spec = flower_spec(replace(FLOWER_CHOICES["fedavg"], wants=needs, algorithm=WithCompanions()))
+    spec = flower_spec(replace(FLOWER_CHOICES["fedavg"], wants=needs, algorithm=WithAuxiliary()))
     grid = LocalGrid(host_for("fedavg"), session=spec.session, merge_on_hosts=merge_on_hosts)
     claim_task_identity()
     content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
     replied = list(grid.send_and_receive([Message(content, node_of(client), "train") for client in range(8)]))
     assert len(replied) == (1 if replies == "merged" else 8)
     for reply in replied:
-        assert list(replied_companions(reply.content)) == ["twice"]
+        assert list(replied_auxiliary(reply.content)) == ["twice"]
         model = read_array(reply.content["arrays"]["flat"])
-        np.testing.assert_allclose(replied_companions(reply.content)["twice"], 2 * model, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(replied_auxiliary(reply.content)["twice"], 2 * model, rtol=0, atol=1e-6)
         metrics = reply.content["metrics"]
         assert metrics["rows"] == metrics["num-examples"]
         assert metrics["num-steps"] >= 2 * metrics["num-clients"]
 
 
 @pytest.mark.parametrize(
-    ("companion", "fault"),
+    ("vector", "fault"),
     [
-        (np.zeros((7, 1), np.float32), r"the companion 'control' must be a vector, got shape \(7, 1\)"),
-        (np.full(53, np.inf, np.float32), "the companion 'control' must be finite"),
+        (np.zeros((7, 1), np.float32), r"the auxiliary vector 'control' must be a vector, got shape \(7, 1\)"),
+        (np.full(53, np.inf, np.float32), "the auxiliary vector 'control' must be finite"),
     ],
 )
-def test_a_companion_that_is_none_is_refused(companion: Any, fault: str) -> None:
+def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, fault: str) -> None:
     spec = spec_of(ScaffoldSpec())
     grid = LocalGrid(host_for("scaffold"), session=spec.session)
     claim_task_identity()
     content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    put_companions(content, {"control": companion})
+    put_auxiliary(content, {"control": vector})
     with pytest.raises(ValueError, match=fault):
         grid.push_messages([Message(content, node_of(0), "train")])
 

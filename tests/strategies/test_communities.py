@@ -282,11 +282,11 @@ CONCEPTS = {"training": LocalTraining(local_epochs=2, batch_size=16, learning_ra
 def test_inner_products_of_updates(size: int) -> None:
     generator = np.random.default_rng(0)
     origin, *models = generator.normal(size=(5, size)).astype(np.float32)
-    moved = np.stack(models).astype(np.float64) - origin
+    aggregate_models = np.stack(models).astype(np.float64) - origin
     found = inner_products(models, origin)
-    np.testing.assert_allclose(found, moved @ moved.T, rtol=0, atol=1e-12 * size)
+    np.testing.assert_allclose(found, aggregate_models @ aggregate_models.T, rtol=0, atol=1e-12 * size)
     if size <= SLAB:
-        assert np.array_equal(found, moved @ moved.T)
+        assert np.array_equal(found, aggregate_models @ aggregate_models.T)
 
 
 @pytest.mark.parametrize("shifted", [(0, 1, 2, 3), (1, 4, 6), (7, 2)], ids=str)
@@ -307,7 +307,7 @@ def test_one_concept_stays_whole() -> None:
 
 def test_there_are_no_more_than_asked_for() -> None:
     """With bounds that halve whatever can be halved."""
-    loose = {"grouped_by": "updates", "stillness": 10, "restlessness": 0, "separation": 0}
+    loose = {"grouped_by": "updates", "max_mean_update_norm": 10, "min_update_norm": 0, "separation": 0}
     host = asked(planted_concepts(()))
     for most, expected in ((3, 3), (8, 8), (None, 8)):
         trial = result_of(host, spec(**loose, num_communities=most), num_rounds=7, **CONCEPTS)
@@ -358,7 +358,7 @@ def test_a_community_without_an_answer_keeps_its_model() -> None:
 
 
 INSIDES = ["fedavg", "fedadam", "scaffold", "fedper", "fedexp"]
-"""Nothing kept, kept on the server, kept on both sides with companions, kept by clients, sent otherwise."""
+"""Nothing kept, kept on the server, kept on both sides with auxiliary vectors, kept by clients, sent otherwise."""
 
 
 @pytest.mark.parametrize("inside", INSIDES)
@@ -373,7 +373,10 @@ def test_a_resumed_trial_is_an_uninterrupted_one(
 def test_a_trial_that_is_resumed_before_or_after_a_halving_is_an_uninterrupted_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, stop_in: int
 ) -> None:
-    host, by_updates = asked(planted_concepts((1, 4, 6))), spec(grouped_by="updates", inside="fedavgm", stillness=0.9)
+    host, by_updates = (
+        asked(planted_concepts((1, 4, 6))),
+        spec(grouped_by="updates", inside="fedavgm", max_mean_update_norm=0.9),
+    )
     changes = {**CONCEPTS, "num_rounds": 9}
     trial = check_resumed(host, by_updates, tmp_path, caplog, stop_in, **changes)
     assert trial.vector is not None

@@ -19,7 +19,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.messages.contents import claim_task_identity, client_of, companion_record, sent_companions
+from fedscout.engine.messages.contents import auxiliary_record, claim_task_identity, client_of, sent_auxiliary
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.fedbio import FedBiO, FedBiOSpec, on_simplex
 from tests.engine.federations import linear, uneven_federation, with_server_rows
@@ -87,7 +87,7 @@ def play(
     for server_round in range(1, num_rounds + 1):
         record, grid = ArrayRecord({"flat": Array(model)}), OneNumber()
         messages: list[Message] = list(strategy.configure_train(server_round, record, ConfigRecord(), grid))  # type: ignore[arg-type]
-        direction = sent_companions(messages[0].content).get("direction", np.zeros(1, np.float32))
+        direction = sent_auxiliary(messages[0].content).get("direction", np.zeros(1, np.float32))
         replies = []
         for message in sorted(messages, key=lambda message: message.metadata.dst_node_id):
             client = client_of(message.metadata.dst_node_id)
@@ -97,7 +97,7 @@ def play(
             metrics = MetricRecord({"num-examples": (10, 30)[client], "alignment": alignment, "loss": 1.0})
             arrays = ArrayRecord({"flat": Array(np.float32([centres[client]]))})
             content = RecordDict({"arrays": arrays, "metrics": metrics})
-            content["companions"] = companion_record({"curvature": direction})
+            content["auxiliary"] = auxiliary_record({"curvature": direction})
             replies.append(Message(content, reply_to=message))
         aggregated, _ = strategy.aggregate_train(server_round, replies)
         assert aggregated is not None
@@ -163,7 +163,7 @@ class Kept(LocalGrid):
 
     def _start(self, host: int, method: str, call: Any) -> Any:
         if method == "train":
-            self.sent.append((call.clients, call.vector, call.companions.get("direction")))
+            self.sent.append((call.clients, call.vector, call.auxiliary.get("direction")))
         return super()._start(host, method, call)
 
 
@@ -198,8 +198,8 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
         rows = torch.from_numpy(server.features).double(), torch.from_numpy(server.labels)
         wanted = derivatives(vector, *rows, direction)[0]
         bent = sum(share * curvature for share, (_, curvature) in zip(shares, found, strict=True))
-        moved = on_simplex(shares + 2.0 * np.array([gradient @ direction for gradient, _ in found]))
-        weights |= dict(zip(clients, known.sum() * moved, strict=True))
+        aggregate_models = on_simplex(shares + 2.0 * np.array([gradient @ direction for gradient, _ in found]))
+        weights |= dict(zip(clients, known.sum() * aggregate_models, strict=True))
         trained = [hand.descend(vector, client, server_round)[0] for client in clients]
         vector = sum(share * model for share, model in zip(shares, trained, strict=True))
         direction = direction - 0.3 * (bent + 0.1 * direction - wanted)

@@ -81,9 +81,9 @@ class Quadratic:
         for _ in range(400):
             finished = algorithm.train(self)  # type: ignore[arg-type]
             self.state = dict(finished.state)
-            companions = {name: rows.mean(dim=0).numpy() for name, rows in finished.companions.items()}
+            auxiliary = {name: rows.mean(dim=0).numpy() for name, rows in finished.auxiliary.items()}
             means = RoundMeans(
-                self.received.numpy(), finished.vectors.mean(dim=0).numpy(), companions, {"num-clients": 2}
+                self.received.numpy(), finished.vectors.mean(dim=0).numpy(), auxiliary, {"num-clients": 2}
             )
             self.received = torch.from_numpy(strategy.step(means))
         return float(self.received[0])

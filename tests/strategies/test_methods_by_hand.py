@@ -81,7 +81,7 @@ class Case:
         strategy: The method.
         train: Returns what a client sends and what it keeps.
         scored: Returns the model that a client is scored with.
-        at_home: The elements that are not averaged.
+        private_mask: The elements that are not averaged.
         model: The net.
         training: Local training.
         num_rounds: Rounds that are compared.
@@ -90,7 +90,7 @@ class Case:
     strategy: StrategySpec
     train: Callable[[Client], tuple[Vector, Vector]]
     scored: Callable[[Client], Vector] = lambda client: client.received
-    at_home: Vector = field(default_factory=lambda: NOTHING)
+    private_mask: Vector = field(default_factory=lambda: NOTHING)
     model: ModelFactory = dense
     training: LocalTraining = TRAINING
     num_rounds: int = 5
@@ -270,7 +270,7 @@ def test_models_and_scores_are_those_by_hand(name: str) -> None:
         for client in clients:
             trained, kept[client] = case.train(Client(hand, client, vector, server_round, kept.get(client)))
             sent.append(trained)
-        vector = np.where(case.at_home, vector, weights_of(hand, clients) @ np.array(sent))
+        vector = np.where(case.private_mask, vector, weights_of(hand, clients) @ np.array(sent))
         np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
 
     trial = result_of(host, case.strategy, num_rounds=case.num_rounds, training=case.training)

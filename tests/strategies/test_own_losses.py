@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedscout.engine.contracts.algorithm import Descent
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.models.layout import OUT_OF_IT, Adjusted
+from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted
 from fedscout.strategies import FedAvgSpec, FedLCSpec, MoonSpec
 from fedscout.strategies.methods.losses import CalibratedDescent
 from tests.kits.refusals import refused
@@ -57,7 +57,7 @@ def test_a_class_without_rows_is_left_out_by_a_finite_shift() -> None:
     CalibratedDescent(2.0).train(run)  # type: ignore[arg-type]
     assert run.adjusted is not None
     assert run.adjusted.shift is not None
-    assert run.adjusted.shift.tolist() == [[-1.0, OUT_OF_IT]]
+    assert run.adjusted.shift.tolist() == [[-1.0, MASKED_LOGIT]]
 
 
 def test_fedlc_is_fedavg_without_calibration_alone_and_asks_for_classes() -> None:

@@ -124,10 +124,12 @@ def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
 
 def test_a_copy_is_validated_and_keeps_what_clients_are_told() -> None:
     pair = parse_strategy({"kind": "fedadam+fedprox", "client_local_epochs": 3})
-    moved = pair.with_values({"eta": 0.5, "proximal_mu": 0.2})
-    assert moved == parse_strategy({"kind": pair.kind, "eta": 0.5, "proximal_mu": 0.2, "client_local_epochs": 3})
-    assert str(moved).startswith("fedadam+fedprox(eta=0.5, ")
-    assert str(moved).endswith("proximal_mu=0.2, client_local_epochs=3)")
+    aggregate_models = pair.with_values({"eta": 0.5, "proximal_mu": 0.2})
+    assert aggregate_models == parse_strategy(
+        {"kind": pair.kind, "eta": 0.5, "proximal_mu": 0.2, "client_local_epochs": 3}
+    )
+    assert str(aggregate_models).startswith("fedadam+fedprox(eta=0.5, ")
+    assert str(aggregate_models).endswith("proximal_mu=0.2, client_local_epochs=3)")
 
 
 NOTHING = {"proximal_mu": 0}

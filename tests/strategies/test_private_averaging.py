@@ -262,10 +262,10 @@ def test_the_cost_is_that_of_the_accountant() -> None:
 
 
 def test_a_wanted_epsilon_is_kept_over_all_rounds() -> None:
-    wanted, everybody = spec(epsilon=4.0, delta=1e-3), replace(COHORT, num_sampled=6)
-    built: Any = wanted.build(everybody)
+    wanted, include_idle_clients = spec(epsilon=4.0, delta=1e-3), replace(COHORT, num_sampled=6)
+    built: Any = wanted.build(include_idle_clients)
     assert epsilon_of(built.private.noise_multiplier, Sampling(6, 6, 5), 1e-3) == pytest.approx(4.0, rel=1e-3)
-    assert "ε = 4, " in wanted.notes(everybody)[0]
+    assert "ε = 4, " in wanted.notes(include_idle_clients)[0]
 
 
 def test_a_delta_that_protects_nobody_is_noted() -> None:

@@ -248,14 +248,14 @@ def test_what_equals_a_strategy_that_nothing_else_draws_is_no_twin() -> None:
     """Among four clients a mean trimmed by a third is the median, one trimmed by a tenth the mean."""
     cohort = Cohort(4, 4, 0.1)
     median, mean = FedTrimmedAvgSpec(beta=0.33), FedTrimmedAvgSpec(beta=0.1)
-    for kinds, is_twin in ((("fedtrimmedavg", "fedmedian"), True), (("fedtrimmedavg", "fedprox"), False)):
+    for kinds, has_equivalent in ((("fedtrimmedavg", "fedmedian"), True), (("fedtrimmedavg", "fedprox"), False)):
         space = space_of(cohort, kinds=kinds)
-        assert space.is_twin(median) == is_twin
-        assert space.is_twin(mean)
+        assert space.has_equivalent(median) == has_equivalent
+        assert space.has_equivalent(mean)
         drawn = {space.random(generator).kind for generator in map(np.random.default_rng, range(20))}
-        assert ("fedtrimmedavg" in drawn) != is_twin
+        assert ("fedtrimmedavg" in drawn) != has_equivalent
 
 
 def test_a_space_of_twins_alone_still_draws() -> None:
     space = space_of(Cohort(4, 4, 0.1), kinds=("bulyan",))
-    assert space.is_twin(space.random(np.random.default_rng(0)))
+    assert space.has_equivalent(space.random(np.random.default_rng(0)))

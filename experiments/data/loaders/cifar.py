@@ -34,7 +34,7 @@ SIDE = 32
 CHANNELS = 3
 IMAGE_BYTES = CHANNELS * SIDE * SIDE
 BYTE_TYPES = {b"u1", "u1", b"|u1", "|u1"}
-THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FINE_NAMES = """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
     caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
@@ -95,7 +95,7 @@ CIFAR10 = CifarFiles(
     python="cifar10/cifar-10-batches-py",
     binary="cifar10/cifar-10-batches-bin",
     batches={"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
-    labels={"class": CifarLabel(key="labels", array="y", byte=0, class_names=THINGS)},
+    labels={"class": CifarLabel(key="labels", array="y", byte=0, class_names=CIFAR10_CLASSES)},
 )
 CIFAR100 = CifarFiles(
     Publication("Krizhevsky, CIFAR-100, 2009", "https://www.cs.toronto.edu/~kriz/cifar.html"),

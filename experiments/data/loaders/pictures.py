@@ -142,7 +142,18 @@ FASHION_MNIST = Publication(
 )
 EMNIST = Publication("Cohen et al., EMNIST, 2017", "https://www.nist.gov/itl/products-and-services/emnist-dataset")
 NAMES_OF_PARTS = {"train": "train", "test": "t10k"}
-CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 MERGED = digits + ascii_uppercase + "abdefghnqrt"
 CLASSES = {
     "balanced": MERGED,
@@ -163,7 +174,7 @@ def load_mnist(request: DatasetRequest) -> Dataset:
 
 def load_fashion_mnist(request: DatasetRequest) -> Dataset:
     """Load the pieces of clothing; the label is `article`."""
-    return _mnist_like(request, FASHION_MNIST, "article", CLOTHES)
+    return _mnist_like(request, FASHION_MNIST, "article", FASHION_CLASSES)
 
 
 def load_emnist(request: DatasetRequest) -> Dataset:

@@ -185,7 +185,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
         ) from None
 
 
-ROWS_LOOKED_AT = 10_000
+NUM_ROWS_EXAMINED = 10_000
 FILES_KEPT = 64
 
 
@@ -264,8 +264,8 @@ def _holds_quantity(file: _File, label: str, request: str) -> bool:
     from fedscout.experiments.data.table_formats import table_head
 
     parsed_request = DatasetRequest.model_validate_json(request)
-    head = table_head(file.place, parsed_request, ROWS_LOOKED_AT)
+    head = table_head(file.place, parsed_request, NUM_ROWS_EXAMINED)
     if label not in head.column_names:
         return False
     cells = with_missing(head.select([label]), parsed_request.missing_values)
-    return is_quantity(cells[label], are_all=len(head) < ROWS_LOOKED_AT)
+    return is_quantity(cells[label], are_all=len(head) < NUM_ROWS_EXAMINED)

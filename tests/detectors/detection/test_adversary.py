@@ -47,9 +47,9 @@ def row_by_gradient(grid: LocalGrid, client: int) -> np.ndarray | None:
     answers = send_train(grid, vector, train_config(training, 0, 1, "individual"), [client])
     if not len(answers.vectors):
         return None
-    moved = grid.facts.layout.split(answers.vectors[0].astype(np.float64) - vector)
-    unit = int(np.abs(moved["0.bias"]).argmax())
-    return np.asarray(moved["0.weight"][unit] / moved["0.bias"][unit])
+    aggregate_models = grid.facts.layout.split(answers.vectors[0].astype(np.float64) - vector)
+    unit = int(np.abs(aggregate_models["0.bias"]).argmax())
+    return np.asarray(aggregate_models["0.weight"][unit] / aggregate_models["0.bias"][unit])
 
 
 def test_a_model_trained_on_one_row_is_that_row_unless_the_client_abstains() -> None:

@@ -14,9 +14,9 @@ from fedscout.detectors.outliers import (
     Comparison,
     decide_outliers_calibrated,
     exchange_p_values,
+    explain_model_differences,
     model_test,
     row_parts,
-    why_models_differ,
 )
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig
 from fedscout.detectors.statistics import ClientTest
@@ -229,8 +229,8 @@ def test_why_models_differ() -> None:
     skew = CalibratedFinding(name="label_skew", rate=RATE, p_value=0.001, detected=True, sentence="")
     none = CalibratedFinding(name="feature_skew", rate=RATE, p_value=0.6, sentence="")
     unknown = CalibratedFinding(name="feature_skew", rate=RATE, sentence="")
-    assert why_models_differ([none]) is None
-    assert why_models_differ([none, skew]) == "there is label skew"
-    assert why_models_differ([skew.model_copy(update={"name": "feature_skew"})]) == "there is feature skew"
-    assert "feature skew was not measured" in str(why_models_differ([unknown]))
-    assert why_models_differ([]) is None
+    assert explain_model_differences([none]) is None
+    assert explain_model_differences([none, skew]) == "there is label skew"
+    assert explain_model_differences([skew.model_copy(update={"name": "feature_skew"})]) == "there is feature skew"
+    assert "feature skew was not measured" in str(explain_model_differences([unknown]))
+    assert explain_model_differences([]) is None

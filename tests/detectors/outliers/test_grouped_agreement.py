@@ -10,7 +10,7 @@ import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig
 from fedscout.detectors.conversation import hold
-from fedscout.detectors.detect import clients_of_like_labels, measure_labels
+from fedscout.detectors.detect import clients_with_similar_labels, measure_labels
 from fedscout.detectors.feature_exchanges import measure_features
 from fedscout.detectors.label_agreement import (
     Agreement,
@@ -55,7 +55,9 @@ def decide(clients: list[Rows], grouped: bool) -> CalibratedFinding:
     """Return the decision by labels alone."""
     grid, settings = LocalGrid(federation_of(clients, grouped), CLIENT_QUERIES), DetectionConfig()
     labels = hold(grid, measure_labels(settings, 0, grouped))
-    features = hold(grid, measure_features(tuple(labels.counts), (), settings, clients_of_like_labels(labels), grouped))
+    features = hold(
+        grid, measure_features(tuple(labels.counts), (), settings, clients_with_similar_labels(labels), grouped)
+    )
     return decide_outliers_calibrated(features.agreement, None, None, settings, features.concepts)
 
 

@@ -13,7 +13,7 @@ from fedscout.detectors.outliers import (
     Comparison,
     compare_models,
     decide_outliers,
-    flag_distant,
+    flag_outliers,
     mean_distances,
     sketch,
     train_and_compare,
@@ -72,18 +72,18 @@ def test_distance_from_the_weighted_average() -> None:
 def test_three_to_ten_clients_flag_exactly_one(num_clients: int) -> None:
     """The published rule's known weakness: at most ten clients leave one above the 90th percentile."""
     distances = [float(value) for value in np.random.default_rng(num_clients).permutation(num_clients) + 1]
-    assert flag_distant(compared(*distances), 90) == (int(np.argmax(distances)),)
+    assert flag_outliers(compared(*distances), 90) == (int(np.argmax(distances)),)
 
 
 def test_percentile_is_interpolated_linearly() -> None:
     """Of 1 … 11 the 90th percentile is exactly 10, which counts; of 1 … 21 it is 19."""
-    assert flag_distant(compared(*range(1, 12)), 90) == (9, 10)
-    assert flag_distant(compared(*range(1, 22)), 90) == (18, 19, 20)
+    assert flag_outliers(compared(*range(1, 12)), 90) == (9, 10)
+    assert flag_outliers(compared(*range(1, 22)), 90) == (18, 19, 20)
 
 
 def test_equal_distances_flag_nobody() -> None:
-    assert flag_distant(compared(2.0, 2.0, 2.0), 90) == ()
-    assert flag_distant(compared(0.0, 0.0, 0.0), 90) == ()
+    assert flag_outliers(compared(2.0, 2.0, 2.0), 90) == ()
+    assert flag_outliers(compared(0.0, 0.0, 0.0), 90) == ()
 
 
 def test_an_outlier_is_flagged_in_four_of_five_repetitions() -> None:
@@ -110,7 +110,7 @@ def test_a_diverged_client_is_flagged_and_does_not_disturb_the_others() -> None:
     comparison = compare(vectors)
     assert comparison is not None
     assert comparison.distances == pytest.approx({0: 3.5, 1: 4, 2: 4.5})
-    assert flag_distant(comparison, 90) == (2, 3)
+    assert flag_outliers(comparison, 90) == (2, 3)
 
 
 def test_void_repetitions_are_counted_and_told() -> None:

@@ -289,7 +289,7 @@ def test_rows_of_a_class_that_nobody_else_holds_were_not_compared() -> None:
 
 def test_nothing_told_is_nothing_released_and_no_features_do_not_vary() -> None:
     pooled = pooled_of([draw(np.random.default_rng(0), [10, 10, 10])])
-    nobody = ClassMoments.of_nobody(0, NUM_FEATURES)
+    nobody = ClassMoments.empty_moments(0, NUM_FEATURES)
     assert released_share(nobody, pooled) == 0
     np.testing.assert_allclose(within_covariance(pooled, nobody), pooled.covariance, rtol=1e-9)
     assert varying(np.zeros((0, 0))).tolist() == varying(np.zeros((3, 3))).tolist() == []

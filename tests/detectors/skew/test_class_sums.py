@@ -15,7 +15,7 @@ CONFIG = {"max_features": 100}
 
 def moments_of(clients: list[tuple[np.ndarray, np.ndarray]], num_classes: int, min_release: int = 5) -> ClassMoments:
     """Return the pooled per-class sums of (features, labels) pairs, through the client half."""
-    moments = ClassMoments.of_nobody(num_classes, clients[0][0].shape[1])
+    moments = ClassMoments.empty_moments(num_classes, clients[0][0].shape[1])
     for client, (features, labels) in enumerate(clients):
         asked = inputs(samples(features, labels), num_classes, config=CONFIG, min_release=min_release)
         answer = let_out(class_sums(asked), min_release)

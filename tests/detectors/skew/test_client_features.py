@@ -20,9 +20,12 @@ def detected(clients: Rows, min_release: int = 5) -> HeterogeneityReport:
 
 
 def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for_clients_that_shift_together() -> None:
-    moved = np.array([1.0, -1, 0, 0, 0, 0])
+    aggregate_models = np.array([1.0, -1, 0, 0, 0, 0])
     clients = gaussian_clients([300] * 7)
-    clients = [(rows + moved * (index in (1, 2)) - moved * (index == 3), y) for index, (rows, y) in enumerate(clients)]
+    clients = [
+        (rows + aggregate_models * (index in (1, 2)) - aggregate_models * (index == 3), y)
+        for index, (rows, y) in enumerate(clients)
+    ]
     report = detected(clients)
     finding = report.calibrated_finding("feature_skew")
     assert finding is not None

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, decide_label_skew_calibrated
 from fedscout.detectors.report import DetectionConfig
 from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
-from fedscout.engine.data.client import told_counts
+from fedscout.engine.data.client import release_counts
 from tests.detectors.detection.test_detect import report_of
 from tests.detectors.federations import federation
 from tests.detectors.rates import most_alarms
@@ -26,7 +26,7 @@ def released(table: np.ndarray, min_release: int = 5) -> ReleasedCounts:
     """Return what clients of these counts tell, those left out that hold too few rows to answer."""
     table = table[table.sum(axis=1) >= min_release]
     least = np.full(len(table), min_release)
-    return ReleasedCounts(tuple(range(len(table))), told_counts(table, min_release), table.sum(axis=1), least)
+    return ReleasedCounts(tuple(range(len(table))), release_counts(table, min_release), table.sum(axis=1), least)
 
 
 def information(table: np.ndarray) -> float:

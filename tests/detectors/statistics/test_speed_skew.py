@@ -36,7 +36,7 @@ def test_of_equals_the_first() -> None:
 def test_that_all_are_about_as_quick_is_not_worth_a_line(slowest: float, is_told: bool) -> None:
     found = speed_skew({0: 10.0, 1: 10.0, 2: 10.0 * slowest})
     assert found is not None
-    assert found.is_worth_telling == is_told
+    assert found.is_notable == is_told
     report = report_of().model_copy(update={"speed_skew": found})
     assert (found.sentence in report.beside) == is_told
     assert report.speed_skew == found

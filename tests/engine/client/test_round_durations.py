@@ -74,9 +74,9 @@ def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy:
         assert result.round_seconds == (float(expected.max()),) * ROUNDS
     num_answered = int(np.count_nonzero(plain.partition.sizes))
     up = replace(plain, devices={0: Device(bytes_per_second_up=1.0)})
-    moved = result_of(up, settings)
-    assert moved.bytes_up is not None
-    assert moved.round_seconds == (moved.bytes_up / num_answered,) * ROUNDS
+    aggregate_models = result_of(up, settings)
+    assert aggregate_models.bytes_up is not None
+    assert aggregate_models.round_seconds == (aggregate_models.bytes_up / num_answered,) * ROUNDS
     down = result_of(replace(plain, devices={0: Device(bytes_per_second_down=1.0)}), settings)
     assert down.round_seconds is not None
     assert down.bytes_down is not None

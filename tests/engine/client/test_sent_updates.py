@@ -33,7 +33,7 @@ from tests.ray_processes import NUM_HOSTS
 class Times:
     """Sends x + factor (y - x), in small whole powers of two: exact."""
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
     factor: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
@@ -44,7 +44,7 @@ class Times:
 class Plus:
     """Adds a number."""
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
     number: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
@@ -54,7 +54,7 @@ class Plus:
 class Honest:
     """Sends what was trained."""
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         return inputs.trained
@@ -63,7 +63,7 @@ class Honest:
 class Drawn:
     """Sends random numbers in [0, 1)."""
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         return inputs.generator.random(inputs.received.shape, dtype=np.float32)
@@ -71,18 +71,18 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Conspiracy:
-    """Sends the sum over all accomplices."""
+    """Sends the sum over all colluders."""
 
-    accomplices: tuple[int, ...]
+    colluders: tuple[int, ...]
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
-        return inputs.accomplices.sum(axis=0)
+        return inputs.colluders.sum(axis=0)
 
 
 class Broken:
     """Raises."""
 
-    accomplices: ClassVar[tuple[int, ...]] = ()
+    colluders: ClassVar[tuple[int, ...]] = ()
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         raise ArithmeticError("the attacker's mistake")

@@ -265,7 +265,7 @@ def scalars(message: Message) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["fedavg", "krum", "fedmedian", "qfedavg"])
 def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
-    """Nothing but models, companions, losses and scores differs between any two messages of a kind, or two replies."""
+    """Only models, auxiliary vectors, losses and scores differ between two messages of a kind, or two replies."""
     spec = spec_of(parse_strategy({"kind": kind}), client_table=SettingsLookup(SEVERAL), num_sampled=NUM_CLIENTS)
     session = replace(spec.session, needs=replace(spec.session.needs, replies="individual", sees_evaluation=True))
     grid = Recorder(HOST, session=session)
@@ -325,15 +325,17 @@ UNDER_A_TABLE = [
 def told_beside_models(strategy: StrategySpec, host: ClientHost, table: SettingsTable) -> list[dict[str, Any]]:
     """Return by client all that the first round's replies hold but for models, losses and what follows from models."""
     session = spec_of(strategy, client_table=SettingsLookup(table)).session
-    received, everybody = host.initial_vector(SEED), tuple(range(NUM_CLIENTS))
+    received, include_idle_clients = host.initial_vector(SEED), tuple(range(NUM_CLIENTS))
     config = train_config(TRAINING, SEED, 1, "individual", session.needs.initial_loss)
-    results = host.train(HostCall(everybody, session, dict(config), received))
-    assert results.clients == [*everybody]
+    results = host.train(HostCall(include_idle_clients, session, dict(config), received))
+    assert results.clients == [*include_idle_clients]
     assert results.vectors is not None
     changes = np.stack(results.vectors) - received
-    beside = {name: vectors for name, vectors in results.companions.items() if not np.array_equal(vectors, changes)}
+    beside = {name: vectors for name, vectors in results.auxiliary.items() if not np.array_equal(vectors, changes)}
     sums = {**beside, **results.sums, "rows": results.num_examples, "steps": results.num_steps}
-    return [{name: np.asarray(values[client]).tolist() for name, values in sums.items()} for client in everybody]
+    return [
+        {name: np.asarray(values[client]).tolist() for name, values in sums.items()} for client in include_idle_clients
+    ]
 
 
 @pytest.mark.sampled(12)
@@ -363,12 +365,12 @@ def test_scaffold_s_replies_tell_steps_times_rate() -> None:
     session = spec_of(parse_strategy({"kind": "scaffold"}), client_table=SettingsLookup(SEVERAL)).session
     config = train_config(TRAINING, SEED, 1, "individual", False)
     results = HOST.train(HostCall(tuple(range(NUM_CLIENTS)), session, dict(config), received))
-    (changes,) = results.companions.values()
+    (changes,) = results.auxiliary.values()
     for client, vector in enumerate(results.vectors or ()):
         counts = hand.label_counts(client)
         cell = SEVERAL.nearest(heterogeneity_index(counts), int(counts.sum()))
-        moved = np.abs(changes[client]) > 1e-3
-        quotients = (received - vector)[moved] / changes[client][moved]
+        aggregate_models = np.abs(changes[client]) > 1e-3
+        quotients = (received - vector)[aggregate_models] / changes[client][aggregate_models]
         (steps,) = cell.local_training(TRAINING).num_steps(np.array([counts.sum()]))
         np.testing.assert_allclose(quotients, steps * cell.learning_rate, rtol=1e-4)
 
@@ -411,12 +413,12 @@ def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> 
     far, near = (np.array(counts) for counts in ([100, 0, 0], [40, 30, 30]))
     num_clients = 4000
     for counts, truth in ((far, 1), (near, 0)):
-        says = [table.says_far(counts, 0, client) for client in range(num_clients)]
-        assert says == [table.says_far(counts, 0, client) for client in range(num_clients)]
+        says = [table.reports_far(counts, 0, client) for client in range(num_clients)]
+        assert says == [table.reports_far(counts, 0, client) for client in range(num_clients)]
         share = 1 / (1 + math.exp(-1.0)) if truth else 1 / (1 + math.exp(1.0))
         assert abs(np.mean(says) - share) < 5 * math.sqrt(share * (1 - share) / num_clients)
         assert abs(table.num_far(sum(says), num_clients) / num_clients - truth) < 0.1
-    assert replace(table, epsilon=None).says_far(far, 0, 0)
+    assert replace(table, epsilon=None).reports_far(far, 0, 0)
     assert FAR_KEY not in vars(table)
 
 

@@ -120,8 +120,8 @@ def test_a_round_that_everybody_misses_keeps_the_model() -> None:
 
 
 def test_a_trial_of_which_most_rounds_were_missed_fails() -> None:
-    everybody = dict.fromkeys(range(7), 1 - 1e-12)
-    result = result_of(replace(uneven_federation(), dropout=everybody), spec())
+    include_idle_clients = dict.fromkeys(range(7), 1 - 1e-12)
+    result = result_of(replace(uneven_federation(), dropout=include_idle_clients), spec())
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert str(result.error).startswith("3 of 4 rounds were lost, round 1: FedAvg gave no model from 7 clients, 7 of")
 

@@ -19,8 +19,8 @@ from fedscout.engine.data.client import (
     Release,
     RowAggregate,
     WithheldError,
-    told_cells,
-    told_counts,
+    release_counts,
+    released_cells,
 )
 
 CELLS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
@@ -31,7 +31,7 @@ FEWEST = st.integers(1, 9)
 def test_neither_what_is_told_nor_what_is_left_out_is_too_little(cells: list[int], fewest: int) -> None:
     """The sum over all rows is known, so that the cells left out must hold none or enough, together."""
     rows = np.array(cells)
-    told = told_cells(rows, fewest)
+    told = released_cells(rows, fewest)
     assert (rows[told] >= fewest).all()
     left_out = rows[~told].sum()
     if rows.sum() >= fewest:
@@ -42,10 +42,10 @@ def test_neither_what_is_told_nor_what_is_left_out_is_too_little(cells: list[int
 
 @given(CELLS, FEWEST)
 def test_counts_are_told_as_far_as_nothing_follows_from_them(cells: list[int], fewest: int) -> None:
-    """Never more than there are; and fewer only of the cell that `told_cells` leaves out, whose rows and those of the
-    small ones together are known: what is told of it is that number less `fewest`, if that is enough."""
+    """Never more than there are; and fewer only of the cell that `released_cells` leaves out, whose rows and those of
+    the small ones together are known: what is told of it is that number less `fewest`, if that is enough."""
     rows = np.array(cells)
-    told, cells_told = told_counts(rows, fewest), told_cells(rows, fewest)
+    told, cells_told = release_counts(rows, fewest), released_cells(rows, fewest)
     np.testing.assert_array_equal(told[cells_told], rows[cells_told])
     joined = ~cells_told & (rows >= fewest)
     assert joined.sum() <= 1
@@ -56,18 +56,18 @@ def test_counts_are_told_as_far_as_nothing_follows_from_them(cells: list[int], f
 
 def test_the_first_cell_that_could_be_told_joins_a_lonely_row() -> None:
     """Four of its rows hide the one; of eight rows four would be left, so all go."""
-    assert told_cells(np.array([20, 1, 6, 30]), 5).tolist() == [False, False, True, True]
-    assert told_counts(np.array([20, 1, 6, 30]), 5).tolist() == [16, 0, 6, 30]
-    assert told_counts(np.array([8, 1, 6, 30]), 5).tolist() == [0, 0, 6, 30]
+    assert released_cells(np.array([20, 1, 6, 30]), 5).tolist() == [False, False, True, True]
+    assert release_counts(np.array([20, 1, 6, 30]), 5).tolist() == [16, 0, 6, 30]
+    assert release_counts(np.array([8, 1, 6, 30]), 5).tolist() == [0, 0, 6, 30]
 
 
 def test_exactly_enough_is_enough() -> None:
     """Left out are five rows together, so nothing joins them; of seven, two hide the three and five are told."""
-    assert told_cells(np.array([5, 3, 2]), 5).tolist() == [True, False, False]
-    assert told_counts(np.array([7, 3]), 5).tolist() == [5, 0]
-    assert told_counts(np.array([6, 3]), 5).tolist() == [0, 0]
-    assert [Release(5, "abstain").takes_part(rows) for rows in (4, 5)] == [False, True]
-    assert Release(5, "train").takes_part(0)
+    assert released_cells(np.array([5, 3, 2]), 5).tolist() == [True, False, False]
+    assert release_counts(np.array([7, 3]), 5).tolist() == [5, 0]
+    assert release_counts(np.array([6, 3]), 5).tolist() == [0, 0]
+    assert [Release(5, "abstain").participates(rows) for rows in (4, 5)] == [False, True]
+    assert Release(5, "train").participates(0)
 
 
 @pytest.mark.parametrize("num_cells", [2, 3, 4])
@@ -80,8 +80,8 @@ def test_who_knows_all_that_is_told_can_not_tell_a_small_cell(num_cells: int) ->
     for cells in product(range(13), repeat=num_cells):
         if fewest <= sum(cells) <= 12:
             rows = np.array(cells)
-            told = np.where(told_cells(rows, fewest), rows, 0)
-            alike[sum(cells), tuple(told), tuple(told_counts(rows, fewest))].append(cells)
+            told = np.where(released_cells(rows, fewest), rows, 0)
+            alike[sum(cells), tuple(told), tuple(release_counts(rows, fewest))].append(cells)
     assert len(alike) > 10
     for group in alike.values():
         if all(count == fewest - 1 or count >= fewest for count in group[0]):
@@ -92,22 +92,24 @@ def test_who_knows_all_that_is_told_can_not_tell_a_small_cell(num_cells: int) ->
 
 def test_cells_of_several_tables_are_told_one_table_at_a_time() -> None:
     rows = np.array([[20, 1, 6, 30], [5, 5, 5, 5]])
-    np.testing.assert_array_equal(told_cells(rows, 5), [told_cells(own, 5) for own in rows])
-    np.testing.assert_array_equal(told_counts(rows, 5), [told_counts(own, 5) for own in rows])
+    np.testing.assert_array_equal(released_cells(rows, 5), [released_cells(own, 5) for own in rows])
+    np.testing.assert_array_equal(release_counts(rows, 5), [release_counts(own, 5) for own in rows])
 
 
 def test_sums_of_small_cells_are_zero() -> None:
     sums = np.arange(1.0, 9.0).reshape(4, 2)
-    passed = Release(5).let_pass({"sums": RowAggregate(sums, np.array([20, 1, 6, 30]))})["sums"]
+    passed = Release(5).released_part({"sums": RowAggregate(sums, np.array([20, 1, 6, 30]))})["sums"]
     np.testing.assert_array_equal(passed, [[0, 0], [0, 0], [5, 6], [7, 8]])
-    assert Release(1).let_pass({"sums": RowAggregate(sums, np.array([20, 1, 6, 30]))})["sums"] is sums
+    assert Release(1).released_part({"sums": RowAggregate(sums, np.array([20, 1, 6, 30]))})["sums"] is sums
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
     with pytest.raises(WithheldError, match=r"^holds fewer rows than federation.min_release$"):
-        Release(5).let_pass({"enough": RowAggregate(np.ones(2), 5), "mean": RowAggregate(np.ones(2), rows)})
-    assert set(Release(5).let_pass({"mean": RowAggregate(np.ones(2), 5), "none": RowAggregate(np.zeros(2), 0)})) == {
+        Release(5).released_part({"enough": RowAggregate(np.ones(2), 5), "mean": RowAggregate(np.ones(2), rows)})
+    assert set(
+        Release(5).released_part({"mean": RowAggregate(np.ones(2), 5), "none": RowAggregate(np.zeros(2), 0)})
+    ) == {
         "mean",
         "none",
     }
@@ -116,8 +118,8 @@ def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
 def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
     promised = Privacy(1.0, 1e-6, secure=True)
     release, noisy = Release(5, privacy=promised), np.array([3])
-    assert release.let_pass({"counts": NoisyAggregate(noisy, promised)})["counts"] is noisy
-    assert release.let_pass({"counts": NoisyAggregate(noisy, Privacy(0.9, secure=True))})["counts"] is noisy
+    assert release.released_part({"counts": NoisyAggregate(noisy, promised)})["counts"] is noisy
+    assert release.released_part({"counts": NoisyAggregate(noisy, Privacy(0.9, secure=True))})["counts"] is noisy
     less = (replace(promised, epsilon=1.1), replace(promised, delta=1e-5), replace(promised, secure=False))
     for part in (
         *(NoisyAggregate(noisy, privacy) for privacy in less),
@@ -125,7 +127,7 @@ def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
         CountAggregate(np.array([1000, 1000])),
     ):
         with pytest.raises(WithheldError, match="answers only with"):
-            release.let_pass({"counts": NoisyAggregate(noisy, promised), "other": part})
+            release.released_part({"counts": NoisyAggregate(noisy, promised), "other": part})
 
 
 def test_what_a_query_raises_does_not_pass() -> None:
@@ -144,4 +146,4 @@ def test_what_a_query_raises_does_not_pass() -> None:
 
 def test_what_says_nothing_of_its_rows_does_not_pass() -> None:
     with pytest.raises(TypeError, match="must return RowAggregate, CountAggregate or NoisyAggregate, got ndarray"):
-        Release(1).let_pass({"counts": np.ones(2)})  # type: ignore[dict-item]
+        Release(1).released_part({"counts": np.ones(2)})  # type: ignore[dict-item]

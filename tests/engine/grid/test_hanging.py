@@ -17,7 +17,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.devices import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.watchdog import Note, Results, perform_watched
+from fedscout.engine.grid.watchdog import Note, Results, perform_with_timeout
 from fedscout.engine.messages.calls import (
     Assignment,
     EvaluateResults,
@@ -84,12 +84,12 @@ class Machine:
         while True:
             self.attempts += 1
             try:
-                return perform_watched(self.perform, method, call, self.notebook, self.struck.set)
+                return perform_with_timeout(self.perform, method, call, self.notebook, self.struck.set)
             except Ended:
                 assert self.notebook.notes, "the process ended without a note"
 
 
-def answered(result: Results) -> list[int]:
+def aggregate_replies(result: Results) -> list[int]:
     return list(result.own) if isinstance(result, EvaluateResults) else result.clients
 
 
@@ -99,7 +99,7 @@ def test_a_call_in_time_is_done_once_and_leaves_no_note(method: str) -> None:
 
     (result,) = machine.answer(method, HostCall((1, 2), NOTHING, {}, call_id="a"))
 
-    assert answered(result) == [1, 2]
+    assert aggregate_replies(result) == [1, 2]
     assert (machine.attempts, machine.notebook.notes) == (1, {})
 
 
@@ -113,7 +113,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
 
     results = machine.answer(method, HostCall((1, 2, 3), NOTHING, {}, call_id="a"))
 
-    assert [client for result in results for client in answered(result)] == sorted({1, 2, 3} - hanging)
+    assert [client for result in results for client in aggregate_replies(result)] == sorted({1, 2, 3} - hanging)
     failures = {client: reason for result in results for client, reason in result.failures.items()}
     assert failures == dict.fromkeys(sorted(hanging), f"did not finish within {LIMIT:g} s ({method})")
     assert machine.attempts == len(hanging) + 2
@@ -142,7 +142,7 @@ def test_who_hangs_is_waited_for_until_the_deadline_or_the_limit(
     found: list[Results] = []
     while not found:
         with suppress(Ended):
-            found = perform_watched(perform, "train", call, machine.notebook, machine.struck.set)
+            found = perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
     grid = LocalGrid(host, session=session)
     grid._count_durations([one for one in found if isinstance(one, TrainResults)])
     assert grid.take_durations() == ({0: 0.5, 1: waited} if clock else {})
@@ -154,7 +154,7 @@ def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
     results = machine.answer("train", HostCall((1, 2), NOTHING, {}, evaluated=(1, 2), call_id="a"))
 
     assert all(isinstance(result, TrainResults) for result in results)
-    assert [client for result in results for client in answered(result)] == [1, 2]
+    assert [client for result in results for client in aggregate_replies(result)] == [1, 2]
     scored = [r.evaluation for r in results if isinstance(r, TrainResults) and r.evaluation is not None]
     assert [client for evaluation in scored for client in evaluation.own] == [1]
     assert [set(evaluation.failures) for evaluation in scored] == [set(), {2}]
@@ -183,7 +183,7 @@ def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     limited = replace(call, session=replace(call.session, round_timeout_seconds=1.0))
     while not found:
         with suppress(Ended):
-            found = perform_watched(perform, "train", limited, machine.notebook, machine.struck.set)
+            found = perform_with_timeout(perform, "train", limited, machine.notebook, machine.struck.set)
     together = host.train(replace(call, watched=replace(watched, measured=(5,))))
     told = [one for one in found if isinstance(one, TrainResults)]
     assert [client for one in told for client in one.clients] == together.clients == [0, 1]
@@ -208,8 +208,8 @@ def test_a_slow_shard_without_anybody_who_hangs_is_only_repeated() -> None:
 
     call = HostCall((1, 2), NOTHING, {}, call_id="a")
     with pytest.raises(Ended):
-        perform_watched(perform, "train", call, machine.notebook, machine.struck.set)
-    results = perform_watched(perform, "train", call, machine.notebook, machine.struck.set)
+        perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
+    results = perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
 
     assert [result.clients for result in results] == [[1], [2]]
     assert not any(result.failures for result in results)
@@ -224,7 +224,7 @@ class OneByOne(LocalGrid):
 
     def _start(self, host, method, call):  # type: ignore[no-untyped-def]
         notebook = Notebook({call.call_id: pickle.dumps(Note())})
-        return lambda: perform_watched(lambda step, part: getattr(self.host, step)(part), method, call, notebook)
+        return lambda: perform_with_timeout(lambda step, part: getattr(self.host, step)(part), method, call, notebook)
 
 
 @pytest.mark.parametrize("reply", ["merged", "individual"])

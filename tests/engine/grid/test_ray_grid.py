@@ -25,7 +25,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, RaisingFedAvg, Variates, spec_of
 from tests.engine.federations import QUERIES, SIZES, uneven_federation
-from tests.engine.grid.test_local_grid import answered, failed
+from tests.engine.grid.test_local_grid import aggregate_replies, failed
 from tests.engine.trials.test_resume import assert_same
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
@@ -76,7 +76,7 @@ def ask_all(grid: HostGrid[Any]) -> list[tuple[dict[int, RecordDict], dict[int, 
         for kind, content in (("train", model), ("evaluate", model), ("query", question)):
             messages = [Message(content, node_of(client), kind) for client in range(len(SIZES))]
             replies = list(grid.send_and_receive(messages))
-            answers.append((answered(replies), failed(replies)))
+            answers.append((aggregate_replies(replies), failed(replies)))
     return answers
 
 

@@ -141,7 +141,7 @@ def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bo
 class Sends(ClientAlgorithm):
     """Its clients send a variate along."""
 
-    companions = MappingProxyType({"variate": "num-clients"})
+    auxiliary = MappingProxyType({"variate": "num-clients"})
 
     def train(self, run: LocalRun) -> ClientResults:
         raise NotImplementedError
@@ -151,17 +151,17 @@ class Sends(ClientAlgorithm):
 class Keeps(ClientAlgorithm):
     """Its clients keep all parameters but the last."""
 
-    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         return np.arange(layout.size) < layout.size - 1
 
     def train(self, run: LocalRun) -> ClientResults:
         raise NotImplementedError
 
 
-def test_one_companion_that_diverged_makes_the_whole_mean_nan() -> None:
+def test_one_auxiliary_vector_that_diverged_makes_the_whole_mean_nan() -> None:
     along = np.zeros((5, 5), np.float32)
     along[0, 1] = 1e10
-    results = [individual([0, 1, 2, 3, 4], vectors(), companions={"variate": [*along]})]
+    results = [individual([0, 1, 2, 3, 4], vectors(), auxiliary={"variate": [*along]})]
 
     contents, _ = TrainReplies(FACTS, "num-examples", Sends()).train(job(RECEIVED, True, False), results)
 

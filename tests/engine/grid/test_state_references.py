@@ -25,7 +25,7 @@ from fedscout.engine.grid.host_grid import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
 from fedscout.engine.messages.calls import EngineNeeds
-from fedscout.engine.messages.contents import replied_companions
+from fedscout.engine.messages.contents import replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import start_trial
@@ -94,11 +94,11 @@ class KeepsOne(FedAvg):
 class SendsDrift(Variates):
     """Its clients send how far they moved beside their models."""
 
-    companions = MappingProxyType({"drift": NUM_EXAMPLES_KEY})
+    auxiliary = MappingProxyType({"drift": NUM_EXAMPLES_KEY})
 
     def train(self, run: LocalRun) -> ClientResults:
         finished = super().train(run)
-        return replace(finished, companions={"drift": finished.vectors - run.received})
+        return replace(finished, auxiliary={"drift": finished.vectors - run.received})
 
 
 class ByDrift(FedAvg):
@@ -107,9 +107,9 @@ class ByDrift(FedAvg):
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         replies = list(replies)
         arrays, metrics = super().aggregate_train(server_round, replies)
-        first, *others = (replied_companions(reply.content)["drift"] for reply in replies if reply.has_content())
-        moved = arrays["flat"].numpy() + np.float32(0.5) * first + np.float32(0.01) * np.sum(others, axis=0)
-        return ArrayRecord({"flat": Array(moved)}), metrics
+        first, *others = (replied_auxiliary(reply.content)["drift"] for reply in replies if reply.has_content())
+        aggregate_models = arrays["flat"].numpy() + np.float32(0.5) * first + np.float32(0.01) * np.sum(others, axis=0)
+        return ArrayRecord({"flat": Array(aggregate_models)}), metrics
 
 
 class DiesOnce(LosesStates):

@@ -22,7 +22,7 @@ def answers(num_hosts: int) -> list[TrainResults]:
         return generator.integers(-(2**62) // num_hosts, 2**62 // num_hosts, NUM_PARAMS)
 
     return [
-        TrainResults(clients=[host], total=total(), companion_totals={"drift": total()})
+        TrainResults(clients=[host], total=total(), auxiliary_totals={"drift": total()})
         if host != 2
         else TrainResults()
         for host in range(num_hosts)
@@ -44,10 +44,10 @@ def test_the_total_of_any_groups_is_that_of_all(size: int) -> None:
     kept = [one for one in added if one.total is not None]
     assert len(kept) == -(-10 // size) - (size == 1)
     assert np.array_equal(sum(one.total for one in kept), sum(one.total for one in given if one.total is not None))
-    drifts = [sum(one.companion_totals["drift"] for one in some) for some in (kept, [*given[:2], *given[3:]])]
+    drifts = [sum(one.auxiliary_totals["drift"] for one in some) for some in (kept, [*given[:2], *given[3:]])]
     assert np.array_equal(*drifts)
     assert [one.clients for one in added] == [one.clients for one in given]
-    assert all(one.sum_elsewhere != (one.total is not None) for one in added if one.clients)
+    assert all(one.in_another_sum != (one.total is not None) for one in added if one.clients)
 
 
 def test_parts_of_one_answer_are_added_as_well_and_stay_its_parts() -> None:
@@ -57,7 +57,7 @@ def test_parts_of_one_answer_are_added_as_well_and_stay_its_parts() -> None:
     assert isinstance(first, list)
     assert [part.clients for part in first] == [[0], [1], []]
     assert np.array_equal(first[0].total, given[0].total + given[1].total + given[3].total)
-    assert second.sum_elsewhere
+    assert second.in_another_sum
 
 
 def test_sums_that_were_read_from_shared_memory_are_not_written_to() -> None:

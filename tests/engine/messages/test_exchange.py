@@ -61,19 +61,19 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
         training(grid, 2, "individual", (0, 3)),
         training(grid, 2, "merged", ABLE),
     ]
-    answered, trained = exchange(grid, queries, trainings)
+    aggregate_replies, trained = exchange(grid, queries, trainings)
     assert grid.pushes == 1
     alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
-    assert [plain(answers) for answers in answered] == [plain(answers) for answers in alone]
+    assert [plain(answers) for answers in aggregate_replies] == [plain(answers) for answers in alone]
     alone_trained = [send_train(grid, t.vector, t.config, t.clients) for t in trainings]
     assert [plain(answers) for answers in trained] == [plain(answers) for answers in alone_trained]
 
 
 def test_equal_requests_are_answered_each() -> None:
     grid = CountingGrid()
-    answered, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
-    assert plain(answered[0]) == plain(answered[1])
-    assert answered[0].arrays
+    aggregate_replies, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
+    assert plain(aggregate_replies[0]) == plain(aggregate_replies[1])
+    assert aggregate_replies[0].arrays
     assert plain(trained[0]) == plain(trained[1]) == plain(trained[2])
     assert trained[0].num_examples.sum() > 0
 

@@ -334,7 +334,7 @@ LIES: dict[str, dict[str, Any]] = {
     "a short model": {"vectors": [np.zeros(2, np.float32)]},
     "a model of doubles": {"vectors": [np.zeros(3)]},
     "a model of NaN": {"vectors": [np.full(3, np.nan, np.float32)]},
-    "companions": {"companions": {"x": [np.zeros(3, np.float32)]}},
+    "auxiliary": {"auxiliary": {"x": [np.zeros(3, np.float32)]}},
     "a length below nothing": {"update_norms": {1: float("nan")}},
     "no length": {"update_norms": {0: 1.0}},
     "a loss below nothing": {"received_losses": {"train": {1: replace(MEANS, squared=-1.0)}}},
@@ -372,7 +372,7 @@ def test_a_training_that_lies_is_not_used(lie: str) -> None:
 class Sends(ClientAlgorithm):
     """Its clients send a variate along."""
 
-    companions = MappingProxyType({"variate": "num-clients"})
+    auxiliary = MappingProxyType({"variate": "num-clients"})
 
 
 @pytest.mark.parametrize(
@@ -389,9 +389,9 @@ class Sends(ClientAlgorithm):
 def test_what_comes_beside_a_model_is_one_vector_like_it(given: list[Any]) -> None:
     call = replace(CALL, session=replace(SESSION, algorithm=Sends()))
     sound = {"variate": [np.ones(3, np.float32)]}
-    assert checked_training(TrainResults(**GOOD, companions=sound), asked(call)).companions == sound
+    assert checked_training(TrainResults(**GOOD, auxiliary=sound), asked(call)).auxiliary == sound
     with pytest.raises(AnswerError, match="variate"):
-        checked_training(TrainResults(**GOOD, companions={"variate": given}), asked(call))
+        checked_training(TrainResults(**GOOD, auxiliary={"variate": given}), asked(call))
 
 
 def test_what_nobody_asked_for_does_not_pass() -> None:

@@ -77,8 +77,8 @@ def call(session: Session | None = None, **changes: Any) -> NodeCall:
 VALUES: dict[str, Any] = {
     "greeting": Greeting(asks_rows=False, terms="{}"),
     "introduction": Introduction("Köln\n", None, 10, True, "ab", "1.0"),
-    "companions, states, scoring": call(
-        companions={"control": VECTOR, "other": VECTOR[::2]},
+    "auxiliary vectors, states, scoring": call(
+        auxiliary={"control": VECTOR, "other": VECTOR[::2]},
         states={3: {"kept-after-round": np.array([4.0], np.float32)}, 4: {}},
         evaluated=(3,),
         call_id="x",
@@ -93,7 +93,7 @@ VALUES: dict[str, Any] = {
     "a training": TrainResults(
         *([3], [17], [9], [float("nan")], [float("inf")]),
         vectors=[VECTOR],
-        companions={"control-change": [VECTOR]},
+        auxiliary={"control-change": [VECTOR]},
         sums={"path": [2.5]},
         states={3: {}},
         failures={3: "why"},

@@ -15,10 +15,10 @@ import pytest
 
 from fedscout.engine.runtime.processes import (
     ENDING_SIGNALS,
-    children_apart,
-    children_ended_by,
+    end_children_with,
     ended_by_signals,
-    how_it_ended,
+    own_process_groups,
+    signal_exit,
     signals_held_back,
 )
 
@@ -78,7 +78,7 @@ def test_other_threads_may_use_it() -> None:
 def test_children_and_theirs_end_however_the_block_does(error: type[BaseException] | None) -> None:
     calls = []
     with subprocess.Popen(SLEEPER) as elder:
-        with suppress(ValueError, KeyboardInterrupt), children_ended_by(lambda: calls.append("asked")):
+        with suppress(ValueError, KeyboardInterrupt), end_children_with(lambda: calls.append("asked")):
             child = subprocess.Popen(PARENT_OF_SLEEPER, stdout=subprocess.PIPE, text=True)
             assert child.stdout is not None
             grandchild = int(child.stdout.readline())
@@ -172,8 +172,8 @@ def test_cleaning_up_that_hangs_is_not_waited_for() -> None:
 
 
 def test_exit_codes_are_those_of_shells() -> None:
-    assert [how_it_ended(number)[0] for number in ENDING_SIGNALS] == [130, 143, 129]
-    assert how_it_ended(signal.SIGINT)[1].startswith("interrupted; ")
+    assert [signal_exit(number)[0] for number in ENDING_SIGNALS] == [130, 143, 129]
+    assert signal_exit(signal.SIGINT)[1].startswith("interrupted; ")
 
 
 @pytest.mark.usefixtures("handlers")
@@ -199,7 +199,7 @@ def test_a_signal_that_made_the_block_fail_is_told_rather_than_its_error() -> No
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_children_are_in_a_group_of_their_own_if_asked(apart: bool) -> None:
-    with children_apart() if apart else nullcontext():
+    with own_process_groups() if apart else nullcontext():
         child = subprocess.Popen(SLEEPER, preexec_fn=lambda: None)  # noqa: PLW1509 - as Ray's
     try:
         assert (os.getpgid(child.pid) == child.pid) == apart

@@ -40,7 +40,7 @@ from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_resume import assert_all_same, assert_going_on
 from tests.ray_processes import NUM_HOSTS
 
-EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, everybody=True)
+EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, include_idle_clients=True)
 MODEL_BYTES = 4 * 53
 
 
@@ -139,8 +139,8 @@ def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
 
 
 def test_to_choose_everybody_is_to_have_no_policy(host: ClientHost) -> None:
-    everybody = Choosing(ReportRequest(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
-    chosen, _ = run(host, settings_of(selection=everybody))
+    include_idle_clients = Choosing(ReportRequest(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
+    chosen, _ = run(host, settings_of(selection=include_idle_clients))
     free, _ = run(host, settings_of(selection=None, num_sampled=len(SIZES)))
     assert_all_same(chosen, free)
     assert free.client_rounds is None

@@ -38,7 +38,7 @@ def test_what_takes_too_long_is_interrupted(code: Callable[[], None]) -> None:
 
 
 def test_code_that_survives_the_interruption_gets_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscout.engine.trials.trial.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("fedscout.engine.trials.trial.RETRY_SECONDS", 0.05)
     survived = []
 
     def stubborn() -> None:

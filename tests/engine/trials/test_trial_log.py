@@ -270,8 +270,10 @@ def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
     assert log.read() == [again]
     aside = tmp_path / "quarantine" / earlier.name
     assert aside.exists()
-    moved = f"{earlier} is no longer trial {RECORD.trial} and was moved to {aside} (what it ran on has changed)"
-    assert caplog.messages == [moved]
+    aggregate_models = (
+        f"{earlier} is no longer trial {RECORD.trial} and was moved to {aside} (what it ran on has changed)"
+    )
+    assert caplog.messages == [aggregate_models]
 
 
 # Many trials.

@@ -109,8 +109,8 @@ def test_the_others_train_as_if_they_did_not_exist(choice: Choice) -> None:
 def test_an_attacker_has_no_accomplice_among_them() -> None:
     """The model of one who never trains is nobody's to know."""
 
-    def attacked(*accomplices: int) -> Federation:
-        attack: tuple[UpdateAttack, ...] = (LittleIsEnough(accomplices, 1.5),)
+    def attacked(*colluders: int) -> Federation:
+        attack: tuple[UpdateAttack, ...] = (LittleIsEnough(colluders, 1.5),)
         return replace(uneven_federation(), attacks={0: attack}, unseen=frozenset((1,)))
 
     assert np.array_equal(run(attacked(0, 1, 3)).vector, run(attacked(0, 3)).vector)

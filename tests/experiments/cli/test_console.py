@@ -152,7 +152,7 @@ def test_progress_tells_what_is_left_once_fedavg_has_levelled_off(tmp_path: Path
     progress.rounds({"b": 3})
     assert (task.total, task.fields["counts"]) == (None, "1 trials, 13 rounds")
     progress.rounds({"b": 0})
-    progress.display(lambda rounds: (4, rounds // 2)).levelled(20)
+    progress.display(lambda rounds: (4, rounds // 2)).early_stopping_round(20)
     assert (task.total, task.fields["counts"]) == (80, "1/5 trials, 10/80 rounds")
     progress.rounds({"b": 7})
     assert task.fields["counts"] == "1/5 trials, 17/80 rounds"

@@ -53,7 +53,7 @@ def test_without_a_key_the_rules_recommend_and_say_so(cli: Cli, tmp_path: Path) 
     found = json.loads(done.out)
     assert found["source"] == "rules"
     assert found["language_model"] is None
-    assert found["grounds"][0]["applied"]
+    assert found["reasons"][0]["applied"]
     assert "OPENAI_API_KEY holds no key" in found["notes"][0]
     assert found["out"] is None
     assert list(tmp_path.iterdir()) == []
@@ -86,7 +86,7 @@ def test_a_language_model_recommends_and_its_record_does_so_again_without_it(
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     assert (found["source"], found["strategy"]["kind"]) == ("llm", "fedprox")
-    assert found["grounds"][0]["because"] == "as clients drift"
+    assert found["reasons"][0]["explanation"] == "as clients drift"
     assert found["language_model"]["num_answers"] == 2
     assert found["language_model"]["prompt_tokens"] == 2000
     kept = {path.name: path.read_text() for path in (tmp_path / "first").rglob("*") if path.is_file()}

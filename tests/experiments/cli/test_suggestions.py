@@ -67,7 +67,7 @@ def test_every_value_that_is_completed_is_one_that_the_key_takes(key: str) -> No
     ("begun", "completed"),
     [
         ("federation.dataset=cif", ["federation.dataset=cifar10", "federation.dataset=cifar100"]),
-        ("training.level_off=", ["training.level_off=true", "training.level_off=false"]),
+        ("training.early_stopping=", ["training.early_stopping=true", "training.early_stopping=false"]),
         ("search.kind=gen", ["search.kind=genetic"]),
         ("federation.scenario=label_p", ["federation.scenario=label_poisoning"]),
         ("strategy.kind=fedprox", ["strategy.kind=fedprox"]),

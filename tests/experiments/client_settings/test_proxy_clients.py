@@ -104,8 +104,8 @@ def test_no_client_holds_a_proxy_row() -> None:
     config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
     federation = build_federation(config, ModelConfig())
     proxy = proxy_data(federation, 0, of_another=False)
-    dealt = federation.partition.rows
-    theirs = {*row_digests(federation.features[dealt], federation.labels[dealt])}
+    partition_rows = federation.partition.rows
+    theirs = {*row_digests(federation.features[partition_rows], federation.labels[partition_rows])}
     assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))
     assert len(proxy.labels) + proxy.num_left_out == round(0.3 * 1797)
 

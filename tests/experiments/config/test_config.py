@@ -315,9 +315,9 @@ OTHER_VALUES = {
     "recommender.few_shot": "false",
 }
 ONE_POSSIBLE_VALUE: set[str] = set()
-NO_PART_OF_THE_IDENTITY = {
+EXCLUDED_FROM_IDENTITY = {
     *(name for name in known_keys() if name.startswith("engine.")),
-    *(f"recommender.{name}" for name in recommender_settings.NO_PART_OF_THE_IDENTITY),
+    *(f"recommender.{name}" for name in recommender_settings.EXCLUDED_FROM_IDENTITY),
     "federation.folder",
     "federation.max_file_bytes",
     "federation.max_file_rows",
@@ -359,7 +359,7 @@ def kind_that_reads(key: str) -> list[str]:
     return [f"federation.partition.kind={kind}"]
 
 
-@pytest.mark.parametrize("key", sorted(set(known_keys()) - NO_PART_OF_THE_IDENTITY - ONE_POSSIBLE_VALUE - OF_A_TABLE))
+@pytest.mark.parametrize("key", sorted(set(known_keys()) - EXCLUDED_FROM_IDENTITY - ONE_POSSIBLE_VALUE - OF_A_TABLE))
 def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
     reader = kind_that_reads(key)
     changed = load_config([*reader, f"{key}={other_value(key)}"])
@@ -368,9 +368,9 @@ def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
 
 def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
     config = load_config(["training.num_rounds=auto"])
-    assert config == load_config(["training.num_rounds=200", "training.level_off=true"])
-    assert (config.training.num_rounds, config.training.level_off) == (200, True)
-    assert load_config(["training.num_rounds=auto", "training.num_rounds=50"]).training.level_off is False
+    assert config == load_config(["training.num_rounds=200", "training.early_stopping=true"])
+    assert (config.training.num_rounds, config.training.early_stopping) == (200, True)
+    assert load_config(["training.num_rounds=auto", "training.num_rounds=50"]).training.early_stopping is False
     with refused(ConfigurationError, key="training.num_rounds"):
         load_config(["training.num_rounds=automatic"])
 
@@ -408,7 +408,7 @@ def test_the_digest_does_not_depend_on_the_machinery() -> None:
         "recommender.prices": "{my-model: {input: 1, output: 2}}",
         "recommender.replay": "llm.jsonl",
     }
-    assert set(values) == NO_PART_OF_THE_IDENTITY
+    assert set(values) == EXCLUDED_FROM_IDENTITY
     for key, value in values.items():
         assert load_config([f"{key}={value}"]).digest() == StudyConfig().digest(), key
 
@@ -475,8 +475,8 @@ def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: py
 
 
 def test_rounds_that_are_left_to_fedavg_can_not_be_fixed_as_well() -> None:
-    with refused(ConfigurationError, key="training.level_off"):
-        load_config(["training.num_rounds=auto", "training.level_off=false"])
+    with refused(ConfigurationError, key="training.early_stopping"):
+        load_config(["training.num_rounds=auto", "training.early_stopping=false"])
 
 
 @pytest.mark.parametrize("number", ["010", "08", "1:30", "1_0", "0x1F", "0b11", "0o17", "-007", "1_0.5", "190:20:30"])

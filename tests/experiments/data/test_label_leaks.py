@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedscout.experiments.data.columns import CategoryColumn, NumberColumn
-from fedscout.experiments.data.own_columns import SUSPECTED, share_told, suspicion
+from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, suspicion
 
 ROWS = np.arange(400)
 
@@ -19,13 +19,15 @@ def test_the_share_is_that_of_the_mistakes_saved() -> None:
     """By hand: 30 rows of class 0 and 30 of class 1; one cell of 10 rows is mixed half and half, so no row is told."""
     classes = np.repeat([0, 1], 30)
     codes = np.repeat([0, 2, 1], [25, 10, 25])
-    assert share_told(codes, classes) == (25 + 25 - 30) / 30
-    assert share_told(classes, classes) == 1
-    assert share_told(np.zeros(60, np.int64), classes) == -1  # a tie of 29 and 30 others votes for the other class
+    assert goodman_kruskal_lambda(codes, classes) == (25 + 25 - 30) / 30
+    assert goodman_kruskal_lambda(classes, classes) == 1
+    assert (
+        goodman_kruskal_lambda(np.zeros(60, np.int64), classes) == -1
+    )  # a tie of 29 and 30 others votes for the other class
 
 
 def test_names_that_all_differ_tell_nothing() -> None:
-    assert share_told(ROWS, labels([0.7, 0.3])) == 0
+    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.9, 0.1], [0.2] * 5])
@@ -56,7 +58,7 @@ def test_gaps_that_tell_a_class_are_suspected() -> None:
 
 def test_too_few_rows_of_other_classes_say_nothing() -> None:
     classes = np.where(ROWS < 19, 1, 0)
-    assert share_told(classes, classes) == -np.inf
+    assert goodman_kruskal_lambda(classes, classes) == -np.inf
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.95, 0.05], [0.4, 0.3, 0.2, 0.1]])
@@ -67,5 +69,9 @@ def test_independent_columns_are_far_from_suspected(shares: list[float]) -> None
     found = []
     for _ in range(1000):
         column = generator.permutation(ROWS)
-        found += [share_told(column // 5, classes), share_told(column // 40, classes), share_told(column % 2, classes)]
+        found += [
+            goodman_kruskal_lambda(column // 5, classes),
+            goodman_kruskal_lambda(column // 40, classes),
+            goodman_kruskal_lambda(column % 2, classes),
+        ]
     assert max(found) < SUSPECTED / 2

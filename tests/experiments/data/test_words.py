@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.experiments.data.dataset import DatasetRequest, TextSettings
-from fedscout.experiments.data.texts import PADDING, UNKNOWN, count_words, split_words, text_rows, token_numbers
+from fedscout.experiments.data.texts import PADDING, UNKNOWN, count_words, text_rows, token_numbers, words_of
 
 TEXTS = st.lists(st.text(alphabet="ab !@7", max_size=12), min_size=1, max_size=30)
 
@@ -31,12 +31,12 @@ TEXTS = st.lists(st.text(alphabet="ab !@7", max_size=12), min_size=1, max_size=3
     ],
 )
 def test_words_of_a_text(text: str, words: list[str]) -> None:
-    assert split_words(text) == words
+    assert words_of(text) == words
 
 
 @given(st.text(max_size=60))
 def test_any_text_has_words_without_spaces_or_capitals(text: str) -> None:
-    for word in split_words(text):
+    for word in words_of(text):
         assert word
         assert not any(character.isspace() for character in word)
         assert word == word.lower()

@@ -101,9 +101,9 @@ def test_sizes() -> None:
 def test_rows_are_dealt_not_dealt_or_repeated() -> None:
     clients = [[0, 1, 2, 3, 4, 4], [4, 5, 6, 7, 8, 0], [10, 11, 12, 13, 14]]  # 9 and 15 to 19 nobody's
     found = realised(federation_of(np.arange(20) % 2, clients, 2))
-    assert (found.num_rows, found.num_rows_dealt, found.num_rows_not_dealt) == (20, 14, 6)
+    assert (found.num_rows, found.num_rows_assigned, found.num_rows_unassigned) == (20, 14, 6)
     assert found.num_rows_repeated == 3  # row 4 three times, row 0 twice
-    assert found.num_rows_dealt + found.num_rows_repeated == 6 + 6 + 5
+    assert found.num_rows_assigned + found.num_rows_repeated == 6 + 6 + 5
 
 
 # Who is measured

@@ -120,8 +120,8 @@ def test_what_a_scenario_changed_is_shown() -> None:
     assert "It affects client 1." in text
     assert "15 of 15" in text
     assert "ShiftLabels()" in text
-    dealt = shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
-    assert "It changed how rows are dealt, and no row." in dealt
+    partition_rows = shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
+    assert "It changed how rows are dealt, and no row." in partition_rows
 
 
 def test_what_attackers_send_is_shown() -> None:

@@ -42,7 +42,7 @@ def test_demo() -> None:
     assert federation.partition.sizes.min() >= 5
     assert not federation.transforms
     assert federation.affected_clients == ()
-    assert federation.facts["num_rows_dealt"] == 1797
+    assert federation.facts["num_rows_assigned"] == 1797
     assert federation.name == "digits, dirichlet 0.1, 10 clients"
 
 

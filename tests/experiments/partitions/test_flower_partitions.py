@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.others import LABEL, ROW, deal_with_flower
+from fedscout.experiments.partitions.others import LABEL, ROW, partition_with_flower
 from tests.experiments.partitions.requests import asked, class_counts, deal
 from tests.kits.refusals import refused
 
@@ -42,7 +42,7 @@ def test_rows_are_those_of_the_public_way(name: str, arguments: dict[str, Any]) 
         kept.append(getattr(kinds, name)(**arguments, **seeded))
         return kept[-1]
 
-    partition = deal_with_flower(asked("iid", labels, 5), make).partition
+    partition = partition_with_flower(asked("iid", labels, 5), make).partition
     for client in range(5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -53,7 +53,7 @@ def test_rows_are_those_of_the_public_way(name: str, arguments: dict[str, Any]) 
 
 def test_a_refusal_is_one_line() -> None:
     with refused(DataError, key="federation.partition.kind") as caught:
-        deal_with_flower(
+        partition_with_flower(
             asked("iid", np.arange(300) % 5, 5), lambda kinds, _: kinds.PathologicalPartitioner(5, LABEL, 9)
         )
     assert "\n" not in str(caught.value)

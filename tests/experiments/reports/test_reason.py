@@ -34,22 +34,22 @@ def study(
 
 def advice(outcome: StudyOutcome) -> tuple[StrategySpec, str]:
     assert outcome.advice is not None
-    return outcome.advice.spec, outcome.advice.grounds[0].because
+    return outcome.advice.spec, outcome.advice.reasons[0].explanation
 
 
 def test_of_the_rules_answer_it_is_what_decided_there(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedadam=0.75), budget=2)
-    spec, because = advice(outcome)
+    spec, explanation = advice(outcome)
     assert str(outcome.best and outcome.best.spec) == str(spec)
-    assert reason(outcome) == f"the rules' answer. {because}"
+    assert reason(outcome) == f"the rules' answer. {explanation}"
 
 
 def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_instead(tmp_path: Path) -> None:
     again = study(tmp_path / "plain", by_kind(), strategies=("fedadam", "fedavgm", "fedyogi"))
     spec, _ = advice(again)
-    other = next(one for one in again.first_generation if one.because != DRAWN and one.spec.kind != spec.kind)
+    other = next(one for one in again.first_generation if one.explanation != DRAWN and one.spec.kind != spec.kind)
     outcome = study(tmp_path / "other", only(str(other.spec)), strategies=("fedadam", "fedavgm", "fedyogi"))
-    assert reason(outcome) == f"the rules say {spec}; this was among the first that were tried. {other.because}"
+    assert reason(outcome) == f"the rules say {spec}; this was among the first that were tried. {other.explanation}"
 
 
 def test_what_the_search_found_tells_what_was_proposed_of_its_kind(tmp_path: Path) -> None:
@@ -64,27 +64,27 @@ def test_what_the_search_found_tells_what_was_proposed_of_its_kind(tmp_path: Pat
         return completed(0.6 + 0.05 * place if place >= 0 else 0.5)
 
     outcome = study(tmp_path, outcome_of, strategies=("fedadam",), budget=8)
-    spec, because = advice(outcome)
+    spec, explanation = advice(outcome)
     assert outcome.best is not None
     assert outcome.best.spec != spec
-    assert reason(outcome) == f"found by the search after the rules' {spec}. {because}"
+    assert reason(outcome) == f"found by the search after the rules' {spec}. {explanation}"
 
 
 def test_what_was_drawn_is_found_by_the_search_and_has_no_reason_of_its_own(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedmedian=0.75), informed=False)
-    spec, because = advice(outcome)
+    spec, explanation = advice(outcome)
     drawn = Alternative(parse_strategy({"kind": "fedmedian"}), DRAWN, "")
     outcome = replace(outcome, first_generation=(drawn,))
-    assert reason(outcome) == f"found by the search; the rules say {spec}. {because}"
+    assert reason(outcome) == f"found by the search; the rules say {spec}. {explanation}"
 
 
 def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
     """The search draws from the whole space, of which another FedAdam than the rules' is the best."""
     outcome = study(tmp_path, by_kind(fedadam=0.75), informed=False)
-    spec, because = advice(outcome)
+    spec, explanation = advice(outcome)
     assert spec.kind == "fedadam"
     assert spec not in [trial.spec for trial in outcome.trials]
-    assert reason(outcome) == f"found by the search; the rules say {spec}. {because}"
+    assert reason(outcome) == f"found by the search; the rules say {spec}. {explanation}"
 
 
 def test_without_a_diagnosis_no_rule_is_named(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_where_fedavg_is_kept_the_rules_answer_is_told_all_the_same(
     tmp_path: Path, report: HeterogeneityReport, seeds: int
 ) -> None:
     outcome = study(tmp_path, by_kind(fedadam=0.25, fedmedian=0.25), report, confirmation_seeds=seeds)
-    spec, because = advice(outcome)
+    spec, explanation = advice(outcome)
     too = ", too" if spec.kind == "fedavg" else ""
-    assert reason(outcome) == f"nothing tried is shown to be better; the rules say {spec}{too}. {because}"
+    assert reason(outcome) == f"nothing tried is shown to be better; the rules say {spec}{too}. {explanation}"
 
 
 def test_where_nothing_went_through_there_is_no_reason(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:
 
     outcome = found(tmp_path, noisy, confirmation_seeds=48, confirmation_batch=2)
     assert outcome.confirmation is not None
-    assert outcome.confirmation.gave_up
+    assert outcome.confirmation.stopped_for_futility
     text = " ".join(" ".join(lines_of(outcome)).split())
     assert f"{len(outcome.confirmation.seeds)} of 48 fresh seeds" in text
     assert "95 %" not in text

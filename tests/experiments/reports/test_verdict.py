@@ -90,7 +90,7 @@ def test_what_was_detected_is_told_and_why_the_winner_was_tried(tmp_path: Path) 
         f"Use {tried.spec}.",
         sentence_of(outcome),
         skew.sentence,
-        f"Why it was tried: {tried.because}",
+        f"Why it was tried: {tried.explanation}",
     ]
 
 
@@ -116,7 +116,7 @@ def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_sear
     first, *_, last = verdict_lines(study, SKEWED)
     (advised,) = [one for one in study.first_generation if first == f"Use {one.spec}."]
     assert advised.spec.kind == "fedyogi"
-    assert last == f"Why it was tried: {advised.because}"
+    assert last == f"Why it was tried: {advised.explanation}"
 
 
 def test_the_lines_are_printed_as_they_are(tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ def trial(federation: Federation, strategy: dict[str, Any], num_rounds: int = RO
     return run_trial(spec, LocalGrid(ClientHost(federation, {}), session=spec.session))
 
 
-def sends(attack: UpdateAttack, received: FloatArray, trained: FloatArray, *accomplices: FloatArray) -> FloatArray:
+def sends(attack: UpdateAttack, received: FloatArray, trained: FloatArray, *colluders: FloatArray) -> FloatArray:
     """Return what an attack sends."""
-    known = np.array(accomplices, np.float32).reshape(len(accomplices), len(received))
+    known = np.array(colluders, np.float32).reshape(len(colluders), len(received))
     return attack(AttackInputs(received, trained, known, stream(3, "noise")))
 
 
@@ -174,7 +174,7 @@ def test_players_don_t_know_what_others_keep() -> None:
     ids=lambda given: given["kind"],
 )
 def test_an_attack_that_changes_nothing_is_the_honest_trial(nothing: dict[str, Any]) -> None:
-    """Of accomplices, one alone: the mean of its own model, which does not deviate from itself."""
+    """Of colluders, one alone: the mean of its own model, which does not deviate from itself."""
     honest = trial(build(dataset="wine"), FEDAVG, num_rounds=3)
     federation = build(nothing, dataset="wine")
     same = trial(federation, FEDAVG, num_rounds=3)
@@ -240,7 +240,7 @@ EVERY_KIND = (
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_any_number_of_hosts_sends_the_same(ray_session: None, num_hosts: int) -> None:
-    """Half of the clients are chosen in a round, so accomplices are often not among them, or on the other host."""
+    """Half of the clients are chosen in a round, so colluders are often not among them, or on the other host."""
     federation = build(*EVERY_KIND, dataset="wine")
     host, hosts = ClientHost(federation, {}), start_hosts(federation, {}, num_hosts)
     try:

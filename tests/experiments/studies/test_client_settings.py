@@ -42,11 +42,11 @@ def with_table(path: Path, *more: str) -> list[str]:
 
 
 def test_what_the_table_holds_is_part_of_the_study_and_where_it_lies_is_not(path: Path, tmp_path: Path) -> None:
-    moved, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
-    moved.write_bytes(path.read_bytes())
+    aggregate_models, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
+    aggregate_models.write_bytes(path.read_bytes())
     write_settings_table(other, SettingsTable(tuple(replace(cell, batch_size=9) for cell in TABLE.cells)), PROVENANCE)
     digest = load_config(with_table(path)).digest()
-    assert load_config(with_table(moved)).digest() == digest
+    assert load_config(with_table(aggregate_models)).digest() == digest
     others = [
         load_config(with_table(other)),
         load_config(with_table(path, "client_settings.threshold=1")),

@@ -20,7 +20,7 @@ from fedscout.engine.messages.calls import HostCall, Session, TrainResults
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import grid_choice, runner
-from fedscout.experiments.studies.grid_choice import Estimate, ExpectedWork, host_if_sooner
+from fedscout.experiments.studies.grid_choice import Estimate, ExpectedWork, local_host_if_faster
 from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training, run_workflow
 
 ALL_DAY = 10**9
@@ -70,7 +70,7 @@ def test_what_is_long_by_its_operations_alone_is_not_tried(
     monkeypatch.setattr(ClientHost, "train", no_training)
     monkeypatch.setattr(grid_choice, "FASTEST_FLOPS_PER_SECOND", 1e3)
     with caplog.at_level(logging.INFO, "fedscout"):
-        assert host_if_sooner(wine, ExpectedWork(Session(), num_rounds=1000)) is None
+        assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is None
     assert not re.search(r"\d", caplog.messages[-1])  # of what was not tried, no seconds are told
     assert "engine.grid=local" in caplog.messages[-1]
 
@@ -104,7 +104,7 @@ def test_a_slow_client_is_tried_alone(
 ) -> None:
     clock = Clock(monkeypatch, lambda _: (30.0, 0.0))
     with caplog.at_level(logging.INFO, "fedscout"):
-        assert host_if_sooner(wine, ExpectedWork(Session(), num_rounds=100)) is None
+        assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=100)) is None
     smallest = (int(np.argmin(wine.partition.sizes)),)
     assert [call.clients for call in clock.calls] == [smallest, smallest]
     assert not re.search(r"\d", caplog.messages[-1])
@@ -112,7 +112,7 @@ def test_a_slow_client_is_tried_alone(
 
 def test_the_first_work_of_a_process_does_not_count(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, lambda _: (0.001 if clock.calls else 30.0, 0.0))
-    assert host_if_sooner(wine, ExpectedWork(Session(), num_rounds=1000)) is not None
+    assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is not None
     assert clock.calls[-1].clients == (0, 1, 2)
 
 
@@ -138,7 +138,7 @@ def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     session = replace(session, training=session.training.model_copy(update={"local_epochs": epochs}))
     monkeypatch.setattr(grid_choice, "num_processors", lambda: 1)  # so that all is tried, whatever it takes
     with caplog.at_level(logging.INFO, "fedscout"):
-        assert host_if_sooner(wine, ExpectedWork(session, 10_000, share)) is not None
+        assert local_host_if_faster(wine, ExpectedWork(session, 10_000, share)) is not None
     round_seconds = grid_choice.LOCAL_ROUND_SECONDS + unit * sizes.sum() * (2 * epochs * share + 1)
     rounds, local, _ = map(float, re.findall(r"\d+", caplog.messages[-1]))
     assert rounds == 10_000
@@ -168,12 +168,12 @@ def test_what_is_foreseen_is_spent_within_a_factor_of_two(
     began: list[float] = []
 
     def here(federation: Federation, work: ExpectedWork) -> ClientHost | None:
-        host = host_if_sooner(federation, work)
+        host = local_host_if_faster(federation, work)
         began.append(time.process_time())
         return host
 
     monkeypatch.setattr(grid_choice, "num_processors", lambda: 1)
-    monkeypatch.setattr(runner, "host_if_sooner", here)
+    monkeypatch.setattr(runner, "local_host_if_faster", here)
     small = ["search.budget=6", "search.generation_size=3", "search.confirmation_seeds=2", "training.num_rounds=12"]
     with caplog.at_level(logging.INFO, "fedscout"):
         run_workflow(load_config([*TABLES[table], *small]), tmp_path / "out")
@@ -196,8 +196,8 @@ def test_what_is_foreseen_is_spent_within_a_factor_of_two(
     ],
 )
 def test_who_says_where_is_not_asked(given: dict[str, object]) -> None:
-    assert EngineConfig().may_stay
-    assert not EngineConfig(**given).may_stay  # type: ignore[arg-type]
+    assert EngineConfig().allows_in_process
+    assert not EngineConfig(**given).allows_in_process  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", ["trial_timeout_seconds", "round_timeout_seconds"])

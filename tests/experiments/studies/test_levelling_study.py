@@ -57,7 +57,7 @@ def finished(
 ) -> FinishedStudy:
     records: list[object] = []
     events = StudyEvents(on_record=lambda *record: records.append(record), on_rounds=trained.append)
-    display = Display(levelled=lambda rounds: told.append((len(records), rounds)), trials=events)
+    display = Display(early_stopping_round=lambda rounds: told.append((len(records), rounds)), trials=events)
     return run_workflow(CONFIG, tmp_path_factory.mktemp("study"), display)
 
 
@@ -86,12 +86,12 @@ def test_fedavg_goes_on_from_where_it_was(finished: FinishedStudy, trained: list
 
 
 def test_the_result_and_the_screen_tell_the_rounds(finished: FinishedStudy, capsys: pytest.CaptureFixture[str]) -> None:
-    assert finished.outcome.levelled == finished.document["num_rounds"] == ROUNDS
+    assert finished.outcome.early_stopping_round == finished.document["num_rounds"] == ROUNDS
     assert json.loads((finished.folder / "result.json").read_text())["num_rounds"] == ROUNDS
     assert finished.document["trials"][0] == finished.document["baseline"]
     assert finished.document["baseline"]["trial"] == len(SHORTER)
     show_outcome(PlainConsole(width=200), finished.outcome)
-    assert f"after {ROUNDS} rounds: all train so many." in capsys.readouterr().out
+    assert f"all configurations train {ROUNDS} rounds" in capsys.readouterr().out
 
 
 def test_no_more_trials_than_were_planned(finished: FinishedStudy) -> None:
@@ -106,9 +106,9 @@ def test_what_follows_the_levelling_is_planned_once_its_rounds_are_known(
     finished: FinishedStudy, told: list[tuple[int, int]]
 ) -> None:
     """At most: whole FedAvg, the search's trial, another rate, and three on a fresh seed, all of so many rounds."""
-    ((num_before, levelled),) = told
-    assert (num_before, levelled) == (len(SHORTER), ROUNDS)
-    planned, rounds_less = planned_trials(CONFIG, levelled)
+    ((num_before, early_stopping_round),) = told
+    assert (num_before, early_stopping_round) == (len(SHORTER), ROUNDS)
+    planned, rounds_less = planned_trials(CONFIG, early_stopping_round)
     assert (planned, rounds_less) == (1 + 1 + 1 + 3, 0)
     assert len(list((finished.folder / "trials").iterdir())) - num_before <= planned
 
@@ -147,7 +147,7 @@ def test_a_later_study_reads_its_full_trainings(finished: FinishedStudy) -> None
 
 
 def test_where_fewer_rounds_are_allowed_than_the_first_look_needs_all_are_trained(tmp_path: Path) -> None:
-    few = [*SMALL, "training.num_rounds=2", "training.level_off=true", "search.confirmation_seeds=0"]
+    few = [*SMALL, "training.num_rounds=2", "training.early_stopping=true", "search.confirmation_seeds=0"]
     document = run_workflow(load_config(few), tmp_path, Display(), detection=False).document
     assert document["num_rounds"] == 2
     assert [trial["trial"] for trial in document["trials"]] == [0, 1]

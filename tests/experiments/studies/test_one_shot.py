@@ -160,7 +160,7 @@ def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
     assert found.document["trials"][1]["parameters"]["proximal_mu"] == 0.1
     answer = found.document["recommendation"]
     assert (answer["source"], answer["instead_of_model"]) == ("llm", None)
-    assert answer["grounds"][0]["because"] == "as clients drift"
+    assert answer["reasons"][0]["explanation"] == "as clients drift"
     assert answer["language_model"]["num_answers"] == 2
     assert "diagnosis" in at.asked[0].user
     assert KEY not in (found.folder / "one_shot.json").read_text()

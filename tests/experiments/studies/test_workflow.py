@@ -21,7 +21,7 @@ from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import (
     Display,
     FinishedStudy,
-    dealing_of,
+    data_origin_of,
     recommend,
     run_detection,
     run_training,
@@ -100,7 +100,7 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
 def test_how_rows_are_dealt_is_known_where_nothing_else_moves_them(
     arguments: list[str], known: DataOrigin | None
 ) -> None:
-    assert dealing_of(small(*arguments)) == known
+    assert data_origin_of(small(*arguments)) == known
 
 
 # What is written.

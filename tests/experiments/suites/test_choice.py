@@ -21,9 +21,9 @@ from fedscout.experiments.suites.choice import (
     Trainings,
     best_and_worst,
     dense_grid,
+    prior_trainings,
     regret_fedavg,
     regret_tuned,
-    rested_on,
     trained_by,
     union,
 )
@@ -194,14 +194,14 @@ def test_what_two_studies_share_is_trained_once_and_other_seeds_and_federations_
 def test_priors_rest_on_all_trials_of_the_development_half_but_those_of_the_own_data() -> None:
     table = read_table(PUBLISHED)
     trials = {each.about.name: len(each.trials) for each in table if each.about.half == "development"}
-    grounds = (Alternative(ADAM, "It gained.", SOURCE), Alternative(ADAM, "A rule.", "paper"))
-    informed = StudyOutcome(trial(BASELINE), first_generation=grounds)
+    reasons = (Alternative(ADAM, "It gained.", SOURCE), Alternative(ADAM, "A rule.", "paper"))
+    informed = StudyOutcome(trial(BASELINE), first_generation=reasons)
     new = replace(FACTS, config=json.dumps({"federation": {"dataset": "mine"}}), config_hash="new", data_digest="new")
-    assert rested_on(informed, new) == trials
+    assert prior_trainings(informed, new) == trials
     own = ReplayedFederation(next(each for each in table if each.about.name == "wine, feature skew, 4 clients"))
     known = own.ledger(own.config).facts
-    assert rested_on(informed, known) == {name: n for name, n in trials.items() if not name.startswith("wine, ")}
-    assert rested_on(StudyOutcome(trial(BASELINE), first_generation=grounds[1:]), new) == {}
+    assert prior_trainings(informed, known) == {name: n for name, n in trials.items() if not name.startswith("wine, ")}
+    assert prior_trainings(StudyOutcome(trial(BASELINE), first_generation=reasons[1:]), new) == {}
 
 
 @pytest.mark.parametrize("num_clients", [3, 4, 20])

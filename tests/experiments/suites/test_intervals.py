@@ -70,7 +70,7 @@ def test_a_trial_is_the_sample_s_word_and_fails_as_often_as_it_is_told() -> None
 @pytest.mark.slow
 def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(intervals, "NUM_FEDERATIONS", 200)
-    monkeypatch.setattr(intervals, "HERE_STUDIES", 5)
+    monkeypatch.setattr(intervals, "SAME_ROWS_STUDIES", 5)
     intervals._truths.cache_clear()
     rows = {
         "none": {"arguments": {"separations": [0.6, 0.6], "failures": [0, 0]}},

@@ -19,8 +19,8 @@ SEEDS = range(8)
 @pytest.mark.parametrize("name", [name for name in BANDITS if name != "random"])
 def test_regret_is_below_randoms_and_falls(name: str) -> None:
     of_bandit = np.stack([regrets(BANDITS[name](), seed) for seed in SEEDS])
-    of_nobody = np.stack([regrets(Nobody(), seed) for seed in SEEDS])
-    below = (of_nobody - of_bandit).sum(axis=1)
+    empty_moments = np.stack([regrets(Nobody(), seed) for seed in SEEDS])
+    below = (empty_moments - of_bandit).sum(axis=1)
     halves = of_bandit.reshape(len(SEEDS), 2, -1).sum(axis=2)
     falls = halves[:, 0] - halves[:, 1]
     for differences in (below, falls):  # 99 % intervals over seeds lie above 0
@@ -33,8 +33,8 @@ EXPERIMENT = read_experiment(Path(suites.__file__).parent / "selection" / "regre
 
 def test_random_choice_never_learns() -> None:
     """Its regret in the second half is that in the first, but for what is drawn."""
-    of_nobody = np.stack([regrets(Nobody(), seed) for seed in SEEDS]).reshape(len(SEEDS), 2, -1).sum(axis=2)
-    difference = of_nobody[:, 0] - of_nobody[:, 1]
+    empty_moments = np.stack([regrets(Nobody(), seed) for seed in SEEDS]).reshape(len(SEEDS), 2, -1).sum(axis=2)
+    difference = empty_moments[:, 0] - empty_moments[:, 1]
     assert abs(difference.mean()) < 4 * stats.sem(difference)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedscout.experiments.config import load_config
-from fedscout.experiments.sweeps.workers import differing, nodes_like, own_node, possible_nodes, what_studies_rest_on
+from fedscout.experiments.sweeps.workers import differing, driver_nodes, matching_nodes, own_node, what_studies_rest_on
 
 
 def ray_of(cpus: dict[str, float], own: str = "head") -> Any:
@@ -24,13 +24,13 @@ def ray_of(cpus: dict[str, float], own: str = "head") -> Any:
 
 
 def test_a_head_without_cpus_drives_nothing_where_others_have_some() -> None:
-    assert possible_nodes(ray_of({"head": 0, "a": 4, "b": 2}), [load_config()]) == {"a": 4, "b": 2}
+    assert driver_nodes(ray_of({"head": 0, "a": 4, "b": 2}), [load_config()]) == {"a": 4, "b": 2}
     assert own_node(ray_of({"head": 0}))["head"] >= 1
 
 
 @pytest.mark.parametrize("setting", ["search.warm_start=[runs/wine]", "search.kind=llm_genetic"])
 def test_what_rests_on_this_machine_is_driven_here(setting: str) -> None:
-    assert possible_nodes(ray_of({"head": 2, "a": 4}), [load_config(), load_config([setting])]) == {"head": 2}
+    assert driver_nodes(ray_of({"head": 2, "a": 4}), [load_config(), load_config([setting])]) == {"head": 2}
 
 
 def test_one_study_for_each_data_set_is_asked_about() -> None:
@@ -43,9 +43,10 @@ def test_nodes_that_answer_otherwise_are_left_out() -> None:
     """An answer is a pair here, as it must be hashable: which node, and what it says."""
     said = {"head": "these rows", "a": "these rows", "b": "no such file"}
     workers = {
-        node: SimpleNamespace(rests_on=SimpleNamespace(remote=lambda _, node=node: (node, said[node]))) for node in said
+        node: SimpleNamespace(versions_and_digests=SimpleNamespace(remote=lambda _, node=node: (node, said[node])))
+        for node in said
     }
-    assert nodes_like(ray_of({"head": 1, "a": 1, "b": 1}), "head", workers, [load_config()]) == {"head", "a"}
+    assert matching_nodes(ray_of({"head": 1, "a": 1, "b": 1}), "head", workers, [load_config()]) == {"head", "a"}
 
 
 def test_other_rows_are_another_answer(tmp_path: Path) -> None:

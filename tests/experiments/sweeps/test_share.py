@@ -57,9 +57,9 @@ def test_what_is_asked_for_is_done_or_refused(
     assert cpus_asked_for(there, share) <= there.cpus
 
 
-LAPTOP = ClusterCpus(cpus=2, driver_cpus=2, drivers_work=True)
-HEAD_ALONE = ClusterCpus(cpus=1600, driver_cpus=16, drivers_work=False)
-CLUSTER = ClusterCpus(cpus=1600, driver_cpus=1600, drivers_work=True)
+LAPTOP = ClusterCpus(cpus=2, driver_cpus=2, driver_nodes_have_cpus=True)
+HEAD_ALONE = ClusterCpus(cpus=1600, driver_cpus=16, driver_nodes_have_cpus=False)
+CLUSTER = ClusterCpus(cpus=1600, driver_cpus=1600, driver_nodes_have_cpus=True)
 
 
 @pytest.mark.parametrize(

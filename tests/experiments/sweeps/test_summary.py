@@ -76,7 +76,7 @@ def test_a_single_study_tells_its_own_interval_and_verdict(verdict: str, apart: 
     (group,) = groups_of(rows, ["alpha", "seed"])
     assert group.difference == Mean(0.05, -0.01, 0.11, 1)
     assert group.accuracy["fedavg"] == Mean(0.5, 0.4, 0.6, 1)
-    assert group.told_apart == apart
+    assert group.is_distinguished == apart
 
 
 def test_several_studies_are_told_apart_by_their_difference() -> None:
@@ -85,7 +85,7 @@ def test_several_studies_are_told_apart_by_their_difference() -> None:
     for name, own in gains.items():
         rows = [row(0.1, seed, "fedavg", accuracy=0.5) for seed in range(3)]
         rows += [row(0.1, seed, "challenger", accuracy=0.5 + gain, verdict="better") for seed, gain in enumerate(own)]
-        found[name] = groups_of(rows, ["alpha", "seed"])[0].told_apart
+        found[name] = groups_of(rows, ["alpha", "seed"])[0].is_distinguished
     assert found == {"clear": True, "unclear": False}
 
 

@@ -71,7 +71,7 @@ def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) ->
     outcome, num_trials = scripted(tmp_path, by_kind())
     found = confirmation_of(outcome)
     assert (found.verdict, len(found.seeds), num_trials) == ("no difference", 8, 16)
-    assert found.gave_up
+    assert found.stopped_for_futility
     assert "Keep FedAvg." in found.sentence
     assert "Decided after 8 of at most 12 seeds. The others would hardly tell them apart." in found.sentence
 
@@ -81,13 +81,13 @@ def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> Non
     outcome, _ = scripted(tmp_path, by_kind(noise=0.15), confirmation_seeds=48)
     found = confirmation_of(outcome)
     ends = [end for one in found.versus["fedavg"].values() for end in (one.low, one.high)]
-    assert found.gave_up
+    assert found.stopped_for_futility
     assert ends == [-1.0, 1.0] * 2
 
 
 def test_a_clear_winner_does_not_give_up(tmp_path: Path) -> None:
     found = confirmation_of(scripted(tmp_path, by_kind(fedadam=0.8))[0])
-    assert not found.gave_up
+    assert not found.stopped_for_futility
     assert "hardly" not in found.sentence
 
 

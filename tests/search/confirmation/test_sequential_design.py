@@ -166,15 +166,15 @@ def test_it_is_hopeless_where_the_best_mean_that_is_left_would_not_do() -> None:
     """Differences of 1 ± 1 points: with √(1/100 + 1/4) twice their deviation is no end that leaves zero out."""
     design = SequentialDesign(max_seeds=100, batch=20, test_to_train=0.25)
     nothing, some = [0.0] * 20, [0.0, 0.02] * 10
-    assert not design.hopeless(some, nothing)
-    assert design.hopeless([score - 0.009 for score in some], nothing)
-    assert not design.hopeless(some[:2], nothing)
-    assert not design.hopeless(some * 5, nothing * 5)
+    assert not design.is_futile(some, nothing)
+    assert design.is_futile([score - 0.009 for score in some], nothing)
+    assert not design.is_futile(some[:2], nothing)
+    assert not design.is_futile(some * 5, nothing * 5)
 
 
 def test_the_last_look_of_many_challengers_asks_for_more_and_three_differences_are_too_few_to_give_up() -> None:
     one, many = (SequentialDesign(max_seeds=5, batch=1, num_challengers=n, test_to_train=0.25) for n in (1, 10))
     four, nothing = [0.01, 0.02, 0.02, 0.03], [0.0] * 4
-    assert many.hopeless(four, nothing)
-    assert not one.hopeless(four, nothing)
-    assert not many.hopeless([-0.01, 0.0, 0.01], nothing)  # their interval is narrower than the last one, likewise
+    assert many.is_futile(four, nothing)
+    assert not one.is_futile(four, nothing)
+    assert not many.is_futile([-0.01, 0.0, 0.01], nothing)  # their interval is narrower than the last one, likewise

@@ -16,7 +16,7 @@ from fedscout.search.recommenders.rules import (
     first_generation,
     kinds_in_turn,
     recommend_by_rules,
-    suspected_in_a_round,
+    suspected_per_round,
 )
 from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
@@ -71,7 +71,7 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
     found = proposed(replace(situation, space=chosen), size=8)
-    founded = [each for each in found if each.because != DRAWN]
+    founded = [each for each in found if each.explanation != DRAWN]
     assert len(founded) == 5
     assert [each.spec.selection for each in founded] == ["random", "oort", "flash", "random", "oort"]
     assert all(chosen.contains(each.spec) for each in found)
@@ -85,7 +85,7 @@ def test_a_quarter_explores(situation_of: SituationOf, size: int, num_drawn: int
     situation = situation_of(POISONED)
     one, other = (proposed(situation, size, seed) for seed in (0, 1))
     assert one[: size - num_drawn] == other[: size - num_drawn]
-    assert all(each.because == "Drawn, to explore." for each in one[size - num_drawn :])
+    assert all(each.explanation == "Drawn, to explore." for each in one[size - num_drawn :])
     assert not {str(each.spec) for each in one[size - num_drawn :]} & {str(each.spec) for each in other}
     assert proposed(situation, size, 0) == one
 
@@ -93,7 +93,7 @@ def test_a_quarter_explores(situation_of: SituationOf, size: int, num_drawn: int
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(), diagnosis_of(label_skew="high", outlier="high")])
 def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
-    assert suspected_in_a_round(situation) == 0
+    assert suspected_per_round(situation) == 0
     assert robust_in(proposed(situation, size=40)) == []
     assert robust_in(proposed(situation, size=40, priors=LIKE)) == []
 
@@ -101,7 +101,7 @@ def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, di
 def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationOf) -> None:
     """Two of ten; Bulyan, proved for one of ten, with as many as it may."""
     situation = situation_of(POISONED)
-    assert suspected_in_a_round(situation) == 2
+    assert suspected_per_round(situation) == 2
     robust = robust_in(proposed(situation, size=40))
     counts = {(spec.kind, getattr(spec, "num_malicious_nodes", None)) for spec in robust}  # type: ignore[attr-defined]
     assert counts == {("multikrum", 2), ("krum", 2), ("bulyan", 1), ("fedmedian", None), ("fedtrimmedavg", None)}
@@ -109,7 +109,7 @@ def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationO
     assert trimmed == [2]
     first, second, *_ = proposed(situation, priors=LIKE)
     assert second.spec == MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=5)
-    assert (second.because, first.spec) == (LIKE[0].because, proposed(situation)[0].spec)
+    assert (second.explanation, first.spec) == (LIKE[0].explanation, proposed(situation)[0].spec)
 
 
 def test_only_strategies_of_the_space_are_tried(situation_of: SituationOf) -> None:
@@ -122,7 +122,7 @@ def test_who_has_other_inputs_is_suspected_where_clean_data_judge(
     situation_of: SituationOf, view: str, expected: int
 ) -> None:
     diagnosis = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
-    assert suspected_in_a_round(situation_of(diagnosis, view=view)) == expected
+    assert suspected_per_round(situation_of(diagnosis, view=view)) == expected
 
 
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
@@ -131,7 +131,7 @@ def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: Situa
     found = kinds_in_turn(situation, seed=3)
     robust = {spec.label for spec in found if isinstance(spec, ROBUST)}
     others = [spec.label for spec in found if not isinstance(spec, ROBUST)]
-    suspects = suspected_in_a_round(situation)
+    suspects = suspected_per_round(situation)
     assert sorted(others) == sorted({*situation.space.kinds} - {kind.model_fields["kind"].default for kind in ROBUST})
     assert bool(robust) == bool(suspects)
     assert all(spec.num_malicious_nodes == suspects for spec in found if isinstance(spec, MultiKrumSpec))
@@ -149,11 +149,11 @@ def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
     situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
     recommendation = recommend_by_rules(situation)
     assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
-    assert {each.because for each in proposed(situation)} == {DRAWN}
+    assert {each.explanation for each in proposed(situation)} == {DRAWN}
 
 
 @pytest.mark.parametrize("num_clients", [4, 10])
 def test_nothing_that_is_the_same_as_another_strategy_is_proposed(situation_of: SituationOf, num_clients: int) -> None:
     situation = situation_of(diagnosis_of(outlier="high", num_clients=num_clients, outliers=(2,)), num_clients)
     for seed in range(5):
-        assert [each for each in proposed(situation, 6, seed) if situation.space.is_twin(each.spec)] == []
+        assert [each for each in proposed(situation, 6, seed) if situation.space.has_equivalent(each.spec)] == []

@@ -31,30 +31,30 @@ DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
 }
 
 
-def kinds(dealing: DataOrigin | None, severity: Severity | None) -> list[str]:
-    advice = advice_for(dealing, severity)
+def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
+    advice = advice_for(data_origin, severity)
     return [] if advice is None else [spec.kind for spec in advice.specs]
 
 
 @pytest.mark.parametrize("severity", [None, "none", "low", "high"])
 @pytest.mark.parametrize("name", DEALT)
 def test_what_is_known_decides_whatever_was_measured(name: str, severity: Severity | None) -> None:
-    dealing, expected = DEALT[name]
-    assert kinds(dealing, severity) == expected
+    data_origin, expected = DEALT[name]
+    assert kinds(data_origin, severity) == expected
 
 
 @pytest.mark.parametrize(
-    "dealing",
+    "data_origin",
     [None, DataOrigin("hospitals.csv", "natural"), DataOrigin("digits", "quantity_skew"), DataOrigin("digits", "lds")],
 )
-def test_what_the_table_does_not_name_is_left_to_the_measurement(dealing: DataOrigin | None) -> None:
+def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: DataOrigin | None) -> None:
     severities: tuple[Severity | None, ...] = (None, "none", "low", "high")
-    assert [kinds(dealing, severity) for severity in severities] == [[], AVERAGE, BOTH, PROXIMAL]
+    assert [kinds(data_origin, severity) for severity in severities] == [[], AVERAGE, BOTH, PROXIMAL]
 
 
 def test_mu_begins_at_a_hundredth() -> None:
-    for dealing, expected in DEALT.values():
-        advice = advice_for(dealing, None)
+    for data_origin, expected in DEALT.values():
+        advice = advice_for(data_origin, None)
         assert advice is not None
         assert (PROX in advice.specs) == ("fedprox" in expected)
 
@@ -64,17 +64,17 @@ def test_a_recommendation_names_the_advice_and_says_what_it_goes_by(situation_of
     measured: dict[str, Any] = {"diagnosis": diagnosis_of(label_skew="none", num_classes=65)}
     (by_measurement,) = recommend_by_rules(situation_of(**measured)).alternatives
     (by_data_set,) = recommend_by_rules(
-        situation_of(**measured, dealing=DataOrigin("leaf_shakespeare", "natural"))
+        situation_of(**measured, data_origin=DataOrigin("leaf_shakespeare", "natural"))
     ).alternatives
     assert by_measurement.spec.kind == "fedavg"
-    assert by_measurement.because == "The table's advice for no or mild label skew, as it was measured."
+    assert by_measurement.explanation == "The table's advice for no or mild label skew, as it was measured."
     assert by_data_set.spec == PROX
-    assert by_data_set.because == "The table's advice for the natural clients of leaf_shakespeare."
+    assert by_data_set.explanation == "The table's advice for the natural clients of leaf_shakespeare."
 
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
-    dealing = DataOrigin("digits", "iid")
-    named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), dealing=dealing)
+    data_origin = DataOrigin("digits", "iid")
+    named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), data_origin=data_origin)
     assert [each.spec.kind for each in recommend_by_rules(named).alternatives] == AVERAGE
-    usual = situation_of(diagnosis_of(), dealing=dealing)
+    usual = situation_of(diagnosis_of(), data_origin=data_origin)
     assert [each.spec.kind for each in recommend_by_rules(usual).alternatives] == ["fedavg"]

@@ -67,9 +67,9 @@ def test_each_rule_decides_its_case_and_says_why(situation_of: SituationOf, name
     found = recommend_by_rules(situation_of(diagnosis, **fields))
     assert found.source == "rules"
     assert found.spec.kind == kind
-    (ground,) = found.grounds
+    (ground,) = found.reasons
     assert (ground.rule, ground.applied) == (name, True)
-    assert ground.because.endswith(".")
+    assert ground.explanation.endswith(".")
     assert "arXiv" in ground.source
 
 
@@ -152,28 +152,28 @@ def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> No
 
 def test_one_of_five_is_a_fifth(situation_of: SituationOf) -> None:
     diagnosis = diagnosis_of(outlier="high", num_clients=5)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=5)).grounds[0].rule == "wrong labels at a fifth"
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=5)).reasons[0].rule == "wrong labels at a fifth"
 
 
 @pytest.mark.parametrize(("outliers", "rule"), [((2,), "wrong labels at a fifth"), ((1, 2), "nothing to mend")])
 def test_half_of_the_clients_are_no_outliers(situation_of: SituationOf, outliers: tuple[int, ...], rule: str) -> None:
     diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_clients=4, num_classes=2)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).grounds[0].rule == rule
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).reasons[0].rule == rule
 
 
 @pytest.mark.parametrize(("value", "rule"), [(0.1, "wrong labels at a fifth"), (0.11, "nothing to mend")])
 def test_skew_that_is_sure_and_small_hides_no_outlier(situation_of: SituationOf, value: float, rule: str) -> None:
     skewed = {"label_skew": SkewFinding(severity="low", value=value, threshold=0.1)}
     diagnosis = diagnosis_of(outlier="high", num_clients=4, num_classes=2).model_copy(update=skewed)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).grounds[0].rule == rule
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).reasons[0].rule == rule
 
 
 def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: SituationOf) -> None:
     """Of 160 rows 128 train: 4 steps of 32 rows a round, so 50 rounds are 200 steps and 51 are more."""
     few, many = (situation_of(diagnosis_of(), num_rounds=rounds) for rounds in (50, 51))
     assert few.steps_a_round == 4
-    assert recommend_by_rules(few).grounds[0].rule == "few steps"
-    assert recommend_by_rules(many).grounds[0].rule == "many classes"
+    assert recommend_by_rules(few).reasons[0].rule == "few steps"
+    assert recommend_by_rules(many).reasons[0].rule == "many classes"
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 7, 10, 100])
@@ -211,13 +211,13 @@ def test_a_user_who_allows_one_strategy_gets_that_one(situation_of: SituationOf,
 def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationOf) -> None:
     diagnosis, _, _ = CASES["few steps"]
     found = recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
-    assert [(ground.rule, ground.applied) for ground in found.grounds] == [
+    assert [(ground.rule, ground.applied) for ground in found.reasons] == [
         ("nothing to mend", True),
         ("few steps", False),
         ("many classes", False),
         ("skewed labels", False),
     ]
-    assert "But fedadam can't be chosen: it is not among the strategies to choose from." in found.grounds[1].because
+    assert "But fedadam can't be chosen: it is not among the strategies to choose from." in found.reasons[1].explanation
 
 
 def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: SituationOf) -> None:

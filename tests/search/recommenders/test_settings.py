@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedscout.search.config import NO_PART_OF_THE_IDENTITY, OPENAI_PRICES, Price, RecommenderConfig, redact
+from fedscout.search.config import EXCLUDED_FROM_IDENTITY, OPENAI_PRICES, Price, RecommenderConfig, redact
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org", "http://[::1]:11434/v1/"])
@@ -62,7 +62,7 @@ def test_at_most_three_answers_go_back() -> None:
 
 
 def test_what_is_no_part_of_the_identity_exists() -> None:
-    assert set(NO_PART_OF_THE_IDENTITY) < set(RecommenderConfig.model_fields)
+    assert set(EXCLUDED_FROM_IDENTITY) < set(RecommenderConfig.model_fields)
 
 
 def test_prices() -> None:

@@ -75,10 +75,14 @@ def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -
                 continue
             assert not isinstance(found, ChoiceRange)
             if found.log:
-                moved, width, rounding = math.log(after[name] / before[name]), math.log(found.high / found.low), 5e-4
+                aggregate_models, width, rounding = (
+                    math.log(after[name] / before[name]),
+                    math.log(found.high / found.low),
+                    5e-4,
+                )
             else:
-                moved, width, rounding = after[name] - before[name], found.high - found.low, 5e-5
-            assert abs(moved) <= 0.1 * width + rounding * (1 + 1e-6)
+                aggregate_models, width, rounding = after[name] - before[name], found.high - found.low, 5e-5
+            assert abs(aggregate_models) <= 0.1 * width + rounding * (1 + 1e-6)
 
 
 def test_all_steps_of_an_integer_are_taken() -> None:
@@ -94,10 +98,12 @@ def test_steps_of_reals_fill_the_tenth() -> None:
     """Of 400 uniform steps the largest exceeds 95 % of the bound but with probability 0.95^400 < 1e-8."""
     generator = np.random.default_rng(0)
     parent = FedProxSpec(proximal_mu=0.01)
-    moved = [math.log(mutate(parent, SPACE, generator).proximal_mu / 0.01) / math.log(1e4) for _ in range(400)]
-    assert max(moved) > 0.095
-    assert min(moved) < -0.095
-    assert abs(np.mean(moved)) < 4 * 0.1 / math.sqrt(3 * 400)
+    aggregate_models = [
+        math.log(mutate(parent, SPACE, generator).proximal_mu / 0.01) / math.log(1e4) for _ in range(400)
+    ]
+    assert max(aggregate_models) > 0.095
+    assert min(aggregate_models) < -0.095
+    assert abs(np.mean(aggregate_models)) < 4 * 0.1 / math.sqrt(3 * 400)
 
 
 def test_a_users_choice_is_drawn_anew() -> None:
@@ -242,8 +248,8 @@ def test_a_search_s_steps(searches_clients: bool, options: dict[str, float], lar
         for name, found in names.items():
             before, after = parent.search_values()[name], child.search_values()[name]
             steps[name].append(abs(found.to_unit(after) - found.to_unit(before)))
-    for moved in steps.values():
-        assert 0.95 * largest < max(moved) <= largest + 1e-3
+    for aggregate_models in steps.values():
+        assert 0.95 * largest < max(aggregate_models) <= largest + 1e-3
 
 
 def test_at_rate_zero_the_search_is_random() -> None:
@@ -290,7 +296,7 @@ def test_no_child_is_the_same_as_another_strategy(num_clients: int) -> None:
     space = space_of(Cohort(num_clients, num_clients, 0.2))
     for seed in range(5):
         found = proposals(GeneticSearcher(task(space, seed)))
-        assert [spec for spec in found if space.is_twin(spec)] == []
+        assert [spec for spec in found if space.has_equivalent(spec)] == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RacingConfig
 from fedscout.search.searcher import Proposal
-from fedscout.search.searchers.racing import RacingSearcher, rung_costs
+from fedscout.search.searchers.racing import RacingSearcher, total_rounds_of
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, FedProxSpec, SearchSpace, StrategySpec, space_of
 from tests.search.searcher_conformance import COHORT, task
 
@@ -257,4 +257,4 @@ def test_a_small_space_is_raced_through() -> None:
 
 def test_costs_are_those_of_the_rungs() -> None:
     searcher = make(brackets=2, trainings=5)
-    assert searcher.trainings * NUM_ROUNDS == sum(rung_costs(rungs) for rungs in searcher.brackets)
+    assert searcher.trainings * NUM_ROUNDS == sum(total_rounds_of(rungs) for rungs in searcher.brackets)

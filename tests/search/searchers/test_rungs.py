@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.search.config import RacingConfig, SearchConfig
-from fedscout.search.searchers.racing import Rung, most_trials, race, rung_costs, rung_rounds
+from fedscout.search.searchers.racing import Rung, most_trials, race, rung_rounds, total_rounds_of
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,14 @@ def test_rungs_end_at_shares_of_a_full_training(
 
 def test_survivors_go_on_from_where_they_stopped() -> None:
     """14 for 2 rounds, 4 of them for 6 more, 1 for 22 more: 28 + 24 + 22."""
-    assert rung_costs([Rung(2, 14), Rung(8, 4), Rung(30, 1)]) == 74
+    assert total_rounds_of([Rung(2, 14), Rung(8, 4), Rung(30, 1)]) == 74
 
 
 def test_the_default_race_sees_every_strategy_for_two_and_a_half_trainings() -> None:
     """⌊15/4⌋ = 3 go on, and 1: 30 + 18 + 22 = 70 rounds; 16 would be 32 + 24 + 22 = 78, more than 75."""
     (rungs,) = race(RacingConfig(), 30)
     assert rungs == [Rung(2, 15), Rung(8, 3), Rung(30, 1)]
-    assert rung_costs(rungs) <= 75
+    assert total_rounds_of(rungs) <= 75
 
 
 @given(
@@ -61,11 +61,11 @@ def test_races_keep_to_their_budget_and_use_it(
         assert ends[-1] == num_rounds
         assert all(end >= min(min_rounds, num_rounds) for end in ends)
         assert all(smaller == max(1, larger // factor) for larger, smaller in pairwise(sizes))
-        assert rung_costs(rungs) <= share
+        assert total_rounds_of(rungs) <= share
         one_more = [sizes[0] + 1]
         for _ in ends[1:]:
             one_more.append(max(1, one_more[-1] // factor))
-        assert rung_costs([Rung(end, size) for end, size in zip(ends, one_more, strict=True)]) > share
+        assert total_rounds_of([Rung(end, size) for end, size in zip(ends, one_more, strict=True)]) > share
     starts = [rungs[0].num_rounds for rungs in races]
     assert starts == sorted({*starts})
 

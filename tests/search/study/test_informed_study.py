@@ -43,7 +43,7 @@ def test_the_first_trials_are_those_that_the_diagnosis_proposes(tmp_path: Path, 
 def test_what_is_drawn_to_explore_depends_on_the_federation(tmp_path: Path) -> None:
     def drawn(folder: str, digest: str) -> list[object]:
         found = informed_study(tmp_path / folder, data_digest=digest, budget=4).first_generation
-        return [candidate.spec for candidate in found if candidate.because == DRAWN]
+        return [candidate.spec for candidate in found if candidate.explanation == DRAWN]
 
     draws = [drawn(digest, digest) for digest in ("one", "two", "three")]
     assert all(draws)

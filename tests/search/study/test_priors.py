@@ -51,7 +51,7 @@ STUDIES = (
 def test_the_nearest_study_speaks_first_and_losers_are_not_proposed() -> None:
     first, second = priors(report_of(label_skew=0.3), HERE, space(), 4, (FedAvgSpec(),), STUDIES)
     assert first.spec == ADAM
-    assert "near" in first.because
+    assert "near" in first.explanation
     assert second.spec == FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.5)
 
 
@@ -71,7 +71,7 @@ def test_a_study_of_the_same_data_is_told_as_such_and_left_out_where_the_search_
     config = {**json.loads(HERE.config), "federation": {"dataset": "near", "seed": 5}}
     here = replace(HERE, config=json.dumps(config))
     same, other = priors(report_of(), here, space(), 4, (FedAvgSpec(),), STUDIES)
-    assert ("the same data" in same.because, "the same data" in other.because) == (True, False)
+    assert ("the same data" in same.explanation, "the same data" in other.explanation) == (True, False)
     measured = priors(report_of(), replace(here, is_measured=True), space(), 4, (FedAvgSpec(),), STUDIES)
     assert measured == (other,)
 

@@ -89,14 +89,14 @@ def test_all_trials_of_a_study_share_what_the_facts_say(tmp_path: Path) -> None:
 def test_the_search_ends_where_nothing_can_be_gained(tmp_path: Path, score: float, num_trials: int) -> None:
     """FedAvg is trained beside the first generation, so that costs one generation."""
     outcome = scripted_study(tmp_path, fedavg_scores(score), budget=12, confirmation_seeds=2)
-    assert (len(outcome.trials), outcome.at_ceiling) == (num_trials, score == 1.0)
+    assert (len(outcome.trials), outcome.is_perfect) == (num_trials, score == 1.0)
     assert outcome.best is outcome.baseline
     assert outcome.confirmation is not None
 
 
 def test_a_search_that_spent_its_budget_did_not_end_early(tmp_path: Path) -> None:
     outcome = scripted_study(tmp_path, fedavg_scores(1.0), budget=4, confirmation_seeds=0)
-    assert (len(outcome.trials), outcome.at_ceiling) == (4, False)
+    assert (len(outcome.trials), outcome.is_perfect) == (4, False)
 
 
 def test_a_small_space_ends_the_search_before_the_budget(tmp_path: Path) -> None:

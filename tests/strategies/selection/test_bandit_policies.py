@@ -17,10 +17,10 @@ from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, p
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1, num_rounds=30)
 DOCUMENTS = {
-    "flash": {"kind": "flash", "start_from_everyone": False},
-    "flash-neural": {"kind": "flash", "bandit": "neural", "start_from_everyone": False, "credited": "previous"},
-    "flash-restless": {"kind": "flash", "bandit": "restless", "start_from_everyone": False},
-    "flash-raw": {"kind": "flash", "standardised": False, "reward_rows": "validation", "start_from_everyone": False},
+    "flash": {"kind": "flash", "start_with_all_clients": False},
+    "flash-neural": {"kind": "flash", "bandit": "neural", "start_with_all_clients": False, "credited": "previous"},
+    "flash-restless": {"kind": "flash", "bandit": "restless", "start_with_all_clients": False},
+    "flash-raw": {"kind": "flash", "standardised": False, "reward_rows": "validation", "start_with_all_clients": False},
     "restless": {"kind": "restless"},
     "neural": {"kind": "neural"},
     "fedcor": {"kind": "fedcor", "warm_up": 3, "refit_every": 2, "dimension": 4},

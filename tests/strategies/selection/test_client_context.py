@@ -76,9 +76,13 @@ def test_standardised_columns() -> None:
 @pytest.mark.parametrize(
     ("names", "rows", "expected"),
     [
-        (["training"], "training", ReportRequest(training_losses=True, everybody=True)),
-        (["duration"], "validation", ReportRequest(validation_losses=True, everybody=True)),
-        (["validation"], "training", ReportRequest(training_losses=True, validation_losses=True, everybody=True)),
+        (["training"], "training", ReportRequest(training_losses=True, include_idle_clients=True)),
+        (["duration"], "validation", ReportRequest(validation_losses=True, include_idle_clients=True)),
+        (
+            ["validation"],
+            "training",
+            ReportRequest(training_losses=True, validation_losses=True, include_idle_clients=True),
+        ),
     ],
 )
 def test_only_what_is_used_is_measured(names: list, rows: str, expected: ReportRequest) -> None:

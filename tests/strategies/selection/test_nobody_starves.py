@@ -50,7 +50,7 @@ def rounds_of(policy: SelectionPolicy) -> Iterator[list[int]]:
         generator = np.random.default_rng([5, server_round])
         chosen = sorted(np.asarray(policy.choose(server_round, clients, NUM_SAMPLED, generator)).tolist())
         yield chosen
-        told = [*range(NUM_CLIENTS)] if policy.observes.everybody else chosen
+        told = [*range(NUM_CLIENTS)] if policy.observes.include_idle_clients else chosen
         trained = [client in chosen for client in told]
         policy.observe(
             report(server_round, told, losses[told].tolist(), update_norm=norms[told].tolist(), trained=trained)

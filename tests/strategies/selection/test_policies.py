@@ -54,23 +54,23 @@ def _rounds(policy: SelectionPolicy, first: int, last: int, seed: int) -> Iterat
         assigned = policy.assign(clients, chosen)
         assert set(assigned) <= set(chosen)
         assert all(each.epochs >= 1 and 0 <= each.withheld < 1 for each in assigned.values())
-        policy.observe(_told(server_round, chosen, reachable.tolist(), policy.observes.everybody, draw))
+        policy.observe(_told(server_round, chosen, reachable.tolist(), policy.observes.include_idle_clients, draw))
         yield chosen
 
 
 def _told(
-    server_round: int, chosen: list[int], reachable: list[int], everybody: bool, draw: np.random.Generator
+    server_round: int, chosen: list[int], reachable: list[int], include_idle_clients: bool, draw: np.random.Generator
 ) -> RoundReport:
     failures = {client: "lost" for client in chosen if draw.random() < 0.2}
-    answered = sorted(set(reachable if everybody else chosen) - set(failures))
+    aggregate_replies = sorted(set(reachable if include_idle_clients else chosen) - set(failures))
     values = np.array([0.0, 1e-9, 1.0, 1e150, np.nan, np.inf])
     return report(
         server_round,
-        answered,
-        draw.choice(values, len(answered)).tolist(),
-        rows=draw.integers(0, 50, len(answered)).tolist(),
-        update_norm=draw.choice(values, len(answered)).tolist(),
-        trained=[client in chosen for client in answered],
+        aggregate_replies,
+        draw.choice(values, len(aggregate_replies)).tolist(),
+        rows=draw.integers(0, 50, len(aggregate_replies)).tolist(),
+        update_norm=draw.choice(values, len(aggregate_replies)).tolist(),
+        trained=[client in chosen for client in aggregate_replies],
         failures=failures,
     )
 

@@ -53,7 +53,7 @@ def test_probed_losses_are_those_of_everybody() -> None:
     policy = ProbedPowerOfChoice(3)
     policy.observe(report(1, [0, 1, 2], [2.0, 1.0, 3.0], trained=[True, False, False]))
     assert policy.loss == {0: 2.0, 1: 1.0, 2: 3.0}
-    assert ProbedPowerOfChoice.observes == ReportRequest(training_losses=True, everybody=True)
+    assert ProbedPowerOfChoice.observes == ReportRequest(training_losses=True, include_idle_clients=True)
     assert PowerOfChoice.observes == ReportRequest()
 
 

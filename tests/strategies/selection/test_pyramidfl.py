@@ -7,7 +7,7 @@ import pytest
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Assignment
-from fedscout.strategies.selection.oort import Oort, OortSpec, PyramidFL, PyramidFLSpec, ranks, whole_slack
+from fedscout.strategies.selection.oort import Oort, OortSpec, PyramidFL, PyramidFLSpec, extra_rounds, ranks
 from fedscout.strategies.selection.table import parse_selection
 from tests.kits.refusals import refused
 from tests.strategies.selection.reports import cohort, report, table
@@ -43,14 +43,14 @@ def test_the_quick_train_longer() -> None:
 
 
 def test_slack_without_durations() -> None:
-    assert whole_slack(np.zeros(3), 10).tolist() == [0, 0, 0]
-    assert whole_slack(np.array([0.0, 1.0]), 10).tolist() == [10, 0]
-    assert whole_slack(np.array([0.1, 1.0]), 0).tolist() == [0, 0]
+    assert extra_rounds(np.zeros(3), 10).tolist() == [0, 0, 0]
+    assert extra_rounds(np.array([0.0, 1.0]), 10).tolist() == [10, 0]
+    assert extra_rounds(np.array([0.1, 1.0]), 0).tolist() == [0, 0]
 
 
 def test_nobody_takes_longer_than_the_slowest() -> None:
     seconds = np.random.default_rng(0).lognormal(sigma=2, size=1000)
-    slack = whole_slack(seconds, 10)
+    slack = extra_rounds(seconds, 10)
     assert ((1 + slack) * seconds <= seconds.max()).all()
     assert ((2 + slack) * seconds > seconds.max())[slack < 10].all()
 

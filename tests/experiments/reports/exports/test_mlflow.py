@@ -15,7 +15,7 @@ import pytest
 from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.experiments.reports.export import METRICS_A_BATCH, PARAMETERS_A_BATCH, export_to_mlflow, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
-from tests.experiments.reports.exports.local_server import answered, local_server
+from tests.experiments.reports.exports.local_server import aggregate_replies, local_server
 from tests.kits.refusals import refused
 
 PAGE = 4
@@ -189,7 +189,7 @@ def test_mlflow_s_own_server_has_every_trial(make_study: MakeStudy, tmp_path: Pa
     study = make_study("search.strategies=[fedadam,fedprox]", "search.budget=3", "search.confirmation_seeds=2")
     store = ["--backend-store-uri", f"sqlite:///{tmp_path / 'mlflow.db'}", "--workers", "1"]
     with local_server(lambda port: ["mlflow", "server", *store, "--host", "127.0.0.1", "--port", port]) as address:
-        assert answered(f"{address}/health") == b"OK"
+        assert aggregate_replies(f"{address}/health") == b"OK"
         assert export_to_mlflow(study, address) == len(study.records)
         assert export_to_mlflow(study, address) == 0
         client = mlflow.MlflowClient(tracking_uri=address)

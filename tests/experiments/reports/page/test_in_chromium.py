@@ -70,11 +70,11 @@ def test_the_page_runs_its_own_code_alone(browser: Any, folder: Path) -> None:
 
 def test_dark_and_light_differ_and_change_while_the_page_is_open(browser: Any, folder: Path) -> None:
     with opened(browser, folder / "report.html") as (page, faults):
-        grounds = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
+        reasons = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
         page.emulate_media(color_scheme="dark")
         page.wait_for_selector("html[data-drawn=dark]")
-        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+        reasons.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert reasons == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
         assert faults == []
 
 
