@@ -152,7 +152,7 @@ def measure_features(
         names: Display names of clients and features.
     """
     moments = yield from ask_moments(clients, settings.max_features, names)
-    pooled, classes, aggregate_replies = moments.pooled, moments.classes, tuple(moments.totals)
+    pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
     rate = settings.detector_rate
     if pooled is None:
         reason = "no client gave its feature sums"
@@ -180,19 +180,19 @@ def measure_features(
     shifts = shifts_of(None)
     comparison = discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
     queries = [
-        Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=aggregate_replies),
+        Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
         Query(
             FEATURE_HISTOGRAM,
             {"start": bins.start, "width": bins.width},
             {"bins": bins.bins},
             [client for client in paired if client in moments.totals],
         ),
-        Query(ROW_NORMS, {"per_deviation": per_deviation(spread)}, {"by_class": by_class}, aggregate_replies),
+        Query(ROW_NORMS, {"per_deviation": per_deviation(spread)}, {"by_class": by_class}, answered),
     ]
     if grouped:
         arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
-        queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, aggregate_replies))
-    queries += [] if comparison is None else _agreement_queries(comparison, aggregate_replies)
+        queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
+    queries += [] if comparison is None else _agreement_queries(comparison, answered)
     (answers, histograms, norms, *others), _ = yield queries, []
     groups = FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others
@@ -232,11 +232,9 @@ def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
 def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
     """Return the query for clients without feature skew, and the one for clients that subtract their shift."""
     arrays, shifted = comparison.arrays(), comparison.shifted
-    plain, aggregate_models = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
+    plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
     queries = [Query(LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
-    return (
-        [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, aggregate_models)] if aggregate_models else queries
-    )
+    return [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
 
 
 def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:

@@ -241,9 +241,9 @@ def _common_shift(rows: Values, labels: IntArray, counts: IntArray, means: Value
     """Return v: the part of the label-adjusted shift that the mean of all the client's rows shares."""
     judged = counts[labels] > 0
     adjusted: Values = np.asarray((rows[judged] - means[labels[judged]]).mean(axis=0))
-    aggregate_models = rows[judged].mean(axis=0) - centre
+    moved = rows[judged].mean(axis=0) - centre
     length = float(adjusted @ adjusted)
-    return adjusted * float(np.clip(adjusted @ aggregate_models / length, 0.0, 1.0)) if length > 0 else adjusted
+    return adjusted * float(np.clip(adjusted @ moved / length, 0.0, 1.0)) if length > 0 else adjusted
 
 
 @dataclass(frozen=True)

@@ -443,15 +443,11 @@ def warm_start(
     for study, spec, gain in _interleaved([studies[place] for place in order]):
         if len(proposals) == num_proposals:
             break
-        aggregate_models = space.nearest(spec)
-        if (
-            aggregate_models is None
-            or space.has_equivalent(aggregate_models)
-            or space.digest(aggregate_models) in taken
-        ):
+        moved = space.nearest(spec)
+        if moved is None or space.has_equivalent(moved) or space.digest(moved) in taken:
             continue
-        taken.add(space.digest(aggregate_models))
-        document = {"kind": aggregate_models.kind, **aggregate_models.parameters()}
+        taken.add(space.digest(moved))
+        document = {"kind": moved.kind, **moved.parameters()}
         proposals.append(WarmProposal(strategy=document, study=study.name, gain=gain))
     similar = tuple(SimilarStudy(study=studies[place].name, distance=study_distances[place]) for place in order)
     return WarmStart(studies=similar, proposals=tuple(proposals))

@@ -169,8 +169,8 @@ class GatheredUpdates:
     def _norm(self, vector: FloatArray) -> float:
         """Return ‖y − x‖ over the trainable parameters."""
         assert self._norms_from is not None
-        aggregate_models = vector[: self._num_trainable].astype(np.float64) - self._norms_from[: self._num_trainable]
-        return float(np.linalg.norm(aggregate_models))
+        moved = vector[: self._num_trainable].astype(np.float64) - self._norms_from[: self._num_trainable]
+        return float(np.linalg.norm(moved))
 
     def _unfit(self, num_examples: int, update: ClientUpdate) -> ValueError | None:
         """Return an error if a weight of an update is missing, or outside the range that exact sums have room for."""

@@ -149,9 +149,9 @@ def states_of(clients: Iterable[int], states: Mapping[int, KeptState]) -> dict[i
     return {client: states[client] for client in clients if client in states} if states else {}
 
 
-def keep(states: MutableMapping[int, KeptState], aggregate_replies: Mapping[int, KeptState]) -> None:
+def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptState]) -> None:
     """Store the new client states; an empty state removes the previous one."""
-    for client, state in aggregate_replies.items():
+    for client, state in answered.items():
         if state:
             states[client] = state
         else:
@@ -588,11 +588,11 @@ class HostGrid(Grid, Generic[Handle]):
                 job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply(job, results)}
         replies: list[Message] = []
         for message_id in message_ids:
-            aggregate_replies = self._jobs.get(message_id)
-            if aggregate_replies is not None and aggregate_replies.replies is not None:
+            answered = self._jobs.get(message_id)
+            if answered is not None and answered.replies is not None:
                 del self._jobs[message_id]
-                if message_id in aggregate_replies.replies:
-                    replies.append(aggregate_replies.replies.pop(message_id))
+                if message_id in answered.replies:
+                    replies.append(answered.replies.pop(message_id))
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _reply(self, job: Job[Handle], results: list[Any]) -> list[Message]:

@@ -382,17 +382,17 @@ class TrainReplies:
         """
         assert job.vector is not None
         failures = {client: reason for result in results for client, reason in result.failures.items()}
-        aggregate_replies = [result for result in results if result.clients]
-        if not aggregate_replies:
+        answered = [result for result in results if result.clients]
+        if not answered:
             return {}, failures
-        columns = _MetricColumns.of(aggregate_replies)
+        columns = _MetricColumns.of(answered)
         if job.merged:
-            vector, auxiliary = self._exact_means(job.vector, job.auxiliary, aggregate_replies, columns)
+            vector, auxiliary = self._exact_means(job.vector, job.auxiliary, answered, columns)
             metrics, steps = columns.merged(self._weighted_by), columns.mean_steps(self._weighted_by)
             return {int(columns.clients[0]): self._content(job, vector, metrics, steps, auxiliary)}, failures
         contents = {}
         metrics_of = dict(columns.each())
-        for result in aggregate_replies:
+        for result in answered:
             assert result.vectors is not None
             if self._durations:
                 for client in result.clients:

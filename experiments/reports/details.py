@@ -73,14 +73,12 @@ def show_federation(console: Console, federation: Federation) -> None:
 
 def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
     """Print which labels a trial is scored against, if a scenario changed some."""
-    aggregate_models: dict[int, int] = federation.facts.get("moved_labels", {})
-    if not aggregate_models or trial.status == "failed":
+    moved: dict[int, int] = federation.facts.get("moved_labels", {})
+    if not moved or trial.status == "failed":
         return
     num_rows = federation.partition.sizes.sum()
-    clients = Names.of(federation).some_clients(sorted(aggregate_models))
-    observed_labels = (
-        f"the clients' own labels, of which {sum(aggregate_models.values())} of {num_rows} are wrong, at {clients}"
-    )
+    clients = Names.of(federation).some_clients(sorted(moved))
+    observed_labels = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {clients}"
     against, other = (
         (observed_labels, "the correct labels") if view == "own" else ("the correct labels", observed_labels)
     )

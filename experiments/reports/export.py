@@ -91,8 +91,8 @@ def read_study(path: Path) -> LoggedStudy:
     claim, config = read_claim(path)
     config_hash = str(claim["config_hash"])
     names = log_schema(parameter_columns()).names
-    rows, unread_entries = read_columns(path / "trials", names, config_hash)
-    faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread_entries.items()]
+    rows, unread = read_columns(path / "trials", names, config_hash)
+    faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread.items()]
     records = [Trial.from_row(row) for row in rows]
     if not records:
         why = f": {faults[0]}" if faults else ""

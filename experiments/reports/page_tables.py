@@ -245,10 +245,8 @@ def read_study_files(folder: Path) -> StudyFiles:
         faults.append(f"{error}.")
     report = _read(folder / "report.json", faults) or (result or {}).get("report")
     confirmation = (result or {}).get("confirmation")
-    rows, unread_entries = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
-    faults += [
-        f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread_entries.items()
-    ]
+    rows, unread = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
+    faults += [f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread.items()]
     trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
     trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
     if result is None and trials.empty and report is None:

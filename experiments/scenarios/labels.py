@@ -431,15 +431,15 @@ class ConceptShiftEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return each client's permutation."""
         names = self._names(clients, request)
-        aggregate_models = {client: _num_moved(names[client], request.client_labels(client)) for client in clients}
+        moved = {client: _num_moved(names[client], request.client_labels(client)) for client in clients}
         permutations = [names[clients[0]]] if self.shared else [names[client] for client in clients]
         return ScenarioPlan(
             transforms={client: (RenameLabels(names[client]),) for client in clients},
-            affected_clients=tuple(client for client in clients if aggregate_models[client]),
+            affected_clients=tuple(client for client in clients if moved[client]),
             facts={
                 "shared": self.shared,
                 "permutations": [list(permutation) for permutation in permutations],
-                "moved_rows": list(aggregate_models.values()),
+                "moved_rows": list(moved.values()),
             },
         )
 

@@ -353,7 +353,7 @@ def run_training(
     policy = selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
     check(config, pipeline.federation, pipeline.cohort, [spec], policies)
-    aggregate_models = pipeline.federation.num_moved_labels()
+    moved = pipeline.federation.num_moved_labels()
     notes = spec.notes(pipeline.cohort)
     for note in notes:
         logger.warning("%s", note)
@@ -369,7 +369,7 @@ def run_training(
             write_training(folder.path, config, built, settings, trial)
         elif keep_model and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
             logger.warning("%s holds this training without its model; another --out trains it again", folder.path)
-        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": aggregate_models})
+        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": moved})
         return described, trial, folder.path
 
 

@@ -208,7 +208,7 @@ def mutate(
     """
     values = spec.search_values()
 
-    def aggregate_models(name: str, parameter_range: Range) -> Value:
+    def moved(name: str, parameter_range: Range) -> Value:
         if isinstance(parameter_range, ChoiceRange) or name not in values:
             return parameter_range.draw(generator)
         if isinstance(parameter_range, IntegerRange):
@@ -217,7 +217,7 @@ def mutate(
         position = parameter_range.to_unit(values[name]) + generator.uniform(-real_step, real_step)
         return parameter_range.from_unit(position)
 
-    return space.rebuild(spec, aggregate_models)
+    return space.rebuild(spec, moved)
 
 
 class GeneticSearcher(GenerationalSearcher):

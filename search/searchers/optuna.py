@@ -344,7 +344,7 @@ class GPSearcher(OptunaSearcher):
         """Return a configuration near another one of the same strategy."""
         values = parent.search_values()
 
-        def aggregate_models(name: str, parameter_range: Range) -> Value:
+        def moved(name: str, parameter_range: Range) -> Value:
             if name not in values:
                 return parameter_range.draw(generator)
             if isinstance(parameter_range, ChoiceRange):
@@ -353,7 +353,7 @@ class GPSearcher(OptunaSearcher):
             step = float(generator.normal(scale=NEIGHBOUR_STEP))
             return from_place(parameter_range, to_place(parameter_range, values[name]) + step)
 
-        return self.space.rebuild(parent, aggregate_models)
+        return self.space.rebuild(parent, moved)
 
 
 SMALLEST_POPULATION = 2

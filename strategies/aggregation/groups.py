@@ -141,15 +141,15 @@ class GroupedRule(flower.Strategy):
         sent, self._sent = self._sent, []
         entries: list[_Kept] = []
         vectors: list[FloatArray] = []
-        aggregate_replies = False
+        answered = False
         for index, (entry, vector, group_replies) in enumerate(zip(self._kept, sent, answers, strict=True)):
             parts = self.parts(entry.group, vector, group_replies, len(entries) + len(self._kept) - index)
             arrays, _ = entry.group.strategy.aggregate_train(server_round, group_replies)
-            aggregate_replies |= arrays is not None
+            answered |= arrays is not None
             model = vector if arrays is None else np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
             entries += [entry] if len(parts) == 1 else self._made(parts, entry.group.num_sampled, entry.group.memory)
             vectors += [model] * len(parts)
-        if not aggregate_replies:
+        if not answered:
             return None, None
         self._kept = entries
         return self.record(vectors), None

@@ -197,8 +197,8 @@ class ServerRule(QuickMessages):
         contents = [reply.content for reply in valid_replies]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             models = [flat(array_record(content), sent) for content in contents]
-            aggregate_models = self.aggregate_replies(flat(sent, sent).astype(np.float64), models, valid_replies)
-            arrays = shaped(aggregate_models.astype(np.float32), sent)
+            moved = self.aggregate_replies(flat(sent, sent).astype(np.float64), models, valid_replies)
+            arrays = shaped(moved.astype(np.float32), sent)
         return arrays, self._train_metrics(contents)
 
     def _weights(self, contents: Sequence[RecordDict]) -> Vector:

@@ -371,11 +371,9 @@ class CommunitiesSpec(StrategySpec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         fields = type(self).model_fields
-        unread_entries = [name for name in _UPDATE_PARAMETERS if getattr(self, name) != fields[name].default]
-        if unread_entries and self.grouped_by == "labels":
-            raise ValueError(
-                f"{', '.join(unread_entries)} must be left out unless grouped_by=updates, got grouped_by=labels"
-            )
+        unread = [name for name in _UPDATE_PARAMETERS if getattr(self, name) != fields[name].default]
+        if unread and self.grouped_by == "labels":
+            raise ValueError(f"{', '.join(unread)} must be left out unless grouped_by=updates, got grouped_by=labels")
         automatic = self.grouped_by == "labels" and self.num_communities is None
         if self.preference != fields["preference"].default and not automatic:
             raise ValueError("preference must be left out unless grouped_by=labels finds the number of communities")

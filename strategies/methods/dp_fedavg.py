@@ -151,11 +151,9 @@ class DPFedAvgSpec(StrategySpec):
                 f"{self.epsilon}: each follows from the other"
             )
         fields = type(self).model_fields
-        unread_entries = [name for name in _ADAPTIVE_CLIPPING_PARAMETERS if getattr(self, name) != fields[name].default]
-        if unread_entries and self.clipping == "fixed":
-            raise ValueError(
-                f"{', '.join(unread_entries)} must be left out unless clipping=adaptive, got clipping=fixed"
-            )
+        unread = [name for name in _ADAPTIVE_CLIPPING_PARAMETERS if getattr(self, name) != fields[name].default]
+        if unread and self.clipping == "fixed":
+            raise ValueError(f"{', '.join(unread)} must be left out unless clipping=adaptive, got clipping=fixed")
         return self
 
     def needs(self) -> EngineNeeds:

@@ -128,8 +128,8 @@ class FedBuff(QuickMessages):
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
             staleness = [self.num_models - version for _, version, _, _ in arrived]
             change = buffered_change([update[-1] for update in arrived], staleness)
-            aggregate_models = flat(sent, sent) + self.server_learning_rate * change
-            arrays = shaped(aggregate_models.astype(np.float32), sent)
+            moved = flat(sent, sent) + self.server_learning_rate * change
+            arrays = shaped(moved.astype(np.float32), sent)
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
         end = max(self.seconds, arrived[-1][0])
         metrics[SIMULATED_SECONDS_KEY] = end - self.seconds

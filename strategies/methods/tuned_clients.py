@@ -353,10 +353,8 @@ class FedEx(DrawnTrainingRule):
         drawn = rows > 0
         gradient = np.zeros(len(rows))
         gradient[drawn] = (wrong - baseline * rows)[drawn] / (self.weights[drawn] * rows.sum())
-        aggregate_models = (
-            np.log(np.maximum(self.weights, np.finfo(np.float32).tiny)) - self._step_size(gradient) * gradient
-        )
-        weights = np.exp(aggregate_models - aggregate_models.max())
+        moved = np.log(np.maximum(self.weights, np.finfo(np.float32).tiny)) - self._step_size(gradient) * gradient
+        weights = np.exp(moved - moved.max())
         self.weights = weights / weights.sum()
 
     def _step_size(self, gradient: DoubleArray) -> float:

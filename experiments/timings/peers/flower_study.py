@@ -161,9 +161,9 @@ def run_training(plan: StudyPlan, folder: Path, training: Training, grid: Grid) 
     torch.manual_seed(training.seed)
     arrays = ArrayRecord(plan.net().state_dict())
     told = ConfigRecord({FOLDER_KEY: str(folder), SEED_KEY: training.seed, RATE_KEY: training.learning_rate})
-    include_idle_clients = {"min_train_nodes": plan.clients, "min_evaluate_nodes": plan.clients}
+    everybody = {"min_train_nodes": plan.clients, "min_evaluate_nodes": plan.clients}
     strategy = STRATEGIES[training.strategy](
-        **{**training.parameters, **include_idle_clients, "min_available_nodes": plan.clients}  # type: ignore[arg-type]
+        **{**training.parameters, **everybody, "min_available_nodes": plan.clients}  # type: ignore[arg-type]
     )
     result = strategy.start(grid, arrays, plan.rounds, train_config=told, evaluate_config=told)
     scored = [float(str(scores["accuracy"])) for _, scores in sorted(result.evaluate_metrics_clientapp.items())]
