@@ -24,12 +24,11 @@ from pydantic_core import ErrorDetails
 
 from fedscout.detectors.report import DetectionConfig
 from fedscout.engine.config import EngineConfig
-from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.metrics import ACCURACY, R2, Metric
 from fedscout.engine.text import alternatives, booleans_as_words, details, fault_of, shown
-from fedscout.experiments.data.loaders.table import with_task
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.client_settings import ClientSettingsConfig
@@ -211,13 +210,8 @@ class StudyConfig(BaseModel):
     @classmethod
     def _fits_the_task(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
         federation = info.data.get("federation")
-        plays = federation is not None and federation.dataset in ENVIRONMENTS
-        if plays and training.is_narrow:
+        if training.is_narrow and federation is not None and federation.dataset in ENVIRONMENTS:
             raise ValueError(f"precision must be float32 where clients play episodes, got {training.precision}")
-        if training.is_weighed and (plays or (federation is not None and federation.predicts_quantity)):
-            terms = ", ".join(f"{name}={value:g}" for name in ADDED_TERMS if (value := getattr(training, name)))
-            where = "clients play episodes" if plays else "a quantity is predicted"
-            raise ValueError(f"must add nothing to the loss where {where}: its terms are of classes, got {terms}")
         return training
 
     @property
@@ -251,13 +245,27 @@ class StudyConfig(BaseModel):
         """Metric of the test rows."""
         return self.training.metric or (R2.name if self.federation.predicts_quantity else ACCURACY)
 
+    def with_task(self, predicts_quantity: bool) -> StudyConfig:
+        """Return the configuration with the task that was found in the data."""
+        if predicts_quantity == self.federation.predicts_quantity:
+            return self
+        return self.model_copy(update={"federation": self.federation.model_copy(update={"task": "regression"})})
+
     def without_diagnosis(self) -> StudyConfig:
         """Return the configuration of an uninformed search, as published."""
         return self.model_copy(update={"search": self.search.model_copy(update={"informed": False})})
 
     def digest(self) -> str:
-        """Return the SHA-256, in hexadecimal, of the identity and an informed search's prior knowledge."""
-        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        """Return the SHA-256, in hexadecimal, of the identity and an informed search's prior knowledge.
+
+        The task and its default metric are left out, as they are found when the data are read; the data's digest tells
+        tasks apart.
+        """
+        identity = self.identity()
+        del identity["federation"]["task"]
+        if identity["training"]["metric"] in (ACCURACY, R2.name):
+            identity["training"]["metric"] = None
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         knowledge = KNOWLEDGE if self.search.is_informed else ""
         return hashlib.sha256((text + knowledge).encode()).hexdigest()
 
@@ -442,7 +450,7 @@ def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyC
     """
     all_faults = [*faults]
     try:
-        config = StudyConfig.model_validate(booleans_as_words(with_task(settings), StudyConfig))
+        config = StudyConfig.model_validate(booleans_as_words(settings, StudyConfig))
     except ValidationError as error:
         all_faults += _fault_texts(details(error))
     if all_faults:

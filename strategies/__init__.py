@@ -18,8 +18,7 @@ from fedscout.strategies.methods.fedbuff import FedBuffSpec
 from fedscout.strategies.methods.feddyn import FedDynSpec
 from fedscout.strategies.methods.fedexp import FedExPSpec
 from fedscout.strategies.methods.fednova import FedNovaSpec
-from fedscout.strategies.methods.losses import FedLCSpec
-from fedscout.strategies.methods.moon import MoonSpec
+from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec
 from fedscout.strategies.methods.personal_layers import FedPerSpec, LocalOnlySpec
 from fedscout.strategies.methods.personal_models import DittoSpec
 from fedscout.strategies.methods.robust import (

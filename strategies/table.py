@@ -40,9 +40,7 @@ from fedscout.strategies.methods.feddf import FedDFSpec
 from fedscout.strategies.methods.feddyn import FedDynSpec
 from fedscout.strategies.methods.fedexp import FedExPSpec
 from fedscout.strategies.methods.fednova import FedNovaSpec
-from fedscout.strategies.methods.fedsam import FedSAMSpec
-from fedscout.strategies.methods.losses import FedLCSpec, FedRSSpec, SymmetricLossSpec
-from fedscout.strategies.methods.moon import MoonSpec
+from fedscout.strategies.methods.losses import FedLCSpec, FedRSSpec, FedSAMSpec, MoonSpec, SymmetricLossSpec
 from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedPerSpec, FedRepSpec, FedRoDSpec, LocalOnlySpec
 from fedscout.strategies.methods.personal_models import DittoSpec, FineTuningSpec, PFedMeSpec
 from fedscout.strategies.methods.rhfl import RhflSpec

@@ -102,7 +102,8 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     if clients is None:  # natural clients: the data tell
         from fedscout.experiments.federation import build_federation
 
-        clients = build_federation(config.federation, config.model).num_seen
+        federation = build_federation(config.federation, config.model)
+        clients, config = federation.num_seen, config.with_task(federation.targets is not None)
     cohort = cohort_of(config, clients)
     selection = own_selection(config)
     space = planned_space(config.search, cohort, selection=selection)

@@ -272,7 +272,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = measures_of_study(config)[0]
+    measure = measures_of_study(config.with_task(federation.targets is not None))[0]
     show_trials(console, [trial], None, title="Trial", measure=measure)
     show_labels(console, federation, trial, config.search.view)
     console.print()

@@ -56,7 +56,6 @@ from fedscout.experiments.client_settings.tuning import (
 )
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.client_settings import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
 from fedscout.search.settings_table_file import read_settings_table
@@ -180,10 +179,6 @@ def _check(config: StudyConfig) -> None:
     faults = []
     if fixed := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
         faults.append(Fault("strategy", "not say what a table is tuned for", ", ".join(fixed)))
-    if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
-        faults.append(
-            Fault("federation.dataset", "be of classes for a table of client settings", config.federation.dataset)
-        )
     if config.search.strategies != ("fedavg",):
         faults.append(
             Fault(
@@ -256,6 +251,10 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     """Return the built federation, and the tuning with its proxy rows."""
     config = request.config
     federation = build_federation(config.federation, config.model, config.detection.privacy)
+    if federation.task is not None or federation.targets is not None:
+        raise ConfigurationError.of(
+            "federation.dataset", "be of classes for a table of client settings", config.federation.dataset
+        )
     if request.synthetic is not None:
         federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
     if request.metric not in LEVELS:

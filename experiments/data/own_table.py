@@ -29,6 +29,8 @@ from fedscout.experiments.data.columns import (
     ColumnFate,
     ColumnRoles,
     all_fates,
+    are_quantities,
+    as_numbers,
     check_roles,
     classes,
     column_key,
@@ -37,6 +39,7 @@ from fedscout.experiments.data.columns import (
     file_of_rows,
     groups_of,
     is_text,
+    present_cells,
     refuse_table,
     rows_kept,
     with_missing,
@@ -143,6 +146,27 @@ def _is_missing(cells: pa.ChunkedArray, words: Sequence[str] | set[str]) -> npt.
     if is_text(cells.type):
         is_missing = pc.or_kleene(is_missing, pc.is_in(pc.utf8_lower(cells), pa.array(sorted(words), cells.type)))
     return np.asarray(is_missing.to_numpy(), dtype=np.bool_)
+
+
+NUM_ROWS_EXAMINED = 10_000
+
+
+def with_task(request: DatasetRequest, table: pa.Table, label: str | None) -> DatasetRequest:
+    """Return the request, with regression as its task if none is set and the label is a quantity.
+
+    It is if all filled cells among the first `NUM_ROWS_EXAMINED` rows are numbers, with more than twenty distinct
+    values (or more than half, in a small table), some of which are fractions. Whole numbers are a quantity if the table
+    has no more rows and they have too many distinct values to be classes (`are_quantities`).
+    """
+    if request.task is not None or request.text_column is not None or label not in table.column_names:
+        return request
+    cells = with_missing(table.slice(0, NUM_ROWS_EXAMINED).select([label]), request.missing_values)[label]
+    present = present_cells(cells).drop_null()
+    numbers = np.unique(as_numbers(present))
+    is_whole = bool(np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all())
+    if (is_whole and len(table) >= NUM_ROWS_EXAMINED) or not are_quantities(numbers, len(present)):
+        return request
+    return request.model_copy(update={"task": "regression"})
 
 
 ROW_NAMES = ("id", "index", "row", "row_id", "uuid", "unnamed: 0")

@@ -107,13 +107,14 @@ class Agreement(ModelDescription):
         from fedscout.experiments.studies.client_settings import warn_of_table
 
         federation = config.federation
-        if federation.predicts_quantity:
+        if federation.dataset in ENVIRONMENTS:
+            raise ConfigurationError.of("a real federation", "hold rows", f"the environment {federation.dataset}")
+        dataset = dataset or load_dataset(federation)
+        if dataset.targets is not None:
             raise ConfigurationError.of(
                 "a real federation",
                 "predict classes: a quantity is standardised over the rows of all clients, which no one sees there",
             )
-        if federation.dataset in ENVIRONMENTS:
-            raise ConfigurationError.of("a real federation", "hold rows", f"the environment {federation.dataset}")
         settings = config.client_settings
         if settings.kind is not None and config.metric_name != ACCURACY:
             raise ConfigurationError.of(
@@ -121,7 +122,6 @@ class Agreement(ModelDescription):
                 "be left out beside client_settings on real clients, as its sums tell rows",
                 config.metric_name,
             )
-        dataset = dataset or load_dataset(federation)
         agreement = cls(
             rows=shared_fields(DatasetRequest, federation),
             kind=dataset.kind,

@@ -225,9 +225,9 @@ def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = 
         UserError: If an argument is wrong, or the data can't be read or partitioned as configured.
     """
     config = read_config(given, settings)
-    return BuiltFederation(
-        name, (*IN_PROCESS, *given, *settings), config, build_federation(config.federation, config.model)
-    )
+    federation = build_federation(config.federation, config.model)
+    config = config.with_task(federation.targets is not None)
+    return BuiltFederation(name, (*IN_PROCESS, *given, *settings), config, federation)
 
 
 class FederationRunner:

@@ -15,7 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, StrategyError
 from fedscout.engine.grid.replies import WORST_OF
@@ -62,6 +62,7 @@ def check(
     faults: dict[str, None] = {}
     checks: tuple[Callable[[], object], ...] = (
         partial(metric_of, config.metric_name, federation),
+        partial(check_loss_terms, config, federation),
         partial(check_clock, config, federation, specs[0]),
         *(partial(check_durations, federation, spec) for spec in specs[1:]),
         partial(check_precision, config.training.local(), federation),
@@ -286,6 +287,18 @@ def check_precision(training: LocalTraining, federation: Federation) -> None:
             f"be float32 for this model, whose layers fail in {training.precision} with "
             f"{type(error).__name__}: {' '.join(str(error).split())}",
         ) from error
+
+
+def check_loss_terms(config: StudyConfig, federation: Federation) -> None:
+    """Check that terms added to the loss, which are of classes, have classes.
+
+    Raises:
+        ConfigurationError: If the task has none.
+    """
+    if config.training.is_weighed and (federation.task is not None or federation.targets is not None):
+        terms = {name: value for name in ADDED_TERMS if (value := getattr(config.training, name))}
+        where = "clients play episodes" if federation.task is not None else "a quantity is predicted"
+        raise ConfigurationError.of("training", f"add nothing to the loss where {where}", terms)
 
 
 def metric_of(name: str, federation: Federation) -> Metric | None:

@@ -31,8 +31,7 @@ from fedscout.engine.text import Markup, curve, interval, paragraph, shaded_cell
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
 from fedscout.experiments.config import config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.loaders.table import is_quantity
-from fedscout.experiments.data.own_table import dataset_from_own_table
+from fedscout.experiments.data.own_table import dataset_from_own_table, with_task
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.tables import quantity_target
 from fedscout.experiments.description import Description, describe_federation, holdings_of
@@ -212,8 +211,6 @@ class Federation:
             settings["dataset"] = os.fspath(data)
         else:
             settings["dataset"] = GIVEN
-            if _holds_quantity(data, settings.get("label")):
-                settings.setdefault("task", "regression")
             if not isinstance(data, pd.DataFrame) and not _is_hugging_face(data):
                 settings.setdefault("partition", {"kind": "natural"})
         self._sections = {"federation": settings, "model": dict(model or {})}
@@ -455,13 +452,6 @@ def _is_hugging_face(data: Any) -> bool:
     return type(data).__module__.partition(".")[0] == "datasets"
 
 
-def _holds_quantity(data: Any, label: Any) -> bool:
-    """Whether the label column of a DataFrame is numeric, a regression target."""
-    if not isinstance(data, pd.DataFrame) or list(data.columns).count(label) != 1 or not len(data):
-        return False
-    return is_quantity(read_frame(data[[label]])[str(label)], are_all=True)
-
-
 def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
     """Return in-memory data as a data set; a DataFrame as the one that the same table in a file would be.
 
@@ -470,6 +460,7 @@ def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
     """
     if isinstance(data, pd.DataFrame):
         table = read_frame(data, request.dropped)
+        request = with_task(request, table, request.label)
         return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
     return _from_hugging_face(data, request) if _is_hugging_face(data) else _from_arrays(data, request)
 

@@ -148,6 +148,11 @@ class Pipeline:
     built: Federation | None = None
     timings: dict[str, float] = field(default_factory=dict)
 
+    def with_data(self) -> StudyConfig:
+        """Return the configuration with the task that is found in the data, which are read."""
+        self.config = self.config.with_task(self.federation.targets is not None)
+        return self.config
+
     @property
     def federation(self) -> Federation:
         """The federation; without its rows once it is placed."""
@@ -294,6 +299,8 @@ def recommend(
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
     if report is not None:
         num_clients = report.num_clients
+    if num_clients is None:
+        config = pipeline.with_data()
     cohort = cohort_of(config, num_clients or pipeline.federation.num_seen)
     policy = own_selection(config)
     space = planned_space(config.search, cohort, config.training.local(), policy)
@@ -349,6 +356,7 @@ def run_training(
     config = with_strategy(config)
     check_alone(config)
     pipeline = Pipeline(config, display, verbose, search_path, federation)
+    config = pipeline.with_data()
     spec = parse_strategy(config.strategy or {}, pipeline.cohort)
     policy = selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
@@ -395,6 +403,7 @@ def run_workflow(
     by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
     started = time.perf_counter()
     pipeline = Pipeline(config, display, verbose, search_path, federation)
+    config = pipeline.with_data()
     heterogeneity = realised(pipeline.federation, config.detection, config.seed)
     dependence = (
         *scored_notes(pipeline.federation, config.training.scored_clients),

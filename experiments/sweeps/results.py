@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from operator import itemgetter
@@ -122,6 +122,7 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> S
     result = folder.result(one) if end.status == "completed" else None
     if result is None:
         return SweepStudy(one, path, end, (shared,))
+    one = replace(one, config=one.config.with_task(result["config"]["federation"]["task"] == "regression"))
     measure = measures_of_study(one.config)[0]
     shared |= {"measure": measure.name, "smallest_score": measure.worst, "largest_score": measure.best}
     shared |= _findings(result) | _effort(result, path)

@@ -476,6 +476,7 @@ def reason_against(config: StudyConfig) -> str | None:
 
     try:
         federation = build_federation(config.federation, config.model)
+        config = config.with_task(federation.targets is not None)
         planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
     except UserError as mistake:
         return str(mistake)

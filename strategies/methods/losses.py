@@ -1,4 +1,4 @@
-"""Strategies with a modified client loss: FedLC, FedRS and symmetric cross-entropy.
+"""Strategies with a modified local objective: FedLC, FedRS, symmetric cross-entropy, MOON and FedSAM.
 
 **FedLC** calibrates the logits by the number of rows of each class. With f_c the logits and n_c the client's
 training rows of class c, a client minimises the cross-entropy of f_c − τ n_c^(−1/4) (Zhang, Li, Li, Xu, Wu,
@@ -16,6 +16,22 @@ client minimises α H(q, p) + β H(p, q) over a batch (Wang, Ma, Chen, Luo, Yi, 
 for robust learning with noisy labels, ICCV 2019, arXiv:1908.06112, eq. 5 and 7). In the second, reverse term
 q is 1 at the label and 1e-4 elsewhere, as in the authors' code, so the term is −log(1e-4) (1 − p_y): bounded,
 which limits the influence of a wrong label. It is also the local loss of RHFL (`rhfl.py`).
+
+**MOON** is model-contrastive: towards the global and away from the previous local representation. With z, z_glob and
+z_prev the representations of a row (the input of the last linear layer) under the trained model, the received model and
+the client's model of its last participation, a client minimises (Li, He, Song: Model-contrastive federated learning,
+CVPR 2021, arXiv:2103.16257, eq. 3 and 4)
+
+    F_i(w) − μ log( exp(sim(z, z_glob)/τ) / (exp(sim(z, z_glob)/τ) + exp(sim(z, z_prev)/τ)) )
+
+sim is the cosine similarity. In a client's first participation z_prev is z_glob, and the term has no gradient. The two
+other models are in evaluation mode. Deviation: the paper adds a projection head of two layers before the last one; here
+the study's model is unchanged.
+
+**FedSAM** finds flat minima by sharpness-aware minimization: each local step uses the gradient at w + ρ g/‖g‖, where a
+batch's loss near w is largest, g being its gradient at w (Qu, Li, Duan, Liu, Tang, Lu: Generalized federated learning
+via sharpness aware minimization, ICML 2022, arXiv:2206.02618, Algorithm 1). Batch-normalisation statistics are updated
+twice per batch.
 """
 
 from __future__ import annotations
@@ -23,14 +39,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, RowLoss
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import RealRange, SearchRange
+from fedscout.strategies.specification import RealRange, SearchRange, missing_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FedLCSpec(MeanSpec):
@@ -148,3 +168,98 @@ class SymmetricDescent(ClientAlgorithm):
         miss_weight = -LOG_OF_NOTHING * self.reverse_weight  # eq. 5
         trained = run.descend(run.received, row_loss=RowLoss(self.cross_entropy_weight, miss=miss_weight))
         return ClientResults(trained, trained.vectors)
+
+
+PREVIOUS = "previous-model"
+
+
+class MoonSpec(MeanSpec):
+    """MOON: FedAvg with a contrastive loss that keeps representations near the global model's."""
+
+    paper: ClassVar[str] = "Li et al. 2021, arXiv:2103.16257"
+    reads_layers: ClassVar[bool] = True
+
+    fedavg_at: ClassVar[Mapping[str, float]] = {"contrast": 0}
+    kind: Literal["moon"] = "moon"
+    contrast: Annotated[
+        float,
+        Field(ge=0, description="μ, weight of the contrastive term; 0 is FedAvg"),
+        SearchRange(RealRange(0.1, 10.0, log=True)),
+    ] = 1.0
+    temperature: Annotated[float, Field(gt=0, description="τ, of the contrastive term")] = 0.5
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return the fault of a model without a linear layer."""
+        return missing_layers(cohort, "moon", "a linear layer", "Linear")
+
+    def client_algorithm(self) -> ClientAlgorithm:
+        """Return the client algorithm."""
+        return ContrastiveDescent(self.contrast, self.temperature)
+
+
+@dataclass(frozen=True)
+class ContrastiveDescent(ClientAlgorithm):
+    """Client algorithm of MOON.
+
+    Attributes:
+        contrast: μ.
+        temperature: τ.
+    """
+
+    contrast: float
+    temperature: float
+
+    def train(self, run: LocalRun) -> ClientResults:
+        """Train on both losses, and store the resulting model."""
+        previous = run.kept(PREVIOUS, run.received)
+        trained = run.descend(run.received, compared=ContrastiveLoss(self.measure, [run.received, previous]))
+        return ClientResults(trained, trained.vectors, {PREVIOUS: trained.vectors})
+
+    def measure(self, own: Tensor, received: Tensor, previous: Tensor) -> Tensor:
+        """Return μ times the contrastive loss of each row (eq. 3 and 4)."""
+        from torch.nn.functional import cosine_similarity
+
+        near, far = (cosine_similarity(own, other, dim=2) for other in (received, previous))
+        return self.contrast * ((far - near) / self.temperature).exp().log1p()
+
+
+class FedSAMSpec(MeanSpec):
+    """FedSAM: FedAvg with sharpness-aware minimization on the clients."""
+
+    paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
+
+    fedavg_at: ClassVar[Mapping[str, float]] = {"sharpness_radius": 0}
+    kind: Literal["fedsam"] = "fedsam"
+    sharpness_radius: Annotated[
+        float,
+        Field(ge=0, description="ρ, radius of the perturbation; 0 is FedAvg"),
+        SearchRange(RealRange(1e-3, 0.5, log=True)),
+    ] = 0.05
+
+    def client_algorithm(self) -> ClientAlgorithm:
+        """Return the client algorithm."""
+        return SharpnessAware(self.sharpness_radius)
+
+
+@dataclass(frozen=True)
+class SharpnessAware(ClientAlgorithm):
+    """Client algorithm of FedSAM.
+
+    Attributes:
+        radius: ρ.
+    """
+
+    radius: float
+    one_by_one: ClassVar[bool] = True
+
+    def train(self, run: LocalRun) -> ClientResults:
+        """Train with the gradients at the perturbed weights."""
+        trained = run.descend(run.received, ahead=self._uphill)
+        return ClientResults(trained, trained.vectors)
+
+    def _uphill(self, weights: Tensor, gradient: Tensor) -> Tensor:
+        import torch
+
+        length = gradient.norm()
+        return weights + gradient * torch.where(length > 0, self.radius / length, 0)  # on a GPU nobody waits for it

@@ -24,8 +24,7 @@ from fedscout.strategies import (
     MoonSpec,
     StrategySpec,
 )
-from fedscout.strategies.methods.fedsam import FedSAMSpec
-from fedscout.strategies.methods.losses import FedRSSpec, SymmetricLossSpec
+from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
 from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedRepSpec, FedRoDSpec
 from fedscout.strategies.methods.personal_models import FineTuningSpec, PFedMeSpec
 from tests.engine.federations import dense, normalised, uneven_federation

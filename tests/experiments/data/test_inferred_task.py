@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import fedscout
+from fedscout.engine.errors import DataError
 from fedscout.experiments.config import load_config
-from fedscout.experiments.data import own, table_formats
+from fedscout.experiments.data import own
+from fedscout.experiments.data.dataset import DatasetRequest
+from fedscout.experiments.data.own import load_own_data
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import readings, saved
 
@@ -27,59 +33,65 @@ TABLE = pd.DataFrame(
 )
 
 
-def task(folder: Path, table: pd.DataFrame, label: str, *more: str) -> str | None:
-    path = saved(table, folder / "t.csv")
-    return load_config([f"federation.dataset={path}", f"federation.label={label}", *more]).federation.task
+def predicts_quantity(folder: Path, table: pd.DataFrame, label: str, **keys: Any) -> bool:
+    return (
+        load_own_data(DatasetRequest(dataset=str(saved(table, folder / "t.csv")), label=label, **keys)).targets
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
     ("label", "found"),
     [
-        ("load", "regression"),
-        ("rounded", "regression"),  # 150 whole numbers in 300 rows
-        ("grade", None),
-        ("half", None),  # refused, as three fractions are neither
-        ("word", None),
-        ("nothing", None),
+        ("load", True),
+        ("rounded", True),  # 150 whole numbers in 300 rows
+        ("grade", False),
     ],
 )
-def test_the_label_tells_the_task(tmp_path: Path, label: str, found: str | None) -> None:
-    assert task(tmp_path, TABLE, label) == found
+def test_the_label_tells_the_task(tmp_path: Path, label: str, found: bool) -> None:
+    assert predicts_quantity(tmp_path, TABLE, label) == found
 
 
-def test_the_key_overrules(tmp_path: Path) -> None:
-    assert task(tmp_path, TABLE, "load", "federation.task=classification") == "classification"
+@pytest.mark.parametrize(("label", "keys"), [("half", {}), ("word", {}), ("load", {"task": "classification"})])
+def test_what_is_neither_a_quantity_nor_classes_is_refused(tmp_path: Path, label: str, keys: Any) -> None:
+    """Three fractions; a text in each row; a quantity as classes, as the key overrules."""
+    with pytest.raises(DataError):
+        predicts_quantity(tmp_path, TABLE, label, **keys)
 
 
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    head = table_formats.table_head
-    monkeypatch.setattr(table_formats, "table_head", lambda *told: read.append(told[0]) or head(*told))
+def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
+    assert not predicts_quantity(tmp_path, table, "product")
+    assert predicts_quantity(tmp_path, table.assign(product=table["product"] / 8), "product")
+
+
+def test_databases_tell_the_task_too(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
+        TABLE.to_sql("t", database, index=False)
+    request = DatasetRequest(dataset=f"sqlite:///{tmp_path / 't.db'}", label="load")
+    assert load_own_data(request).targets is not None
+
+
+def test_parsing_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "own_place", lambda *_: pytest.fail("opened"))
     path = saved(TABLE, tmp_path / "t.csv")
-    for seed in (1, 2, 3):
-        asked = [f"federation.dataset={path}", "federation.label=load", f"seed={seed}"]
-        assert load_config(asked).federation.task == "regression"
-    assert len(read) == 1
-    assert task(tmp_path, TABLE.assign(load=ROWS % 3), "load") is None
-    assert task(tmp_path, TABLE.assign(load=ROWS % 3), "rounded") == "regression"
-    assert len(read) == 3
+    for dataset in (path, "https://host/t.csv", "sqlite:///t.db"):
+        assert load_config([f"federation.dataset={dataset}", "federation.label=load"]).federation.task is None
 
 
-def test_nothing_is_fetched_to_read_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_fetched", lambda *told: pytest.fail("fetched"))
-    assert load_config(["federation.dataset=https://host/t.csv", "federation.label=y"]).federation.task is None
-
-
-def test_whole_numbers_of_a_table_that_is_not_seen_whole_may_be_classes(tmp_path: Path) -> None:
-    table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 900})
-    assert task(tmp_path, table, "product") is None
+def test_the_digest_of_a_study_is_the_same_before_and_after_the_task_is_found(tmp_path: Path) -> None:
+    config = load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=load"])
+    found = config.with_task(predicts_quantity=True)
+    assert (config.metric_name, found.metric_name) == ("accuracy", "r2")
+    assert found.digest() == config.digest()
+    mae = [f"federation.dataset={tmp_path / 't.csv'}", "federation.label=load", "training.metric=mae"]
+    assert load_config(mae).digest() != config.digest()
 
 
 def test_one_line_predicts_a_quantity(tmp_path: Path) -> None:
     path = saved(readings(), tmp_path / "t.csv")
     keys = {"dataset": path, "label": "vibration", "client_column": "machine"}
     config = load_config([f"federation.{key}={value}" for key, value in keys.items()])
-    assert config.metric_name == "r2"
     federation = build_federation(config.federation, config.model)
     assert federation.target_name == "vibration"
     (told,) = [column for column in federation.facts["columns"] if column["name"] == "vibration"]

@@ -12,7 +12,6 @@ import pytest
 
 import fedscout
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.loaders.table import with_task
 from fedscout.experiments.data.own import client_names
 from fedscout.experiments.federation_config import FederationConfig
 from tests.experiments.data.loading import load_dataset
@@ -67,10 +66,7 @@ def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
 
 def test_a_quantity_that_is_missing(tmp_path: Path) -> None:
     path = str(save(with_gaps("size", [3, 4]), tmp_path / "t.csv"))
-    asked = {"dataset": path, "label": "size", "client_column": "site", "drop_columns": ["person"]}
-    settings = with_task({"federation": asked})
-    assert settings["federation"]["task"] == "regression"
-    dataset = load_dataset(path, label="size", client_column="site", drop_columns=("person",), task="regression")
+    dataset = load_dataset(path, label="size", client_column="site", drop_columns=("person",))
     assert dataset.targets is not None
     np.testing.assert_array_equal(dataset.targets, TABLE["size"].drop(index=[3, 4]))
 
