@@ -341,7 +341,6 @@ class Ledger:
             clean_fitness=clean_fitness,
             objectives=tuple(objective_values) if len(objective_values) > 1 else None,
             versions=facts.versions,
-            config=facts.config,
         )
 
     def _forget(self, settings: TrialSettings) -> None:

@@ -34,7 +34,7 @@ from fedscout.strategies.methods.scaffold import ScaffoldSpec
 from fedscout.strategies.pairs import PairSpec
 from fedscout.strategies.selection.base import SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection
-from fedscout.strategies.space import ParameterRow, SearchSpace, StrategyRow, parameter_columns, space_of
+from fedscout.strategies.space import ParameterRow, SearchSpace, StrategyRow, space_of
 from fedscout.strategies.specification import (
     ChoiceRange,
     IntegerRange,
@@ -114,7 +114,6 @@ __all__ = [
     "given_values",
     "named_classes",
     "named_selection",
-    "parameter_columns",
     "parse_selection",
     "parse_strategy",
     "space_of",

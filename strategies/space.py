@@ -13,19 +13,17 @@ value is equivalent to an unset one, so both have the same digest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.text import alternatives
 from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.pairs import kind_of
 from fedscout.strategies.specification import (
-    SELECTION,
     ChoiceRange,
     IntegerRange,
     Range,
@@ -33,7 +31,7 @@ from fedscout.strategies.specification import (
     StrategySpec,
     Value,
 )
-from fedscout.strategies.table import BUILT_IN, BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
+from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
 
 EQUIVALENCE_DRAWS = 20
 """After which a strategy is taken to be the same as another one whatever its parameters."""
@@ -298,33 +296,3 @@ def summary_of(spec_class: type[StrategySpec]) -> str:
 def _meaning(member: StrategySpec, name: str) -> str:
     field_info = type(member).model_fields.get(name)
     return (field_info.description or "") if field_info else ""
-
-
-ColumnType = Literal["int", "float", "str"]
-
-
-def parameter_columns(named: Collection[str] = ()) -> Mapping[str, ColumnType]:
-    """Return the type of every parameter that has a log column, sorted by name, so that all log files agree.
-
-    These are the parameters of the built-in strategies and of the others that a study names, so the columns of a
-    log do not change with new strategies that its study does not name. A name has one type in all strategies. The
-    selection policy has a separate column.
-
-    Args:
-        named: Kinds that a study names, of any type; `"custom"` and unknown ones have no columns.
-    """
-    columns: dict[str, ColumnType] = {}
-    for spec_class in (*BUILT_IN, *named_classes(named)):
-        for name, field_info in spec_class.model_fields.items():
-            if name not in ("kind", SELECTION):
-                column = _column_type(field_info.annotation)
-                assert columns.setdefault(name, column) == column, f"{name} has two types"
-    return dict(sorted(columns.items()))
-
-
-def _column_type(annotation: Any) -> ColumnType:
-    """Return the type of a column: numeric if all values are; otherwise text, with other values as JSON."""
-    kinds = {*alternatives([annotation])} - {type(None)}
-    if kinds == {int}:
-        return "int"
-    return "float" if kinds == {float} else "str"

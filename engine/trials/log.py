@@ -2,8 +2,8 @@
 
 The log is the authoritative record of a study.
 
-`pandas.read_parquet(OUT / "trials")` gives one tidy table, because every file has every column with the same type, also
-columns for which a trial has no value. A file is written under a temporary name and then renamed, so a killed run
+`read_trials` returns it as one tidy table; pandas and DuckDB read the folder, too, as all files have the same columns
+(`record.SCHEMA`). A file is written under a temporary name and then renamed, so a killed run
 leaves only complete files. Any other file in the folder (damaged, a copy, a trial of another study) is moved to
 `OUT/quarantine`, and the missing trials are run again.
 
@@ -27,12 +27,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.engine.errors import EngineError, first_line
+from fedscout.engine.errors import EngineError, LogError, first_line
 from fedscout.engine.runtime.files import (
     check_same_folder,
     folder_identity,
@@ -41,7 +41,10 @@ from fedscout.engine.runtime.files import (
     remove_file,
     write_atomically,
 )
-from fedscout.engine.trials.record import ParameterType, Trial, log_schema
+from fedscout.engine.trials.record import JSON_COLUMNS, MEASURES, SCHEMA, Trial, flat, stored_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 logger = logging.getLogger("fedscout")
 
@@ -136,12 +139,23 @@ def read_columns(
 
     Args:
         folder: The folder of the files.
-        columns: Names of the columns.
+        columns: Names of columns of the log, or of measures such as `round_accuracy`, None where a trial has none.
         config_hash: The study's hash; None accepts trials of any study.
 
     Returns:
         One row per trial, by trial number; and the reason for each file that could not be used.
     """
+    stored = [*dict.fromkeys(map(stored_column, columns))]
+    rows, faults = _read_stored(folder, stored, config_hash)
+    if stored == [*columns] and not {*stored} & {*MEASURES, "seconds"}:
+        return rows, faults
+    return [{name: measures.get(name) for name in columns} for measures in map(flat, rows)], faults
+
+
+def _read_stored(
+    folder: Path, columns: Sequence[str], config_hash: str | None = None
+) -> tuple[list[dict[str, Any]], dict[Path, str]]:
+    """Read columns as they are stored; arguments and result as for `read_columns`."""
     entries: list[tuple[Path, int, dict[str, Any]]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
@@ -152,6 +166,42 @@ def read_columns(
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
     return _latest_by_trial(entries), faults
+
+
+def read_records(folder: Path, config_hash: str | None = None) -> tuple[list[Trial], dict[Path, str]]:
+    """Read all trials as records; arguments and result as for `read_columns`."""
+    rows, faults = _read_stored(folder, SCHEMA.names, config_hash)
+    return [Trial.from_row(row) for row in rows], faults
+
+
+def read_trials(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Return the trials of a study's or a sweep's folder, one row per trial (docs/log.md).
+
+    Each measure is a column, such as `round_accuracy`, a list with an item per round, as is each parameter, such as
+    `param_eta`; other documents are dictionaries and lists. `folder` names the study's folder in a sweep.
+
+    Raises:
+        LogError: If the folder holds no trial.
+    """
+    import pandas as pd
+
+    root = Path(path)
+    folders = [root] if (root / "trials").is_dir() else sorted(root.glob("studies/*/"))
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        stored, faults = _read_stored(folder / "trials", SCHEMA.names)
+        for file, reason in faults.items():
+            logger.warning("%s can't be used and is left out (%s)", file, reason)
+        rows += ({**({} if folder == root else {"folder": folder.name}), **_tidy(flat(row))} for row in stored)
+    if not rows:
+        raise LogError.of("the folder", "hold a study or a sweep with trials", root)
+    return pd.DataFrame(rows)
+
+
+def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with documents parsed, and a column for each parameter."""
+    parsed = {name: json.loads(value) if name in JSON_COLUMNS else value for name, value in row.items()}
+    return parsed | {f"param_{name}": value for name, value in parsed["parameters"].items()}
 
 
 def _latest_by_trial(found: Sequence[tuple[Path, int, Any]]) -> list[Any]:
@@ -177,14 +227,12 @@ class TrialLog:
 
     Args:
         out: The study's folder, which contains `trials/` and `quarantine/`.
-        parameters: Name and type of every parameter that gets a column.
     """
 
-    def __init__(self, out: Path, parameters: Mapping[str, ParameterType]) -> None:
+    def __init__(self, out: Path) -> None:
         self.folder = out / "trials"
         self._quarantine = out / "quarantine"
         self._identity = folder_identity(out)
-        self._schema = log_schema(parameters)
         self._num_files: int | None = None
 
     def append(self, record: Trial) -> Path:
@@ -214,11 +262,11 @@ class TrialLog:
             EngineError: If it can't be written, for example because the disk is full or the study's folder is gone.
         """
         check_same_folder(self.folder.parent, self._identity)
-        table = pa.Table.from_pylist([record.row(self._schema)], schema=self._schema)
+        table = pa.Table.from_pylist([record.row()], schema=SCHEMA)
         path = self.folder / _file_name(record.trial, record.key)
 
         def write(temporary: Path) -> None:
-            with pq.ParquetWriter(temporary, self._schema, use_dictionary=False, **_LAYOUT) as writer:
+            with pq.ParquetWriter(temporary, SCHEMA, use_dictionary=False, **_LAYOUT) as writer:
                 writer.write_table(table)
                 writer.add_key_value_metadata({_DIGEST_KEY: _digest(table)})
 
@@ -274,7 +322,7 @@ class TrialLog:
         """Return the trials of a file, as a table and as records; quarantine a file without trials of the study."""
         try:
             table = _read_part(path, config_hash) if _is_part(path) else _read_row(path, config_hash)
-            if not table.schema.equals(self._schema):
+            if not table.schema.equals(SCHEMA):
                 raise ValueError("its columns are not those of the trial log")
             return table, [Trial.from_row(row) for row in table.to_pylist()]
         except Exception as error:  # anything may lie in a folder

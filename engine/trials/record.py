@@ -1,8 +1,9 @@
 """Settings of a trial (`TrialSettings`) and its record (`Trial`), which defines the columns of the log.
 
-Each logged field of `Trial` is a column of the same name and type; fields that are neither numbers, text nor lists of
-numbers are stored as JSON. `seconds` becomes one column per phase. The parameters of every strategy are additional
-columns, `param_<name>`.
+Each logged field of `Trial` is a column of the same name and type, but for measures, of which there are many: the map
+column `rounds` holds every `round_<measure>`, `clients` every `client_<measure>`, `seconds` the seconds of each phase.
+Fields that are neither numbers, text nor lists of numbers are stored as JSON. `flat` returns a stored row with a column
+for each measure.
 """
 
 from __future__ import annotations
@@ -121,8 +122,11 @@ SCORES_WHERE_KNOWN = (
 )
 """Of each round, beside accuracy on data as clients have them, where a trial measures them."""
 
-ParameterType = Literal["int", "float", "str"]
-PARAMETER_PREFIX = "param_"
+MEASURES = {"rounds": "round_", "clients": "client_"}
+"""Prefix of the fields in each map column of measures."""
+
+IDS = "id"
+"""Name of the field `client` in the column `clients`."""
 
 _SUMMARY = (
     "trial",
@@ -152,16 +156,12 @@ _OPTIONAL_SUMMARY = (
 _NOT_LOGGED = {"logged": False}
 _EPOCH_START = datetime.fromtimestamp(0, UTC)
 _ARROW_TYPES: Mapping[Any, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
     int: pa.int64(),
     float: pa.float64(),
     datetime: pa.timestamp("us", tz="UTC"),
-    tuple[int, ...]: pa.list_(pa.int64()),
-    tuple[float, ...]: pa.list_(pa.float64()),
     float | None: pa.float64(),
-    tuple[int, ...] | None: pa.list_(pa.int64()),
     tuple[float, ...] | None: pa.list_(pa.float64()),
+    Mapping[str, float]: pa.map_(pa.string(), pa.float64()),
 }
 """Of all else text."""
 
@@ -266,7 +266,6 @@ class Trial:
     finished_at: datetime = _EPOCH_START
     versions: Mapping[str, str] = field(default_factory=dict)
     config_hash: str = ""
-    config: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_rounds", len(self.round_accuracy))
@@ -351,22 +350,18 @@ class Trial:
         present = {name: value for name in _OPTIONAL_SUMMARY if (value := getattr(self, name)) is not None}
         return {**{name: getattr(self, name) for name in _SUMMARY}, **present, **notes}
 
-    def row(self, schema: pa.Schema) -> dict[str, Any]:
-        """Return the trial as a row of the schema; parameters without a column appear only in the JSON."""
-        row: dict[str, Any] = {}
+    def row(self) -> dict[str, Any]:
+        """Return the trial as a row of the log."""
+        row: dict[str, Any] = {column: [] for column in MEASURES}
         for name, kind in _columns().items():
-            value = getattr(self, name)
-            if _is_json(kind):  # skipped rounds are in their order
-                value = json.dumps(value, sort_keys=name != "skipped_rounds")
-            row[name] = value
-        row["versions"] = json.dumps(dict(self.versions), sort_keys=True)
-        row["seconds"] = self.seconds.get("total")
-        row |= {f"seconds_{phase}": self.seconds.get(phase, 0.0) for phase in PHASES}
-        for column in schema:
-            if column.name.startswith(PARAMETER_PREFIX):
-                value = self.parameters.get(column.name.removeprefix(PARAMETER_PREFIX))
-                is_plain = value is None or isinstance(value, str) or not pa.types.is_string(column.type)
-                row[column.name] = value if is_plain else json.dumps(value, sort_keys=True)
+            value, place = getattr(self, name), _place(name)
+            if place is not None:
+                if value is not None:
+                    row[place[0]].append((place[1], value))
+            elif _is_json(kind):  # skipped rounds are in their order
+                row[name] = json.dumps(value, sort_keys=name != "skipped_rounds")
+            else:
+                row[name] = list(value.items()) if isinstance(value, Mapping) else value
         return row
 
     @classmethod
@@ -377,17 +372,17 @@ class Trial:
             Exception: Of any type, if the row is invalid.
         """
         values: dict[str, Any] = {}
+        flat_row = flat(row)
         for name, kind in _columns().items():
-            value = row.get(name)
+            if (value := flat_row.get(name)) is None:
+                continue
             if _is_json(kind):
-                if value is None:
-                    continue
                 value = json.loads(value)
                 if not isinstance(value, list if kind == tuple[str, ...] else dict):
                     raise ValueError(f"its {name} are not what a trial has")
             values[name] = tuple(value) if isinstance(value, list) else value
+        values["seconds"] = dict(row["seconds"])
         del values["num_rounds"]
-        values["seconds"] = {"total": row["seconds"], **{phase: row[f"seconds_{phase}"] for phase in PHASES}}
         trial = cls(**values)
         consistent = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
         if not consistent.get(trial.status):
@@ -395,23 +390,38 @@ class Trial:
         return trial
 
 
+def _place(name: str) -> tuple[str, str] | None:
+    """Return the map column and the key of a measure's field; None for a field with a column of its own."""
+    if name == "client":
+        return "clients", IDS
+    return next(
+        ((column, name.removeprefix(prefix)) for column, prefix in MEASURES.items() if name.startswith(prefix)), None
+    )
+
+
+def stored_column(name: str) -> str:
+    """Return the column that holds a column of `flat`."""
+    place = _place(name)
+    return "seconds" if name.startswith("seconds_") else name if place is None else place[0]
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored row, or a part of one, with a column for each measure and phase; absent ones are left out."""
+    columns = {name: value for name, value in row.items() if name not in (*MEASURES, "seconds")}
+    for column, prefix in MEASURES.items():
+        for key, values in row.get(column) or ():
+            name = "client" if (column, key) == ("clients", IDS) else f"{prefix}{key}"
+            is_whole = _columns().get(name) in (tuple[int, ...], tuple[int, ...] | None)
+            columns[name] = [int(value) for value in values] if is_whole else values
+    for phase, seconds in row.get("seconds") or ():
+        columns["seconds" if phase == "total" else f"seconds_{phase}"] = seconds
+    return columns
+
+
 def late_mean(scores: Sequence[float]) -> float:
     """Return the mean of the non-NaN scores of the last five rounds; NaN if there are none."""
     valid = [score for score in scores[-FITNESS_ROUNDS:] if not math.isnan(score)]
     return float(np.mean(valid)) if valid else math.nan
-
-
-def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:
-    """Return the schema of the log, with a column `param_<name>` for each strategy parameter."""
-    columns: list[tuple[str, pa.DataType]] = []
-    for name, kind in _columns().items():
-        if name == "seconds":
-            columns += [("seconds", pa.float64()), *((f"seconds_{phase}", pa.float64()) for phase in PHASES)]
-        else:
-            columns.append((name, _ARROW_TYPES.get(kind, pa.string())))
-    for name, kind in sorted(parameters.items()):
-        columns.append((f"{PARAMETER_PREFIX}{name}", _ARROW_TYPES.get(kind, pa.string())))
-    return pa.schema(columns)
 
 
 @cache
@@ -423,3 +433,14 @@ def _columns() -> Mapping[str, Any]:
 
 def _is_json(kind: type) -> bool:
     return kind == tuple[str, ...] or (get_origin(kind) is Mapping and kind != Mapping[str, float])
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, _ARROW_TYPES.get(kind, pa.string())) for name, kind in _columns().items() if _place(name) is None),
+        *((column, pa.map_(pa.string(), pa.list_(pa.float64()))) for column in MEASURES),
+    ]
+)
+"""Columns of the log."""
+
+JSON_COLUMNS = tuple(name for name, kind in _columns().items() if _is_json(kind))

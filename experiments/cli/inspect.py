@@ -346,7 +346,7 @@ def _target(given: str) -> Target:
     """
     if given in (*Target,):
         return Target(given)
-    tables = "; the log is a table already: fedscout trials OUT [--json], or pandas.read_parquet(OUT/trials)"
+    tables = "; the log is a table already: fedscout trials OUT [--json], or fedscout.read_trials(OUT)"
     hint = tables if given.lower() in TABLES else ""
     raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
 

@@ -58,7 +58,7 @@ from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.optuna import num_random
 from fedscout.search.settings_table_file import write_settings_table
 from fedscout.search.study import new_searcher, study_space
-from fedscout.strategies import FedAvgSpec, StrategySpec, parameter_columns, parse_strategy
+from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 RESULT_FILE = "cell.json"
@@ -218,7 +218,7 @@ def tune_federation(
     facts = replace(facts, config_hash=digest, objectives=(at_end,), data_digest=data_digest)
     seed = integer(config.seed, digest) % LARGEST_SEED
     with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
-        ledger = Ledger(facts, runner, TrialLog(folder, parameter_columns()), StudyEvents(on_record=told))
+        ledger = Ledger(facts, runner, TrialLog(folder), StudyEvents(on_record=told))
         strategy = parse_strategy(config.strategy or {"kind": "fedavg"}, facts.cohort)
         return search_setting(config, ledger, first, patience, seed, strategy)
 

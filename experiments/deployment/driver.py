@@ -51,7 +51,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.study import run_study, study_space
-from fedscout.strategies import parameter_columns, parse_strategy
+from fedscout.strategies import parse_strategy
 
 
 @dataclass
@@ -367,7 +367,7 @@ class RealFederation:
         )
 
     def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
-        log = TrialLog(folder.path, parameter_columns(self._config.named_strategies))
+        log = TrialLog(folder.path)
         return Ledger(facts, self._runner(folder), log, StudyEvents())
 
     def _note_clients(self, folder: RunFolder) -> None:

@@ -41,7 +41,7 @@ from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
 from fedscout.search.study import StudyOutcome, planned_space
 from fedscout.search.warm_start import EarlierStudy
-from fedscout.strategies import SearchSpace, StrategySpec, parameter_columns
+from fedscout.strategies import SearchSpace, StrategySpec
 
 IN_PROCESS = ("engine.grid=local",)
 CLIENT_COLUMNS = ("num_examples", "accuracy", "clean_accuracy")
@@ -91,7 +91,7 @@ class SharedLog(TrialLog):
     """
 
     def __init__(self, out: Path) -> None:
-        super().__init__(out, parameter_columns())
+        super().__init__(out)
         self._records: dict[str, Trial] = {}
         self._digests: dict[str, str] = {}
 

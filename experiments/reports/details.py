@@ -43,7 +43,7 @@ def show_study(console: Console, finished: FinishedStudy) -> None:
     show_outcome(console, finished.outcome, finished.measure, finished.second_measure)
     show_seconds(console, finished.document["timings"]["seconds"])
     console.print()
-    show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
+    show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout.read_trials reads it)")
     show_path(console, "Result", finished.folder / "result.json")
 
 

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.errors import LogError, first_line
 from fedscout.engine.runtime.files import not_written, write_atomically
-from fedscout.engine.trials.log import read_columns
-from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial, log_schema
+from fedscout.engine.trials.log import read_records
+from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.studies.checks import own_selection
 from fedscout.experiments.studies.run_folder import read_claim
@@ -48,7 +48,6 @@ from fedscout.strategies import (
     RealRange,
     SearchSpace,
     StrategySpec,
-    parameter_columns,
     parse_strategy,
 )
 
@@ -90,10 +89,8 @@ def read_study(path: Path) -> LoggedStudy:
     """
     claim, config = read_claim(path)
     config_hash = str(claim["config_hash"])
-    names = log_schema(parameter_columns()).names
-    rows, unread = read_columns(path / "trials", names, config_hash)
+    records, unread = read_records(path / "trials", config_hash)
     faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread.items()]
-    records = [Trial.from_row(row) for row in rows]
     if not records:
         why = f": {faults[0]}" if faults else ""
         raise LogError.of("the folder", "hold a study's log", f"{path} without a trial that can be read{why}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.ray import prepare_environment
 from fedscout.engine.text import Markup, curve, interval, paragraph, shaded_cell, table
+from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
 from fedscout.experiments.config import config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
@@ -318,7 +319,7 @@ class Study:
     @cached_property
     def trials(self) -> pd.DataFrame:
         """The log, one row per trial (docs/log.md)."""
-        return _log(self.folder, self.document["config"]["search"]["strategies"] or ())
+        return read_trials(self.folder)
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -435,16 +436,6 @@ def _user_folders() -> tuple[str, ...]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return (os.getcwd(),)
-
-
-def _log(folder: Path, named_strategies: Collection[str]) -> pd.DataFrame:
-    from fedscout.engine.trials.log import read_columns
-    from fedscout.engine.trials.record import log_schema
-    from fedscout.strategies import parameter_columns
-
-    columns = log_schema(parameter_columns(named_strategies)).names
-    rows, _ = read_columns(folder / "trials", columns)
-    return pd.DataFrame(rows, columns=columns).sort_values("trial", ignore_index=True)
 
 
 def _is_hugging_face(data: Any) -> bool:

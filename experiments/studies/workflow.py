@@ -79,7 +79,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
-from fedscout.strategies import named_classes, named_selection, parameter_columns, parse_strategy
+from fedscout.strategies import named_classes, named_selection, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec
 
 Stage = Literal["data", "hosts", "detection", "search"]
@@ -250,7 +250,7 @@ class Pipeline:
     def ledger(self, runner: LazyRunner, folder: RunFolder) -> Ledger:
         """Return the ledger, which runs trials and logs them."""
         self.display.stage("search")
-        log = TrialLog(folder.path, parameter_columns(self.config.named_strategies))
+        log = TrialLog(folder.path)
         facts = replace(study_facts(self.config, self.federation), cohort=self.cohort, data_digest=self.digest)
         return Ledger(facts, runner, log, self.display.trials)
 

@@ -40,7 +40,6 @@ from fedscout.experiments.studies.run_folder import RESULT_FILE
 from fedscout.experiments.timings.peer_plan import plan_of, write_plan
 from fedscout.experiments.timings.peer_runs import MissingPeer, Peer, peer_answer
 from fedscout.experiments.timings.peers.study_plan import StudyPlan
-from fedscout.strategies import parameter_columns
 
 MEASURED = str(Path(__file__).with_name("measured_command.py"))
 MAX_STDERR_CHARACTERS = 2000
@@ -94,7 +93,7 @@ def run_ours(settings: Sequence[str]) -> OurStudy:
         program = [sys.executable, "-m", "fedscout.experiments.cli.main"]
         usage = _measured([*program, "run", *settings, "--out", str(out)], folder)
         document = read_json_object(out / RESULT_FILE)
-        trials = tuple(sorted(TrialLog(out, parameter_columns()).read(), key=lambda trial: trial.trial))
+        trials = tuple(sorted(TrialLog(out).read(), key=lambda trial: trial.trial))
     confirmation = document["confirmation"] or {"contestants": []}
     run = StudyRun(
         **usage.model_dump(),

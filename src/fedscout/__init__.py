@@ -1,7 +1,7 @@
 """Chooses the federated-learning strategy from measured heterogeneity of clients, on Ray.
 
-`Federation`, `study` and `train` are the Python interface (docs/python.md), `load` reads a trained model
-(docs/predict.md), `client_app` and `RealFederation` are for real federations (docs/real_federation.md). They are imported when they are first used.
+`Federation`, `study` and `train` are the Python interface (docs/python.md), `read_trials` reads a log (docs/log.md),
+`load` a trained model (docs/predict.md), `client_app` and `RealFederation` are for real federations (docs/real_federation.md). They are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedscout.experiments.deployment.client import (client_app)
+    from fedscout.engine.trials.log import (read_trials)
     from fedscout.experiments.trained import (TrainedModel, load)
     from fedscout.experiments.deployment.driver import (RealFederation)
     from fedscout.experiments.studies.interface import (Federation, Study, TrainedStrategy, study, train)
@@ -23,6 +24,7 @@ __all__ = [
     "TrainedStrategy",
     "client_app",
     "load",
+    "read_trials",
     "study",
     "train",
 ]
@@ -32,6 +34,7 @@ _PLACES = {
     "TrainedModel": "fedscout.experiments.trained",
     "client_app": "fedscout.experiments.deployment.client",
     "load": "fedscout.experiments.trained",
+    "read_trials": "fedscout.engine.trials.log",
 }
 """Of what is not in `interface`: a client's machine needs neither searches nor Ray."""
 

@@ -21,7 +21,7 @@ import pytest
 from fedscout.engine.errors import EngineError
 from fedscout.engine.trials import log as log_module
 from fedscout.engine.trials.log import TrialLog, num_trials, read_columns
-from fedscout.engine.trials.record import Trial, log_schema
+from fedscout.engine.trials.record import SCHEMA, Trial
 
 PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
@@ -60,7 +60,6 @@ RECORD = Trial(
     seconds={"total": 1.5, **dict.fromkeys(PHASES, 0.25)},
     versions={"flwr": "1.41"},
     config_hash="abc",
-    config='{"a": 1}',
     finished_at=datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=UTC),
 )
 FAILED = replace(
