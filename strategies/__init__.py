@@ -10,7 +10,6 @@ from fedscout.strategies.methods.averaging import (
     ProximalTerm,
     QFedAvgSpec,
 )
-from fedscout.strategies.methods.batch_norm import FedBNSpec
 from fedscout.strategies.methods.communities import CommunitiesSpec
 from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
@@ -19,8 +18,7 @@ from fedscout.strategies.methods.feddyn import FedDynSpec
 from fedscout.strategies.methods.fedexp import FedExPSpec
 from fedscout.strategies.methods.fednova import FedNovaSpec
 from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec
-from fedscout.strategies.methods.personal_layers import FedPerSpec, LocalOnlySpec
-from fedscout.strategies.methods.personal_models import DittoSpec
+from fedscout.strategies.methods.personal import DittoSpec, FedBNSpec, FedPerSpec, LocalOnlySpec
 from fedscout.strategies.methods.robust import (
     BulyanSpec,
     CenteredClippingSpec,

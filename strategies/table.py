@@ -30,7 +30,6 @@ from fedscout.strategies.methods.averaging import (
     FedYogiSpec,
     QFedAvgSpec,
 )
-from fedscout.strategies.methods.batch_norm import FedBNSpec, MFedBNSpec
 from fedscout.strategies.methods.communities import CommunitiesSpec
 from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
@@ -41,8 +40,18 @@ from fedscout.strategies.methods.feddyn import FedDynSpec
 from fedscout.strategies.methods.fedexp import FedExPSpec
 from fedscout.strategies.methods.fednova import FedNovaSpec
 from fedscout.strategies.methods.losses import FedLCSpec, FedRSSpec, FedSAMSpec, MoonSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedPerSpec, FedRepSpec, FedRoDSpec, LocalOnlySpec
-from fedscout.strategies.methods.personal_models import DittoSpec, FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.personal import (
+    DittoSpec,
+    FedBABUSpec,
+    FedBNSpec,
+    FedPerSpec,
+    FedRepSpec,
+    FedRoDSpec,
+    FineTuningSpec,
+    LocalOnlySpec,
+    MFedBNSpec,
+    PFedMeSpec,
+)
 from fedscout.strategies.methods.rhfl import RhflSpec
 from fedscout.strategies.methods.robust import (
     BulyanSpec,

@@ -1,30 +1,46 @@
-"""Start of the trial runner that the engine's configuration specifies: in this process or on Ray."""
+"""Start of the trial runner that the engine's configuration specifies: in this process or on Ray.
+
+With `engine.grid=auto`, `local_host_if_faster` estimates whether the work finishes sooner in this process or on Ray.
+Ray takes seconds to start and some milliseconds per round, but distributes the rounds over processors. The smallest
+client trains one local epoch in this process, twice; then, if this process may be faster, all clients do, or up to a
+thousand of them. The measured time is scaled to all rows and rounds. It is the CPU time of this process, which other
+load on the machine affects little. Seconds are logged only if all clients were timed, because the smallest client alone
+gives no good estimate. Results are bit-identical in both places, so a wrong estimate costs only time. Configured hosts,
+and time limits, which stop clients that hang, require Ray.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.config import CPU, EngineConfig, HostDevice, torch_settings_kept
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.grid.replies import timed_round
 from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.runtime.ray import ray_runtime, readable_memory_errors, warn_of_memory_shortage
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner, Progress, TrialRunner
-from fedscout.experiments.studies.grid_choice import ExpectedWork, local_host_if_faster
 from fedscout.experiments.studies.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedscout.engine.client.host import ClientHost
+
 
 WARM_TRIALS = 5
 """A generation of four and the baseline."""
@@ -193,3 +209,128 @@ def _on_ray(
             yield runner
         finally:
             runner.close()
+
+
+RAY_START_SECONDS = 5.0
+RAY_ROUND_SECONDS = 0.015
+"""Both on two cores, beside imports that this process needs, too; a round's is of calls, replies and scores."""
+LOCAL_ROUND_SECONDS = 0.006
+"""Of a round here beside the clients' own work: the strategy, messages, scores and the log."""
+SHORT_SECONDS = 0.5
+"""A round that takes less is tried as it is, with all its epochs, and again: its fixed part is no small one."""
+FASTEST_FLOPS_PER_SECOND = 1e11
+"""More than a core reaches in training: what takes long at this speed need not be tried."""
+MOST_BATCHING_GAINS = 20
+"""By which a round may be shorter than the smallest client's time for its rows says.
+
+It trains by itself, and small clients train side by side: 14 to 21 times on two cores with 10 and 30 clients of wine
+and 100 of digits, and 81 with 50 of digits, of which the smallest has 5 rows and the largest 95. Where it is more than
+this, Ray may be chosen though a round here takes less, which costs time alone.
+"""
+MOST_TRIED = 1000
+"""Of more clients, every n-th by its number of rows is tried."""
+
+logger = logging.getLogger("fedscout")
+
+
+@dataclass(frozen=True)
+class ExpectedWork:
+    """The work expected of the clients.
+
+    Attributes:
+        session: The session of the training.
+        num_rounds: Rounds of all trials together, and of a detection.
+        fraction_train: Share of the clients that train per round.
+    """
+
+    session: Session
+    num_rounds: int
+    fraction_train: float = 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated seconds of the same work in this process and on Ray."""
+
+    local: float
+    ray: float
+
+    @classmethod
+    def of(cls, round_seconds: float, num_rounds: int, num_hosts: int) -> Estimate:
+        """Return the estimate for `num_rounds` rounds that each take `round_seconds` on one processor."""
+        shared = num_rounds * (RAY_ROUND_SECONDS + round_seconds / num_hosts)
+        return cls(num_rounds * (LOCAL_ROUND_SECONDS + round_seconds), RAY_START_SECONDS + shared)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process is estimated to be faster."""
+        return self.local <= self.ray
+
+    def told(self, num_rounds: int) -> str:
+        """Return the choice as one line of text, for at most `num_rounds` rounds."""
+        seconds = "less than 1 s" if self.local < 1 else f"about {self.local:.0f} s"
+        local_text, ray_text = f"{seconds} in this process", f"about {self.ray:.0f} s on Ray"
+        chosen, other, grid = (local_text, ray_text, "ray") if self.is_local else (ray_text, local_text, "local")
+        return f"up to {num_rounds} rounds take {chosen}, against {other}; engine.grid={grid} overrules this"
+
+
+UNTRIED = "rounds are long enough to be shared on Ray; engine.grid=local overrules this"
+
+
+def local_host_if_faster(federation: Federation, work: ExpectedWork) -> ClientHost | None:
+    """Return a host for all clients in this process, and log the choice; None if Ray is faster.
+
+    Args:
+        federation: The federation with its rows.
+        work: The expected work.
+    """
+    from fedscout.engine.client.host import ClientHost  # torch, which a driver of Ray's hosts does without
+
+    host = ClientHost(federation, CLIENT_QUERIES)
+    num_hosts = min(num_processors(), federation.num_clients)
+    for round_seconds, was_tried in _round_seconds(host, federation, work):
+        estimate = Estimate.of(round_seconds, work.num_rounds, num_hosts)
+        if was_tried or not estimate.is_local:
+            logger.info("%s", estimate.told(work.num_rounds) if was_tried else UNTRIED)
+            break
+    return host if estimate.is_local else None
+
+
+def num_processors() -> int:
+    """Return the number of processors available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork) -> Iterator[tuple[float, bool]]:
+    """Yield increasingly accurate lower bounds of a round's seconds on one processor, then the measured time.
+
+    The pair's second value is True for the last one. The first bound is from the minimal number of operations, the
+    second from the smallest client, timed twice because a process's first work is slow; the last value times all
+    clients, which may train batched. So a round is timed only if the work is short or Ray may not be faster.
+    """
+    sizes = federation.partition.sizes if federation.task is None else np.ones(federation.num_clients, dtype=int)
+    if federation.task is None:
+        operations = 6.0 * host.facts().layout.size * int(sizes.sum()) * work.session.training.local_epochs
+        yield work.fraction_train * operations / FASTEST_FLOPS_PER_SECOND, False
+    by_size = np.argsort(sizes, kind="stable")
+    order = by_size[~np.isin(by_size, [*federation.unseen])] if federation.unseen else by_size
+    smallest_seconds = min(_seconds(host, work, sizes, order[:1].tolist()) for _ in range(2))
+    yield smallest_seconds / MOST_BATCHING_GAINS, False
+    timed_clients = sorted(order[:: -(-len(order) // MOST_TRIED)].tolist())
+    seconds = _seconds(host, work, sizes, timed_clients)
+    if seconds < SHORT_SECONDS:
+        epochs = work.session.training.local_epochs
+        seconds = min(_seconds(host, work, sizes, timed_clients, epochs) for _ in range(2))
+    yield seconds, True
+
+
+def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int], tried_epochs: int = 1) -> float:
+    """Return a round's seconds, extrapolated from some clients' local epochs and scoring."""
+    session, began = work.session, process_time()
+    results = timed_round(host, session, clients, tried_epochs)
+    spent = process_time() - began
+    scoring = 0.0 if results.evaluation is None else spent * results.evaluation.seconds / results.seconds
+    training = (spent - scoring) * session.training.local_epochs / tried_epochs * work.fraction_train
+    if session.num_scored is not None:
+        scoring *= min(1.0, session.num_scored / len(sizes))
+    return (training + scoring) * float(sizes.sum()) / max(1, int(sizes[clients].sum()))

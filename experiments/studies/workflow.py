@@ -50,7 +50,6 @@ from fedscout.experiments.studies.checks import (
     selection_of,
 )
 from fedscout.experiments.studies.client_settings import check_alone, client_table_of
-from fedscout.experiments.studies.grid_choice import ExpectedWork
 from fedscout.experiments.studies.language_model import check_language_model, language_model_of_study
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
 from fedscout.experiments.studies.one_shot import (
@@ -72,7 +71,7 @@ from fedscout.experiments.studies.run_folder import (
     result_document,
     versions,
 )
-from fedscout.experiments.studies.runner import LazyRunner, open_runner
+from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
 from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts

@@ -37,7 +37,7 @@ from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made, not_wr
 from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
-from fedscout.experiments.studies.grid_choice import num_processors
+from fedscout.experiments.studies.runner import num_processors
 from fedscout.experiments.sweeps.sweep import StudyEnd, await_release, end_by, one_line, run_one
 from fedscout.search.config import ONE_SHOT
 

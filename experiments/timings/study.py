@@ -35,8 +35,8 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.data.loaders.table import load_dataset
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.studies.grid_choice import num_processors
 from fedscout.experiments.studies.run_folder import RESULT_FILE
+from fedscout.experiments.studies.runner import num_processors
 from fedscout.experiments.timings.peer_plan import plan_of, write_plan
 from fedscout.experiments.timings.peer_runs import MissingPeer, Peer, peer_answer
 from fedscout.experiments.timings.peers.study_plan import StudyPlan

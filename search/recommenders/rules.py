@@ -139,7 +139,7 @@ from fedscout.strategies import (
     StrategySpec,
 )
 from fedscout.strategies.methods.communities import CommunitiesSpec
-from fedscout.strategies.methods.personal_layers import FedRepSpec
+from fedscout.strategies.methods.personal import FedRepSpec
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0

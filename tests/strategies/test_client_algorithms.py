@@ -55,12 +55,17 @@ from fedscout.strategies import (
     StrategySpec,
     parse_strategy,
 )
-from fedscout.strategies.methods.batch_norm import MFedBNSpec
 from fedscout.strategies.methods.fedbio import FedBiOSpec
 from fedscout.strategies.methods.feddf import FedDFSpec
 from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedRepSpec, FedRoDSpec
-from fedscout.strategies.methods.personal_models import FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.personal import (
+    FedBABUSpec,
+    FedRepSpec,
+    FedRoDSpec,
+    FineTuningSpec,
+    MFedBNSpec,
+    PFedMeSpec,
+)
 from fedscout.strategies.methods.rhfl import RhflSpec
 from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
 from tests.engine.choices import FLOWER_CHOICES

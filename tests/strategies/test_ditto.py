@@ -9,7 +9,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import DittoSpec
-from fedscout.strategies.methods.personal_models import OWN
+from fedscout.strategies.methods.personal import OWN
 from tests.engine.federations import linear, uneven_federation
 from tests.strategies.by_hand import SIZES, WHOLE, Hand, host_of, result_of, spec_of
 

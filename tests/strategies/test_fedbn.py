@@ -12,7 +12,7 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedBNSpec
-from fedscout.strategies.methods.batch_norm import OwnBatchNorm
+from fedscout.strategies.methods.personal import OwnBatchNorm
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import normalised

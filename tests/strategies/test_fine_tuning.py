@@ -6,7 +6,7 @@ import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.personal_models import FineTuningSpec
+from fedscout.strategies.methods.personal import FineTuningSpec
 from tests.strategies.by_hand import SIZES, host_of, result_of
 
 

@@ -23,11 +23,10 @@ from fedscout.strategies import (
     ScaffoldSpec,
     StrategySpec,
 )
-from fedscout.strategies.methods.batch_norm import MFedBNSpec
 from fedscout.strategies.methods.fedbio import FedBiOSpec
 from fedscout.strategies.methods.feddf import FedDFSpec
 from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal_models import FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.personal import FineTuningSpec, MFedBNSpec, PFedMeSpec
 from fedscout.strategies.methods.rhfl import RhflSpec
 from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
 from tests.engine.federations import dense, normalised

@@ -25,8 +25,7 @@ from fedscout.strategies import (
     StrategySpec,
 )
 from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedRepSpec, FedRoDSpec
-from fedscout.strategies.methods.personal_models import FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.personal import FedBABUSpec, FedRepSpec, FedRoDSpec, FineTuningSpec, PFedMeSpec
 from tests.engine.federations import dense, normalised, uneven_federation
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, WHOLE, Hand, host_of, models, result_of, spec_of, weights_of
 

@@ -12,7 +12,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.trials.record import Trial
 from fedscout.strategies import DittoSpec, FedAvgSpec, LocalOnlySpec, StrategySpec
-from fedscout.strategies.methods.personal_models import FineTuningSpec
+from fedscout.strategies.methods.personal import FineTuningSpec
 from tests.engine.federations import QUERIES, dense, uneven_federation
 from tests.strategies.by_hand import SIZES, result_of
 

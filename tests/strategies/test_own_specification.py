@@ -24,7 +24,7 @@ from pydantic import Field
 
 from fedscout.strategies import IntegerRange, RealRange, SearchRange, StrategySpec
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.methods.batch_norm import OwnBatchNorm, without_batch_norm
+from fedscout.strategies.methods.personal import OwnBatchNorm, without_batch_norm
 from fedscout.strategies.methods.robust import KrumSpec
 from fedscout.strategies.specification import node_counts
 

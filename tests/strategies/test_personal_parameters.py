@@ -7,8 +7,7 @@ import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.strategies import FedBNSpec
-from fedscout.strategies.methods.batch_norm import BATCH_NORMS, MFedBNSpec
-from fedscout.strategies.methods.personal_layers import FedBABUSpec
+from fedscout.strategies.methods.personal import BATCH_NORMS, FedBABUSpec, MFedBNSpec
 from tests.engine.federations import normalised
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, host_of, result_of

@@ -21,7 +21,7 @@ import pytest
 from fedscout.engine.errors import EngineError
 from fedscout.engine.trials import log as log_module
 from fedscout.engine.trials.log import TrialLog, num_trials, read_columns
-from fedscout.engine.trials.record import SCHEMA, Trial
+from fedscout.engine.trials.record import Trial
 
 PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")

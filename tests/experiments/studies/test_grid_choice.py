@@ -19,8 +19,8 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.messages.calls import HostCall, Session, TrainResults
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.studies import grid_choice, runner
-from fedscout.experiments.studies.grid_choice import Estimate, ExpectedWork, local_host_if_faster
+from fedscout.experiments.studies import runner
+from fedscout.experiments.studies.runner import Estimate, ExpectedWork, local_host_if_faster
 from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training, run_workflow
 
 ALL_DAY = 10**9
@@ -34,8 +34,8 @@ def wine() -> Federation:
 
 def test_short_work_stays_and_long_work_does_not() -> None:
     # S + R (o + t / h) against R (l + t)
-    there = grid_choice.RAY_START_SECONDS + 4 * (grid_choice.RAY_ROUND_SECONDS + 0.25)
-    assert Estimate.of(0.5, 4, 2) == Estimate(4 * (grid_choice.LOCAL_ROUND_SECONDS + 0.5), there)
+    there = runner.RAY_START_SECONDS + 4 * (runner.RAY_ROUND_SECONDS + 0.25)
+    assert Estimate.of(0.5, 4, 2) == Estimate(4 * (runner.LOCAL_ROUND_SECONDS + 0.5), there)
     assert Estimate.of(0.5, 4, 2).is_local
     assert not Estimate.of(0.5, 400, 2).is_local
 
@@ -47,7 +47,7 @@ def test_one_processor_gains_nothing_from_ray(round_seconds: float, num_rounds: 
 
 
 def test_rounds_that_cost_less_than_rays_own_share_stay_however_many_there_are() -> None:
-    less = grid_choice.RAY_ROUND_SECONDS - grid_choice.LOCAL_ROUND_SECONDS
+    less = runner.RAY_ROUND_SECONDS - runner.LOCAL_ROUND_SECONDS
     assert Estimate.of(less, ALL_DAY, num_hosts=100).is_local
 
 
@@ -66,9 +66,9 @@ def test_what_is_long_by_its_operations_alone_is_not_tried(
     def no_training(*_: object) -> None:
         raise AssertionError("was tried")
 
-    monkeypatch.setattr(grid_choice, "num_processors", lambda: 2)
+    monkeypatch.setattr(runner, "num_processors", lambda: 2)
     monkeypatch.setattr(ClientHost, "train", no_training)
-    monkeypatch.setattr(grid_choice, "FASTEST_FLOPS_PER_SECOND", 1e3)
+    monkeypatch.setattr(runner, "FASTEST_FLOPS_PER_SECOND", 1e3)
     with caplog.at_level(logging.INFO, "fedscout"):
         assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is None
     assert not re.search(r"\d", caplog.messages[-1])  # of what was not tried, no seconds are told
@@ -94,8 +94,8 @@ class Clock:
             results.seconds, results.evaluation.seconds = 3 * (training + scoring), 3 * scoring
             return results
 
-        monkeypatch.setattr(grid_choice, "num_processors", lambda: 2)
-        monkeypatch.setattr(grid_choice, "process_time", lambda: self.now)
+        monkeypatch.setattr(runner, "num_processors", lambda: 2)
+        monkeypatch.setattr(runner, "process_time", lambda: self.now)
         monkeypatch.setattr(ClientHost, "train", timed)
 
 
@@ -136,10 +136,10 @@ def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     Clock(monkeypatch, spent)
     session = Session()
     session = replace(session, training=session.training.model_copy(update={"local_epochs": epochs}))
-    monkeypatch.setattr(grid_choice, "num_processors", lambda: 1)  # so that all is tried, whatever it takes
+    monkeypatch.setattr(runner, "num_processors", lambda: 1)  # so that all is tried, whatever it takes
     with caplog.at_level(logging.INFO, "fedscout"):
         assert local_host_if_faster(wine, ExpectedWork(session, 10_000, share)) is not None
-    round_seconds = grid_choice.LOCAL_ROUND_SECONDS + unit * sizes.sum() * (2 * epochs * share + 1)
+    round_seconds = runner.LOCAL_ROUND_SECONDS + unit * sizes.sum() * (2 * epochs * share + 1)
     rounds, local, _ = map(float, re.findall(r"\d+", caplog.messages[-1]))
     assert rounds == 10_000
     assert local == pytest.approx(10_000 * round_seconds, abs=0.5)
@@ -172,7 +172,7 @@ def test_what_is_foreseen_is_spent_within_a_factor_of_two(
         began.append(time.process_time())
         return host
 
-    monkeypatch.setattr(grid_choice, "num_processors", lambda: 1)
+    monkeypatch.setattr(runner, "num_processors", lambda: 1)
     monkeypatch.setattr(runner, "local_host_if_faster", here)
     small = ["search.budget=6", "search.generation_size=3", "search.confirmation_seeds=2", "training.num_rounds=12"]
     with caplog.at_level(logging.INFO, "fedscout"):
@@ -237,7 +237,7 @@ def test_a_long_training_goes_to_ray(wine: Federation, tmp_path: Path, monkeypat
     def on_ray(*_: object) -> None:
         raise GoesToRayError
 
-    monkeypatch.setattr(grid_choice, "num_processors", lambda: 2)
+    monkeypatch.setattr(runner, "num_processors", lambda: 2)
     monkeypatch.setattr(runner, "ray_runtime", on_ray)
     long = ["federation.dataset=wine", "federation.num_clients=3", "training.batch_size=1", "training.local_epochs=100"]
     with pytest.raises(GoesToRayError):

@@ -18,8 +18,10 @@ from fedscout.experiments.grids.experiment import Experiment, Settings, argument
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
 from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.suites.client_settings import (
+    VALIDATION_SHARE,
     WAYS,
     SettingsCells,
+    SettingsTuning,
     by_hand,
     every_client,
     finer_table,
@@ -33,7 +35,6 @@ from fedscout.experiments.suites.client_settings import (
     table,
     worse_proxies,
 )
-from fedscout.experiments.suites.settings_tuning import VALIDATION_SHARE, SettingsTuning
 
 (TABLE,) = [entry.read() for entry in catalogue(Path(suites.__file__).parent) if entry.name == "client-settings/table"]
 TINY: Settings = {
