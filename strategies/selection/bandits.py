@@ -211,7 +211,7 @@ class ClientContexts:
         """Return the contexts of a table's clients, `(clients, d)`."""
         self._own_seconds[table.clients] = np.where(table.seconds > 0, table.seconds, 1.0)
         contexts = np.stack([self._context(name, table.clients) for name in self._names], axis=1)
-        return standardised(contexts) if self._standardised else contexts
+        return standardised(contexts) if self._standardised else contexts.clip(-LARGEST_CONTEXT, LARGEST_CONTEXT)
 
     def _context(self, name: Context, clients: IntArray) -> DoubleArray:
         if name == "training":
@@ -246,8 +246,14 @@ class ClientContexts:
         return rewards
 
 
+LARGEST_CONTEXT = 1e6
+"""Of contexts that are not standardised: beyond, a bandit's precision matrix would be singular by rounding."""
+
+
 def standardised(contexts: DoubleArray) -> DoubleArray:
     """Return each column scaled to mean 0 and variance 1; a constant column becomes 0."""
+    if not len(contexts):
+        return contexts
     centred = contexts - contexts.mean(axis=0)
     spread = contexts.std(axis=0)
     varies = spread > 1e-12 * np.abs(contexts).max(axis=0, initial=0)
@@ -304,7 +310,7 @@ class ContextualSelection(SelectionPolicy):
     ) -> IntArray:
         """Return the highest-scoring clients; with `start_with_all_clients`, all of the table in round 1."""
         contexts = self.contexts.show(table)
-        scores = self.bandit.scores(contexts, generator)
+        scores = self.bandit.scores(contexts, generator) if len(contexts) else np.zeros(0)
         self._shown_before = self._shown
         self._shown = np.zeros_like(self._shown)
         self._shown[table.clients] = contexts
