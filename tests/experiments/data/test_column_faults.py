@@ -18,8 +18,7 @@ from fedscout.experiments.data.own_columns import parts_of_sum, suspicion
 from fedscout.experiments.data.table_files import read_csv, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data.loading import assert_refused, load_dataset
 
 RAW = Path(__file__).parents[2] / "fixtures" / "raw"
 NAN = float("nan")
@@ -196,10 +195,8 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
 
 
 def test_codes_for_missing_values_are_a_key_of_tables_alone(tmp_path: Path) -> None:
-    with refused(ConfigurationError, key="federation.missing_values"):
-        load_dataset("digits", missing_values=("-1",))
-    with refused(DataError, key="federation.missing_values"):
-        load_dataset(str(tmp_path), missing_values=("-1",))
+    assert_refused("digits", missing_values=("-1",), key="federation.missing_values", kind=ConfigurationError)
+    assert_refused(str(tmp_path), missing_values=("-1",), key="federation.missing_values")
 
 
 @pytest.mark.parametrize(

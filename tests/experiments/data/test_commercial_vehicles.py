@@ -13,7 +13,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.tabular import STATES
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
 
 READINGS = ("speed", "wx", "wy", "wz", "gFx", "gFy", "gFz")
@@ -90,8 +90,7 @@ def test_the_label_may_be_called_otherwise_and_states_written_otherwise(tmp_path
     columns["state"] = [str(name).upper().replace(" ", "_") for name in columns.pop("label")]
     dataset = load_dataset("commercial_vehicles", label="state", folder=write(tmp_path, columns))
     assert set(dataset.class_names) == set(STATES)
-    with refused(DataError, key="federation.label", given="'label'"):
-        load_dataset("commercial_vehicles", folder=tmp_path)
+    assert_refused("commercial_vehicles", folder=tmp_path, key="federation.label", given="'label'")
 
 
 def test_other_classes_are_ones_own_data(tmp_path: Path) -> None:

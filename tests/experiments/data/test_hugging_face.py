@@ -14,8 +14,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data.loading import assert_refused, load_dataset
 
 Hub = Callable[..., list[tuple[Any, ...]]]
 
@@ -261,8 +260,7 @@ def load(**asked: str) -> Dataset:
 @pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:/name", "hf:owner/", "hf:a/b/c", "hf:../secrets", "hf:./x"])
 def test_an_address_names_owner_and_data_set(hub: Hub, name: str) -> None:
     asked = hub({"text": TEXTS, "label": [0, 1] * 3})
-    with refused(DataError, key="federation.dataset"):
-        load_dataset(name)
+    assert_refused(name, key="federation.dataset")
     assert asked == []
 
 

@@ -15,9 +15,8 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.table import with_task
 from fedscout.experiments.data.own import client_names
 from fedscout.experiments.federation_config import FederationConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.experiments.data.test_table_formats import FORMATS, save
-from tests.kits.refusals import refused
 
 NUM_ROWS = 60
 TABLE = pd.DataFrame(
@@ -85,8 +84,7 @@ def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
     path = save(with_gaps("grade", list(range(NUM_ROWS))), tmp_path / "t.csv")
-    with refused(DataError, key="data set 't.csv'"):
-        load_dataset(str(path), label="grade", **ROLES)
+    assert_refused(str(path), label="grade", key="data set 't.csv'", **ROLES)
 
 
 def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:

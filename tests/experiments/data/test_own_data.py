@@ -15,7 +15,7 @@ from fedscout.experiments.data.columns import MOST_CLASSES, ROWS_AT_ONCE
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.federation_config import FederationConfig, PartitionConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
 
 NUM_ROWS = 24
@@ -100,8 +100,7 @@ def fate(path: str, column: str) -> tuple[str, str]:
 def test_the_number_of_categories_is_bounded(tmp_path: Path) -> None:
     table = pd.DataFrame({"code": [f"c{row // 2}" for row in range(514)], "grade": ["a", "b"] * 257})
     path = str(save(table, tmp_path / "t.csv"))
-    with refused(DataError, key="data set 't.csv'"):
-        load_dataset(path, label="grade", min_release=2)
+    assert_refused(path, label="grade", min_release=2, key="data set 't.csv'")
     assert load_dataset(str(save(table.head(512), tmp_path / "t.csv")), label="grade", min_release=2).num_rows == 512
 
 
@@ -195,8 +194,7 @@ def test_a_typed_number_is_a_name_however_gaps_store_it(
 
 def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": np.arange(600) / 4, "price": [row // 3 for row in range(600)]})
-    with refused(DataError, key="column 'price' of data set 't.csv'"):
-        load_dataset(str(save(table, tmp_path / "t.csv")), label="price")
+    assert_refused(str(save(table, tmp_path / "t.csv")), label="price", key="column 'price' of data set 't.csv'")
     named = table.assign(price=[f"p{row}" for row in table["price"]])
     assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200
 
@@ -211,8 +209,7 @@ def test_a_label_of_more_values_than_classes_can_be_is_refused(tmp_path: Path, t
     )
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"x": pa.nulls(len(names), pa.float64()), "own": names}), path)
-    with refused(DataError, key="column 'own' of data set 't.parquet'"):
-        load_dataset(str(path), label="own")
+    assert_refused(str(path), label="own", key="column 'own' of data set 't.parquet'")
 
 
 # Where a path leads.
@@ -248,8 +245,7 @@ def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
     data.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv(FOLDER_VARIABLE, str(data))
-    with refused(DataError, key="federation.dataset", given="'t.csv'"):
-        load_dataset("t.csv", label="grade")
+    assert_refused("t.csv", label="grade", key="federation.dataset", given="'t.csv'")
     save(PLAIN.drop(columns="site"), data / "t.csv")
     assert load_dataset("t.csv", label="grade").num_rows == NUM_ROWS
     save(PLAIN.drop(columns="site").head(20), here / "t.csv")
@@ -270,15 +266,13 @@ def test_a_process_started_elsewhere_looks_where_its_command_was_given(
 def test_formats_that_can_carry_code_are_not_opened(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\x80\x05boom")
-    with refused(DataError, key="the file of a table"):
-        load_dataset(str(path), label="grade")
+    assert_refused(str(path), label="grade", key="the file of a table")
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.ods"
     path.write_bytes(b"PK")
-    with refused(DataError, key="the file of a table"):
-        load_dataset(str(path), label="grade")
+    assert_refused(str(path), label="grade", key="the file of a table")
 
 
 # Keys that a data set does not read.

@@ -19,7 +19,7 @@ from fedscout.experiments.data.files import MAX_CELL_LENGTH, MAX_NAME_LENGTH, Re
 from fedscout.experiments.data.table_files import read_csv, read_parquet
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.image_files import random_images, write, write_idx
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
 
 ROWS = "x,y\n" + "1,a\n2,b\n" * 50
@@ -188,5 +188,4 @@ def test_texts(tmp_path: Path) -> None:
         (ReadLimits(max_rows=19), "max_file_rows=19"),
         (ReadLimits(max_bytes=path.stat().st_size - 1), "max_file_bytes="),
     ):
-        with refused(DataError, key="training.csv", names=reason):
-            load_dataset("sentiment140", folder=tmp_path, limits=limits)
+        assert_refused("sentiment140", folder=tmp_path, limits=limits, key="training.csv", names=reason)

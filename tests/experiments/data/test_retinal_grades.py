@@ -6,10 +6,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.pictures import RETINAL_GRADES
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data.loading import assert_refused, load_dataset
 
 
 def picture(path: Path, brightness: int = 0) -> None:
@@ -34,10 +32,8 @@ def test_hospitals_are_the_natural_clients(tmp_path: Path) -> None:
 def test_without_hospitals(tmp_path: Path) -> None:
     picture(tmp_path / "retinal_grades/0/a.png")
     picture(tmp_path / "retinal_grades/1/b.png")
-    with refused(DataError, key="data set 'retinal_grades'"):
-        load_dataset("retinal_grades", folder=tmp_path)
+    assert_refused("retinal_grades", folder=tmp_path, key="data set 'retinal_grades'")
 
 
 def test_what_is_missing_is_named_with_its_publishers(tmp_path: Path) -> None:
-    with refused(DataError, key="retinal_grades"):
-        load_dataset("retinal_grades", folder=tmp_path)
+    assert_refused("retinal_grades", folder=tmp_path, key="retinal_grades")

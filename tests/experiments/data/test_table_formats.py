@@ -28,7 +28,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.studies.run_folder import default_folder
 from tests.experiments.data.awkward_tables import patients
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
 
 ROLES = {"label": "outcome", "client_column": "hospital"}
@@ -191,10 +191,8 @@ def test_a_driver_that_is_missing_is_one_clear_line() -> None:
 
 def test_a_query_is_for_databases_alone(tmp_path: Path) -> None:
     path = str(save(patients(), tmp_path / "t.csv"))
-    with refused(ConfigurationError, key="federation.query"):
-        load_dataset(path, query="SELECT 1", **ROLES)
-    with refused(ConfigurationError, key="federation.query"):
-        load_dataset("digits", query="SELECT 1")
+    assert_refused(path, query="SELECT 1", key="federation.query", kind=ConfigurationError, **ROLES)
+    assert_refused("digits", query="SELECT 1", key="federation.query", kind=ConfigurationError)
 
 
 @pytest.mark.parametrize("key", ["encoding=cp1252", "separator=tab", "header=false"])
@@ -222,10 +220,8 @@ def test_a_file_a_client(tmp_path: Path) -> None:
     with refused(DataError, key="*.csv", names="max_file_rows"):
         load_dataset(f"{tmp_path}/*.csv", ReadLimits(max_rows=150), label="outcome")
     (tmp_path / "h3.csv").write_text("age,outcome\n1,died\n")
-    with refused(DataError, key="h3.csv"):
-        load_dataset(f"{tmp_path}/*.csv", label="outcome")
-    with refused(DataError, key="federation.dataset"):
-        load_dataset(f"{tmp_path}/*.tsv", label="outcome")
+    assert_refused(f"{tmp_path}/*.csv", label="outcome", key="h3.csv")
+    assert_refused(f"{tmp_path}/*.tsv", label="outcome", key="federation.dataset")
 
 
 @pytest.mark.parametrize("dataset", ["https://host/a/t.csv", "clients/*.csv"])
@@ -316,8 +312,7 @@ def test_a_table_on_the_web(tmp_path: Path, server: str) -> None:
 
 @pytest.mark.parametrize(("address", "package"), [("s3://b/t.csv", "s3fs"), ("gs://b/t.csv", "gcsfs")])
 def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str) -> None:
-    with refused(ConfigurationError, key=address, names=f"pip install {package}"):
-        load_dataset(address, **ROLES)
+    assert_refused(address, key=address, names=f"pip install {package}", kind=ConfigurationError, **ROLES)
 
 
 @pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
