@@ -38,3 +38,9 @@ def assert_refused(
     assert given is None or fault.given == str(given), fault
     for named in (names,) if isinstance(names, str) else names:
         assert named in fault
+
+
+def clients_of(dataset: Dataset) -> list[str]:
+    """Return the natural client of each row."""
+    assert dataset.client_ids is not None
+    return list(dataset.client_ids.tolist())

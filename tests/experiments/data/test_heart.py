@@ -9,7 +9,7 @@ import pytest
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.tabular import HOSPITALS
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 
@@ -28,8 +28,7 @@ def write(folder: Path, **hospitals: list[str]) -> Path:
 def test_hospitals_are_natural_clients_whether_asked_for_or_not(tmp_path: Path) -> None:
     for client_column in (None, "hospital"):
         dataset = load_dataset("heart", folder=write(tmp_path), client_column=client_column)
-        assert dataset.client_ids is not None
-        assert dataset.client_ids.tolist() == [hospital for hospital in HOSPITALS for _ in range(8)]
+        assert clients_of(dataset) == [hospital for hospital in HOSPITALS for _ in range(8)]
 
 
 def test_disease_is_any_mark_above_zero(tmp_path: Path) -> None:

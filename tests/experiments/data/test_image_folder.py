@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.images import load_image_folder
-from tests.experiments.data.loading import assert_refused
+from tests.experiments.data.loading import assert_refused, clients_of
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 
@@ -71,8 +71,7 @@ def test_outer_folders_are_natural_clients(clinics: Path) -> None:
     dataset = load(clinics)
     assert dataset.class_names == ("ill", "well")
     assert dataset.labels.tolist() == [0, 1, 1, 1]
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["north", "north", "south", "south"]
+    assert clients_of(dataset) == ["north", "north", "south", "south"]
 
 
 def test_folders_may_be_called_what_they_are(pets: Path, clinics: Path) -> None:
@@ -99,16 +98,14 @@ def test_a_file_of_labels(tmp_path: Path) -> None:
     by_site = load(tmp_path, label="site")
     assert by_site.class_names == ("x", "y")
     natural = load(tmp_path, client_column="site")
-    assert natural.client_ids is not None
-    assert natural.client_ids.tolist() == ["x", "x", "y", "y"]
+    assert clients_of(natural) == ["x", "x", "y", "y"]
 
 
 def test_clients_with_a_file_of_labels_beside_clients_with_class_folders(clinics: Path) -> None:
     picture(clinics / "west" / "a.png")
     (clinics / "west" / "labels.csv").write_text("image,label\na.png,ill\n")
     dataset = load(clinics)
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["north", "north", "south", "south", "west"]
+    assert clients_of(dataset) == ["north", "north", "south", "south", "west"]
     assert dataset.labels.tolist() == [0, 1, 1, 1, 0]
 
 

@@ -16,7 +16,7 @@ from fedscout.experiments.data.dataset import TextSettings
 from fedscout.experiments.data.loaders.leaf import _read_object
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 784)) / 255
@@ -47,8 +47,7 @@ def test_femnist(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.features.reshape(6, 784), PIXELS.astype(np.float32))
     assert dataset.class_names == ("0", "A", "a", "z")  # digits, capitals, small letters
     assert dataset.labels.tolist() == [0, 1, 2, 0, 3, 1]
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["f01"] * 4 + ["f02"] * 2
+    assert clients_of(dataset) == ["f01"] * 4 + ["f02"] * 2
     variance = (dataset.features.astype(np.float64) / dataset.feature_unit).var(axis=0)
     assert variance.mean() == pytest.approx(1)
 
@@ -99,8 +98,7 @@ def test_shakespeare(tmp_path: Path) -> None:
     # One window is the next one's beginning, by one character.
     np.testing.assert_array_equal(dataset.features[:13, 1:], dataset.features[1:14, :-1])
     assert len(np.unique(dataset.features)) == len(set(text))
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["HAMLET"] * 14 + ["GHOST"] * 3
+    assert clients_of(dataset) == ["HAMLET"] * 14 + ["GHOST"] * 3
 
 
 def test_what_the_files_fix_cannot_be_set(tmp_path: Path) -> None:

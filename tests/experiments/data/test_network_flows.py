@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 UNSW_HEADER = "id,dur,proto,service,state,rate,attack_cat,label"
 UNSW_ROWS = [
@@ -59,8 +59,7 @@ def test_unsw_by_kind_of_attack_and_service(tmp_path: Path) -> None:
     dataset = load_dataset("unsw_nb15", label="attack_cat", client_column="proto", folder=write_unsw(tmp_path, UNSW))
     assert dataset.class_names == ("DoS", "Normal")
     assert dataset.feature_names == ("dur", "service=-", "state=FIN", "rate")
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"tcp", "udp"}
+    assert {*clients_of(dataset)} == {"tcp", "udp"}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +96,7 @@ def test_addresses_and_ports_are_never_features(tmp_path: Path, label: str | Non
 def test_an_address_may_be_the_natural_client(tmp_path: Path) -> None:
     folder = write_flows(tmp_path, FLOWS)
     dataset = load_dataset("nf_unsw_nb15", client_column="IPV4_SRC_ADDR", folder=folder, min_release=3)
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
+    assert {*clients_of(dataset)} == {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
 
 
 def test_times_and_identifiers_of_later_versions_are_no_features(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedscout.experiments.data.columns import MOST_CLASSES, ROWS_AT_ONCE
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.federation_config import FederationConfig, PartitionConfig
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 NUM_ROWS = 24
 TABLE = pd.DataFrame(
@@ -46,8 +46,7 @@ def test_every_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
     assert dataset.name == name
     assert dataset.class_names == ("ill", "well")
     assert dataset.labels.tolist() == [1, 0] * 12
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == PLAIN["site"].tolist()
+    assert clients_of(dataset) == PLAIN["site"].tolist()
     assert dataset.kind == "table"
     assert dataset.feature_names == ("age", "age missing", "color=blue", "color=red", "color missing", "smoker")
     # Half smoke: mean 0.5, deviation 0.5. Of the ages 20 + row every eighth is missing; the others have mean 32.
@@ -64,8 +63,7 @@ def test_days_name_clients_in_every_format(tmp_path: Path, name: str) -> None:
     days = [noon + pd.Timedelta(days=row % 3) for row in range(NUM_ROWS)]
     path = save(PLAIN.assign(site=days), tmp_path / name)
     dataset = load_dataset(str(path), label="grade", client_column="site", min_release=2)
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == [str(day) for day in days]
+    assert clients_of(dataset) == [str(day) for day in days]
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
@@ -125,8 +123,7 @@ def test_a_column_that_names_rows_is_no_feature(tmp_path: Path) -> None:
 def test_a_column_that_names_rows_may_name_clients(tmp_path: Path) -> None:
     table = PLAIN.rename(columns={"site": "id"})
     dataset = load_dataset(str(save(table, tmp_path / "t.csv")), label="grade", client_column="id", min_release=2)
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"north", "south", "west"}
+    assert {*clients_of(dataset)} == {"north", "south", "west"}
 
 
 def test_an_index_that_pandas_saved_is_no_feature(tmp_path: Path) -> None:
@@ -169,8 +166,7 @@ def test_a_name_is_its_text(tmp_path: Path, labels: list[str], names: tuple[str,
         path = str(save(table.drop(columns="site"), tmp_path / file))
         dataset = load_dataset(path, label="grade", client_column="ward", min_release=2)
         assert dataset.class_names == names
-        assert dataset.client_ids is not None
-        assert dataset.client_ids.tolist() == labels
+        assert clients_of(dataset) == labels
         grouped = load_dataset(path, label="smoker", group_column="grade", drop_columns=("ward",))
         assert grouped.groups is not None
         assert len(np.unique(grouped.groups)) == len(names)

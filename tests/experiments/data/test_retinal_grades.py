@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from fedscout.experiments.data.loaders.pictures import RETINAL_GRADES
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 
 def picture(path: Path, brightness: int = 0) -> None:
@@ -24,8 +24,7 @@ def test_hospitals_are_the_natural_clients(tmp_path: Path) -> None:
     assert (dataset.name, dataset.features.shape, dataset.kind) == ("retinal_grades", (4, 3, 4, 4), "image")
     assert dataset.class_names == ("0", "2", "4")
     assert dataset.labels.tolist() == [0, 2, 1, 0]
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["aptos", "aptos", "idrid", "messidor"]
+    assert clients_of(dataset) == ["aptos", "aptos", "idrid", "messidor"]
     assert dataset.source == str(RETINAL_GRADES)
 
 

@@ -13,7 +13,7 @@ from fedscout.experiments.data.dataset import TextSettings
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data import image_files
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 FILE = "training.1600000.processed.noemoticon.csv"
@@ -38,8 +38,7 @@ def test_rows_of_the_published_form(tmp_path: Path) -> None:
     assert (dataset.kind, dataset.features.shape, dataset.vocabulary_size) == ("tokens", (12, 32), 7)
     assert dataset.class_names == ("negative", "positive")
     assert dataset.labels.tolist() == [0, 1] * 6
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["u0", "u1", "u2"] * 4
+    assert clients_of(dataset) == ["u0", "u1", "u2"] * 4
     # In 12 texts: ok, text, the; in 6: bad, good.
     assert dataset.features[0, :5].tolist() == [4, 3, 5, 2, 0]
     assert dataset.features[1, :5].tolist() == [4, 3, 6, 2, 0]
@@ -149,6 +148,5 @@ def test_part_of_the_published_file(data_folder: Path) -> None:
         rows = list(csv.reader(file))[1:]
     assert dataset.num_rows == len(rows) == 10_000
     assert np.count_nonzero(dataset.labels) == sum(row[0] == "4" for row in rows)
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == [row[4] for row in rows]
+    assert clients_of(dataset) == [row[4] for row in rows]
     assert 1000 < dataset.vocabulary_size <= 10_000

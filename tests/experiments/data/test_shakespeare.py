@@ -15,7 +15,7 @@ from fedscout.experiments.data.dataset import Dataset, TextSettings
 from fedscout.experiments.data.texts import windows
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"
@@ -54,8 +54,7 @@ def test_windows_and_what_follows(tmp_path: Path) -> None:
     shown = [{"\n": "newline"}.get(character, character) for character in following]
     assert [dataset.class_names[label] for label in dataset.labels] == shown
     assert dataset.class_names == ("newline", ":", "a", "b", "c")
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["ANNA"] * 12 + ["BEN"]
+    assert clients_of(dataset) == ["ANNA"] * 12 + ["BEN"]
     assert (dataset.kind, dataset.vocabulary_size) == ("tokens", 7)
     assert set(np.unique(dataset.features)) <= set(range(1, 7))
 

@@ -28,7 +28,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.studies.run_folder import default_folder
 from tests.experiments.data.awkward_tables import patients
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 ROLES = {"label": "outcome", "client_column": "hospital"}
@@ -209,8 +209,7 @@ def test_a_file_a_client(tmp_path: Path) -> None:
     config = FederationConfig(dataset=f"{tmp_path}/*.csv", label="outcome")
     assert config.partition.kind == "natural"
     dataset = load_dataset(f"{tmp_path}/*.csv", label="outcome")
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == sorted(table["hospital"])
+    assert clients_of(dataset) == sorted(table["hospital"])
     whole = load_dataset(str(save(table.sort_values("hospital", kind="stable"), tmp_path / "t.parquet")), **ROLES)
     np.testing.assert_array_equal(dataset.features, whole.features)
     with refused(DataError, key="*.csv", names="max_file_rows"):

@@ -12,7 +12,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.files import FOLDER_VARIABLE
 from fedscout.experiments.data.loaders.tabular import MEASUREMENTS
 from tests.experiments.data import image_files
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 HEADER = ";".join(f'"{name}"' for name in (*MEASUREMENTS, "quality"))
@@ -168,8 +168,7 @@ def both_colors(folder: Path) -> None:
 def test_color_as_natural_client(tmp_path: Path) -> None:
     both_colors(tmp_path)
     dataset = load_dataset("wine_quality", client_column="color", folder=tmp_path)
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["red"] * 4 + ["white"] * 4
+    assert clients_of(dataset) == ["red"] * 4 + ["white"] * 4
     assert dataset.class_names == ("5", "6", "7")
     assert "color" not in dataset.feature_names
 
