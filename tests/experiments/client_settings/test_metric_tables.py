@@ -102,35 +102,34 @@ def test_a_table_is_tuned_refined_and_trained_with(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
+        (("--metric", "spread"), ("--metric ", "heterogeneity, entropy", "'spread'")),
+        (("--metric", f"{__name__}:largest"), ("--heterogeneity ", "largest")),
+        (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
         (
-            ("--metric", "spread"),
-            "--metric must be one of heterogeneity, entropy or package.module:function, got 'spread'",
+            ("--metric", f"{__name__}:smallest", "--heterogeneity", "1"),
+            ("--metric", "smallest", "(class counts, rows)"),
         ),
-        (("--metric", f"{__name__}:largest"), "--heterogeneity must say values that"),
-        (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), "gives, got nan"),
-        (("--metric", f"{__name__}:smallest", "--heterogeneity", "1"), "must be a function of (class counts, rows)"),
         (
             ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5,2", "--quantity", "9"),
-            "largest 2 and quantity 9 needs clients within 0.75 of that value, got 0.333 to 1 in 4,000 tries",
+            ("largest 2 and quantity 9 ", "0.75", "0.333 to 1", "4,000"),
         ),
         (
             ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5", "--quantity", "600"),
-            "got no client that the proxy rows fill in 4,000 tries",
+            ("largest 0.5 and quantity 600 ", "no client", "4,000"),
         ),
-        (("--metric", "entropy", "--heterogeneity", "1.1"), "--heterogeneity must be in [0, 1], got 1.1"),
-        (("--metric", "entropy", "--quantity", "600"), "the cell of entropy 0.2 and quantity 600 needs"),
-        (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), "strategy must not say what a table is tuned for"),
+        (("--metric", "entropy", "--heterogeneity", "1.1"), ("--heterogeneity ", "got 1.1")),
+        (("--metric", "entropy", "--quantity", "600"), ("entropy 0.2 and quantity 600 ",)),
+        (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), (" strategy ", "table")),
     ],
 )
 def test_a_mistake_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], named: tuple[str, ...]
 ) -> None:
     assert run("tune-table", *SMALL, *arguments, "--out", tmp_path / "hrt.parquet") == 2
-    told = capfd.readouterr().err.strip()
-    assert said in told
-    assert len(told.splitlines()) == 1
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
 
 
 def test_a_table_of_another_metric_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -69,17 +69,23 @@ def test_shares_of_classes_are_near_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "cell", "names"),
     [
-        (CellPosition(2, 61), "61 rows of 2 classes a client, got proxy data with at most 60"),
-        (CellPosition(4, 3), "a row of each of 4 classes"),
-        (CellPosition(5, 20), "5 classes, got proxy data with 4 of 5"),
+        (
+            CellPosition(2, 61),
+            "heterogeneity 0.75 and quantity 61",
+            "61 rows of 2 classes a client, got proxy data with at most 60",
+        ),
+        (CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes"),
+        (CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 of 5"),
     ],
 )
-def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(place: CellPosition, said: str) -> None:
+def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(
+    place: CellPosition, cell: str, names: str
+) -> None:
     proxy = rows_of([30, 30, 30, 30, 0])
-    assert said in place_faults(place, proxy)[0]
-    with pytest.raises(ConfigurationError, match="the cell of heterogeneity"):
+    assert names in place_faults(place, proxy)[0]
+    with refused(ConfigurationError, key=f"the cell of {cell}", names=names):
         draw_proxy_clients(place, proxy, 5, seed=0)
 
 
