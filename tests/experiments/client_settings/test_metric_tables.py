@@ -109,7 +109,7 @@ def test_a_table_is_tuned_refined_and_trained_with(
         (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
         (
             ("--metric", f"{__name__}:smallest", "--heterogeneity", "1"),
-            ("--metric", "smallest", "(class counts, rows)"),
+            ("client_settings.metric", "smallest", "(class counts, rows)"),
         ),
         (
             ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5,2", "--quantity", "9"),
