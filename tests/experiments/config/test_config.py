@@ -96,14 +96,10 @@ def test_later_ones_win_and_the_option_s_file_lies_under_all(yaml_file: Path, tm
     assert (merged.seed, merged.training.num_rounds, merged.training.batch_size) == (6, 7, 4)
 
 
-def test_lists_replace_lists(yaml_file: Path) -> None:
+def test_lists_replace_lists_and_an_empty_file_changes_nothing(yaml_file: Path) -> None:
     assert load_config(["model.hidden=[1,2,3]"], yaml_file).model.hidden == (1, 2, 3)
-
-
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "empty.yaml"
-    file.write_text("")
-    assert load_config([], file) == StudyConfig()
+    yaml_file.write_text("")
+    assert load_config([], yaml_file) == StudyConfig()
 
 
 # Mistakes.
@@ -157,11 +153,6 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
 def test_a_wrong_value_is_answered_under_its_key(argument: str, key: str) -> None:
     (fault,) = faults(argument)
     assert fault.subject == key
-
-
-def test_what_a_scenario_fixes_cannot_be_set() -> None:
-    with refused(ConfigurationError, key="federation.partition"):
-        load_config(["federation.scenario=iid", "federation.partition.alpha=1"])
 
 
 @pytest.mark.parametrize("argument", ["foo", "=3", " =3", "study.json", "training.num_rounds"])
@@ -373,15 +364,20 @@ def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
         load_config(["training.num_rounds=automatic"])
 
 
-def test_players_are_refused_another_precision() -> None:
-    with refused(ConfigurationError, key="training.precision"):
-        load_config(["federation.dataset=cartpole", "training.precision=bfloat16"])
-
-
-@pytest.mark.parametrize("dataset", ["diabetes", "cartpole"])
-def test_terms_of_classes_are_refused_where_there_are_none(dataset: str) -> None:
-    (fault,) = faults(f"federation.dataset={dataset}", "training.reverse_weight=1")
-    assert fault.key == "training"
+@pytest.mark.parametrize(
+    ("given", "beside", "key"),
+    [
+        ("federation.scenario=iid", "federation.partition.alpha=1", "federation.partition"),
+        ("federation.dataset=cartpole", "training.precision=bfloat16", "training.precision"),
+        ("federation.dataset=diabetes", "training.reverse_weight=1", "training"),
+        ("federation.dataset=cartpole", "training.reverse_weight=1", "training"),
+        ("training.num_rounds=auto", "training.early_stopping=false", "training.early_stopping"),
+    ],
+)
+def test_what_another_key_rules_out_is_refused(given: str, beside: str, key: str) -> None:
+    """As what a scenario fixes, terms of classes where there are none, and rounds that are left to FedAvg."""
+    (fault,) = faults(given, beside)
+    assert fault.key == key
 
 
 def test_the_digest_does_not_depend_on_the_machinery() -> None:
@@ -476,11 +472,6 @@ def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: py
     monkeypatch.setattr("fedscout.experiments.config.KNOWLEDGE", "another day")
     assert informed.digest() != before[0]
     assert plain.digest() == before[1]
-
-
-def test_rounds_that_are_left_to_fedavg_can_not_be_fixed_as_well() -> None:
-    with refused(ConfigurationError, key="training.early_stopping"):
-        load_config(["training.num_rounds=auto", "training.early_stopping=false"])
 
 
 @pytest.mark.parametrize("number", ["010", "08", "1:30", "1_0", "0x1F", "0b11", "0o17", "-007", "1_0.5", "190:20:30"])

@@ -14,17 +14,10 @@ from PIL import Image
 
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.images import load_image_folder
+from tests.experiments.data.image_files import picture
 from tests.experiments.data.loading import assert_refused, clients_of
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
-
-
-def picture(path: Path, colour: int | tuple[int, ...] = 0, size: int = 4, mode: str | None = None) -> Path:
-    """Write a picture of one colour: grey for a number, else red, green and blue, or with alpha."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    usual = "L" if isinstance(colour, int) else {3: "RGB", 4: "RGBA"}[len(colour)]
-    Image.new(mode or usual, (size, size), colour).save(path)
-    return path
 
 
 def load(folder: Path, size: int = 4, label: str | None = None, client_column: str | None = None) -> Dataset:
@@ -155,16 +148,10 @@ def test_a_larger_picture_repeats_pixels(pets: Path) -> None:
     np.testing.assert_allclose(load(pets, size=6).features[4, 0], np.kron(pixels, np.ones((3, 3))) / 255, rtol=1e-6)
 
 
-def test_an_oblong_picture_becomes_a_square(pets: Path) -> None:
-    Image.fromarray(np.full((8, 2), 51, dtype=np.uint8)).save(pets / "dog" / "3.png")
+@pytest.mark.parametrize("pixels", [np.full((8, 2), 51, np.uint8), np.full((4, 4), 65_535 // 5, np.uint16)])
+def test_an_oblong_picture_becomes_a_square_and_sixteen_bits_keep_their_scale(pets: Path, pixels: np.ndarray) -> None:
+    Image.fromarray(pixels).save(pets / "dog" / "3.png")
     np.testing.assert_allclose(load(pets).features[4], np.full((1, 4, 4), 0.2), rtol=1e-6)
-
-
-def test_sixteen_bits_keep_their_scale(pets: Path) -> None:
-    Image.fromarray(np.full((4, 4), 65_535 // 5, dtype=np.uint16)).save(pets / "dog" / "3.png")
-    dataset = load(pets)
-    assert dataset.features.shape[1] == 1
-    np.testing.assert_allclose(dataset.features[4], np.full((1, 4, 4), 0.2), rtol=1e-6)
 
 
 def test_what_is_transparent_is_black(pets: Path) -> None:

@@ -16,6 +16,7 @@ from fedscout.experiments.data.dataset import TextSettings
 from fedscout.experiments.data.loaders.leaf import _read_object
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
@@ -31,9 +32,8 @@ def leaf(users: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, Any]:
 
 
 def write(folder: Path, dataset: str, content: Any, part: str = "train", name: str = "a.json") -> None:
-    path = folder / dataset / part / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    encoded = content if isinstance(content, bytes) else json.dumps(content).encode()
+    image_files.write(folder / dataset / part / name, encoded)
 
 
 def femnist() -> dict[str, Any]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.pictures import RETINAL
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 # The header of SMDG-19's `metadata - standardized.csv`, as published.
@@ -38,8 +38,7 @@ SMDG = {  # by name: types
 
 
 def picture(path: Path, brightness: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (brightness, 0, 0)).save(path)
+    image_files.picture(path, (brightness, 0, 0), size=8)
 
 
 def write_table(path: Path, columns: list[str], rows: list[dict[str, object]]) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
-
 from fedscout.experiments.data.loaders.pictures import RETINAL_GRADES
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 
 def picture(path: Path, brightness: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (brightness, 0, 0)).save(path)
+    image_files.picture(path, (brightness, 0, 0), size=8)
 
 
 def test_hospitals_are_the_natural_clients(tmp_path: Path) -> None:

@@ -166,15 +166,13 @@ def test_the_digest_of_the_data_holds_the_server_s_rows() -> None:
     assert len({data_digest(federation) for federation in digests}) == 2
 
 
-@pytest.mark.parametrize("given", ["0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]"])
-def test_what_is_neither_a_count_nor_a_share_is_refused(given: str) -> None:
-    with refused(ConfigurationError, key="federation.server_rows"):
-        load_config([f"federation.server_rows={given}"])
-
-
-def test_labels_of_no_rows_are_refused() -> None:
-    with refused(ConfigurationError, key="federation.server_labels"):
-        load_config(["federation.server_labels=true"])
+@pytest.mark.parametrize(
+    "argument",
+    [*(f"rows={given}" for given in ("0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]")), "labels=true"],
+)
+def test_what_is_neither_a_count_nor_a_share_is_refused_and_so_are_labels_of_no_rows(argument: str) -> None:
+    with refused(ConfigurationError, key=f"federation.server_{argument.partition('=')[0]}"):
+        load_config([f"federation.server_{argument}"])
 
 
 def test_players_have_no_rows_to_give() -> None:

@@ -15,6 +15,7 @@ from fedscout.experiments.data.dataset import Dataset, TextSettings
 from fedscout.experiments.data.texts import windows
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
@@ -22,9 +23,8 @@ PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"
 
 
 def write(folder: Path, content: str | bytes, name: str = "input.txt") -> None:
-    path = folder / "shakespeare" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    encoded = content.encode() if isinstance(content, str) else content
+    image_files.write(folder / "shakespeare" / name, encoded)
 
 
 def load(folder: Path, length: int = 2, stride: int | None = 1, min_release: int = 1) -> Dataset:
