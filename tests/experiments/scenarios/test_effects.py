@@ -14,8 +14,6 @@ from fedscout.engine.data.client import Partition
 from fedscout.engine.data.devices import Device
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.federation import build_federation
-from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.partitions.base import PartitionRequest
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.features import FeatureNoise
@@ -279,28 +277,7 @@ def test_latency_by_client_and_by_row() -> None:
     assert by_row == {c: Device(**{k: n * v for k, v in ONE_AND_TEN.items()}) for c, n in ((0, 5), (1, 20))}
 
 
-# Beside the published scenarios, and on tokens.
-
-
-@pytest.mark.parametrize(
-    ("published", "kind", "keys"),
-    [
-        ("noisy_labels", "label_flip", {"rate": 0.3}),
-        ("label_poisoning", "poisoning", {}),
-        ("corrupted_client", "corrupted", {}),
-    ],
-)
-def test_the_published_one_client_scenarios_are_effects_on_iid_rows(
-    published: str, kind: str, keys: dict[str, Any]
-) -> None:
-    common = {"dataset": "digits", "num_clients": 4, "seed": 3}
-    scenario, stacked = (
-        build_federation(FederationConfig.model_validate({**common, **own}), ModelConfig())
-        for own in ({"scenario": published}, {"scenario": {"kind": kind, **keys}, "partition": {"kind": "iid"}})
-    )
-    np.testing.assert_array_equal(stacked.partition.rows, scenario.partition.rows)
-    assert stacked.transforms == scenario.transforms
-    assert stacked.affected_clients == scenario.affected_clients
+# On tokens.
 
 
 @pytest.mark.parametrize("kind", ["feature_noise", "corrupted", "feature_scale"])
