@@ -40,6 +40,12 @@ def federation_with(server: ServerData) -> Federation:
     return replace(federation, server=server)
 
 
+def of_digits() -> tuple[Federation, ProxyData]:
+    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
+    federation = build_federation(config, ModelConfig())
+    return federation, proxy_data(federation, 0, of_another=False)
+
+
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=12), st.data())
 def test_clients_have_exactly_the_index_and_the_quantity_of_their_cell(counts: list[int], data: st.DataObject) -> None:
     proxy = rows_of(counts)
@@ -90,9 +96,7 @@ def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(
 
 
 def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part() -> None:
-    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
-    federation = build_federation(config, ModelConfig())
-    proxy = proxy_data(federation, 0, of_another=False)
+    federation, proxy = of_digits()
     place = CellPosition(5, 50)
     clients = draw_proxy_clients(place, proxy, 5, seed=0)
     cell = cell_federation(clients, proxy, federation.model, "cell")
@@ -107,9 +111,7 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
 
 
 def test_no_client_holds_a_proxy_row() -> None:
-    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
-    federation = build_federation(config, ModelConfig())
-    proxy = proxy_data(federation, 0, of_another=False)
+    federation, proxy = of_digits()
     partition_rows = federation.partition.rows
     theirs = {*row_digests(federation.features[partition_rows], federation.labels[partition_rows])}
     assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))

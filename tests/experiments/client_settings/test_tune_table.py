@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -24,12 +25,14 @@ GRID = ("--heterogeneity", "0,0.5", "--quantity", "6,12")
 LOCAL = (*SMALL, *GRID, "engine.grid=local")
 
 
-def tune(*arguments: str | Path) -> int:
+def run(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as ended:
-        main(["tune-table", *map(str, arguments)])
-    code = ended.value.code
-    assert isinstance(code, int)
-    return code
+        main([*map(str, arguments)])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+tune = partial(run, "tune-table")
 
 
 def logs(out: Path) -> dict[str, float]:
@@ -162,10 +165,6 @@ def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: 
     assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
     table = ("client_settings.kind=table", "client_settings.path=hrt.parquet", "search.tuned_baseline=false")
     wine = ("train", *SMALL[:2], SMALL[3], "engine.grid=local")
-    with pytest.raises(SystemExit) as refused:
-        main([*wine, *table])
-    assert refused.value.code == 2
+    assert run(*wine, *table) == 2
     assert "federation.server_rows=0.4" in capfd.readouterr().err
-    with pytest.raises(SystemExit) as trained:
-        main([*wine, *table, "federation.server_rows=0.4"])
-    assert trained.value.code == 0
+    assert run(*wine, *table, "federation.server_rows=0.4") == 0
