@@ -60,18 +60,16 @@ def test_pickled_batches(tmp_path: Path, protocol: int) -> None:
 
 
 def test_pickled_batches_as_python_2_wrote_them(tmp_path: Path) -> None:
-    content = python_2_batch(ROWS, LABELS)
+    """And with an array stored by columns."""
     # What is written by hand here is such a pickle: the ordinary reader agrees.
-    np.testing.assert_array_equal(pickle.loads(content, encoding="bytes")[b"data"], ROWS)
-    write_python(tmp_path, lambda number: python_2_batch(ROWS ^ number, LABELS))
-    dataset = load_dataset("cifar10", folder=tmp_path)
-    np.testing.assert_array_equal(np.rint(dataset.features * 255), expected_pixels())
-
-
-def test_an_array_stored_by_columns(tmp_path: Path) -> None:
-    write_python(tmp_path, lambda number: batch_bytes({"labels": LABELS, "data": np.asfortranarray(ROWS ^ number)}))
-    dataset = load_dataset("cifar10", folder=tmp_path)
-    np.testing.assert_array_equal(np.rint(dataset.features * 255), expected_pixels())
+    np.testing.assert_array_equal(pickle.loads(python_2_batch(ROWS, LABELS), encoding="bytes")[b"data"], ROWS)
+    for content in (
+        lambda number: python_2_batch(ROWS ^ number, LABELS),
+        lambda number: batch_bytes({"labels": LABELS, "data": np.asfortranarray(ROWS ^ number)}),
+    ):
+        write_python(tmp_path, content)
+        dataset = load_dataset("cifar10", folder=tmp_path)
+        np.testing.assert_array_equal(np.rint(dataset.features * 255), expected_pixels())
 
 
 def test_all_forms_read_the_same(tmp_path: Path) -> None:
