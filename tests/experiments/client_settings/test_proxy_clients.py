@@ -40,6 +40,12 @@ def federation_with(server: ServerData) -> Federation:
     return replace(federation, server=server)
 
 
+def of_digits() -> tuple[Federation, ProxyData]:
+    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
+    federation = build_federation(config, ModelConfig())
+    return federation, proxy_data(federation, 0, of_another=False)
+
+
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=12), st.data())
 def test_clients_have_exactly_the_index_and_the_quantity_of_their_cell(counts: list[int], data: st.DataObject) -> None:
     proxy = rows_of(counts)
@@ -69,24 +75,28 @@ def test_shares_of_classes_are_near_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "cell", "names"),
     [
-        (CellPosition(2, 61), "61 rows of 2 classes a client, got proxy data with at most 60"),
-        (CellPosition(4, 3), "a row of each of 4 classes"),
-        (CellPosition(5, 20), "5 classes, got proxy data with 4 of 5"),
+        (
+            CellPosition(2, 61),
+            "heterogeneity 0.75 and quantity 61",
+            "61 rows of 2 classes a client, got proxy data with at most 60",
+        ),
+        (CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes"),
+        (CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 of 5"),
     ],
 )
-def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(place: CellPosition, said: str) -> None:
+def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(
+    place: CellPosition, cell: str, names: str
+) -> None:
     proxy = rows_of([30, 30, 30, 30, 0])
-    assert said in place_faults(place, proxy)[0]
-    with pytest.raises(ConfigurationError, match="the cell of heterogeneity"):
+    assert names in place_faults(place, proxy)[0]
+    with refused(ConfigurationError, key=f"the cell of {cell}", names=names):
         draw_proxy_clients(place, proxy, 5, seed=0)
 
 
 def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part() -> None:
-    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
-    federation = build_federation(config, ModelConfig())
-    proxy = proxy_data(federation, 0, of_another=False)
+    federation, proxy = of_digits()
     place = CellPosition(5, 50)
     clients = draw_proxy_clients(place, proxy, 5, seed=0)
     cell = cell_federation(clients, proxy, federation.model, "cell")
@@ -101,9 +111,7 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
 
 
 def test_no_client_holds_a_proxy_row() -> None:
-    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
-    federation = build_federation(config, ModelConfig())
-    proxy = proxy_data(federation, 0, of_another=False)
+    federation, proxy = of_digits()
     partition_rows = federation.partition.rows
     theirs = {*row_digests(federation.features[partition_rows], federation.labels[partition_rows])}
     assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))

@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 
 from fedscout.detectors.feature_skew import ClassMoments
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.experiments.client_settings.proxies import draw_rows, proxy_data, row_digests, synthetic_rows
-from fedscout.experiments.config import load_config
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.search.settings_table_file import read_settings_table
 from tests.experiments.client_settings.test_tune_table import tune
 from tests.kits.refusals import refused
+
+WINE = ("federation.dataset=wine", "federation.num_clients=3", "engine.grid=local")
+
+
+def built(*settings: str) -> tuple[Federation, StudyConfig]:
+    config = load_config([*WINE, *settings])
+    return build_federation(config.federation, config.model), config
 
 
 def test_rows_have_the_means_and_the_covariance_they_are_drawn_by() -> None:
@@ -33,8 +41,7 @@ def test_rows_have_the_means_and_the_covariance_they_are_drawn_by() -> None:
 
 
 def test_clients_are_asked_for_sums_and_no_row_of_theirs_comes_back() -> None:
-    config = load_config(["federation.dataset=wine", "federation.num_clients=3", "engine.grid=local"])
-    federation = build_federation(config.federation, config.model)
+    federation, config = built()
     server = synthetic_rows(federation, config, 300)
     assert server.labels is not None
     own = {*row_digests(federation.features, federation.labels)}
@@ -45,9 +52,7 @@ def test_clients_are_asked_for_sums_and_no_row_of_theirs_comes_back() -> None:
 
 
 def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
-    given = ["federation.dataset=wine", "federation.num_clients=3", "engine.grid=local", "federation.min_release=70"]
-    config = load_config(given)
-    federation = build_federation(config.federation, config.model)
+    federation, config = built("federation.min_release=70")
     with refused(DataError, key="--synthetic"):
         synthetic_rows(federation, config, 300)
 
@@ -55,7 +60,7 @@ def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
 @pytest.mark.slow
 def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    small = ("federation.dataset=wine", "federation.num_clients=3", "engine.grid=local", "training.num_rounds=2")
+    small = (*WINE, "training.num_rounds=2")
     grid = ("--heterogeneity", "0", "--quantity", "12", "search.budget=2", "search.kind=random")
     assert tune(*small, *grid, "--synthetic", "200", "--out", "coarse.parquet") == 0
     assert read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]["synthetic"] == 200
@@ -64,8 +69,7 @@ def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path, mo
 
 
 def test_synthetic_rows_are_proxy_rows_like_others() -> None:
-    config = load_config(["federation.dataset=wine", "federation.num_clients=3", "engine.grid=local"])
-    federation = build_federation(config.federation, config.model)
+    federation, config = built()
     server = synthetic_rows(federation, config, 90)
     proxy = proxy_data(replace(federation, server=server), 0, of_another=False)
     assert (len(proxy.labels), proxy.num_left_out, proxy.num_scored) == (90, 0, 21)

@@ -46,21 +46,20 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (("--out", "coarse.parquet"), "--out must be another file than --refine"),
-        (("--quantity", "5", "--out", "fine.parquet"), "--quantity must be left out with --refine"),
-        (("search.budget=4", "--out", "fine.parquet"), "what differs: search.budget: 3 there, 4 here"),
+        (("--out", "coarse.parquet"), ("--out ", "--refine")),
+        (("--quantity", "5", "--out", "fine.parquet"), ("--quantity ", "--refine")),
+        (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 there, 4 here",)),
     ],
 )
 def test_a_refinement_of_something_else_is_refused_in_a_line(
-    arguments: tuple[str, ...], said: str, coarse: Path, capfd: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], named: tuple[str, ...], coarse: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = coarse.read_bytes()
     assert tune("--refine", coarse, "engine.grid=local", *arguments) == 2
-    told = capfd.readouterr().err.strip()
-    assert said in told
-    assert len(told.splitlines()) == 1
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
     assert coarse.read_bytes() == before
 
 
@@ -68,7 +67,8 @@ def test_a_table_that_was_not_tuned_is_refused(tmp_path: Path, capfd: pytest.Cap
     path = tmp_path / "made.parquet"
     write_settings_table(path, SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
     assert tune("--refine", path, "--out", tmp_path / "fine.parquet") == 2
-    assert "--refine must be a table that fedscout tune-table wrote" in capfd.readouterr().err
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert "--refine " in line
 
 
 def test_ends_are_extended_as_far_as_the_rows_reach(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_ends_are_extended_as_far_as_the_rows_reach(caplog: pytest.LogCaptureFix
     found = finer_grid(places, scarce)  # three classes hold 120 rows, one holds 40
     assert {place.quantity for place in found} == {10, 20, 60, 100}
     assert {place.num_classes for place in found} == {3, 5, 7, 9}
-    assert "do not reach for quantity 140, heterogeneity 1.00" in caplog.text
+    assert "quantity 140, heterogeneity 1.00" in caplog.text
     assert {*places} <= {*found}
     assert found == tuple(sorted(found, key=lambda place: (-place.num_classes, place.quantity)))
     assert CellPosition(9, 20) in found

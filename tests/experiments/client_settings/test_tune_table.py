@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -24,12 +25,14 @@ GRID = ("--heterogeneity", "0,0.5", "--quantity", "6,12")
 LOCAL = (*SMALL, *GRID, "engine.grid=local")
 
 
-def tune(*arguments: str | Path) -> int:
+def run(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as ended:
-        main(["tune-table", *map(str, arguments)])
-    code = ended.value.code
-    assert isinstance(code, int)
-    return code
+        main([*map(str, arguments)])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+tune = partial(run, "tune-table")
 
 
 def logs(out: Path) -> dict[str, float]:
@@ -106,36 +109,35 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        (("--quantity", "0"), "--quantity must be at least 1 row, got 0"),
-        (("--heterogeneity", "1.5"), "--heterogeneity must be in [0, 1], got 1.5"),
-        (("--quantity", "ten"), "--quantity must be whole numbers separated by commas, got 'ten'"),
-        (("--quantity", "600"), "have 600 rows of 3 classes a client, got proxy data with at most"),
-        (("federation.dataset=diabetes",), "federation.dataset must be of classes"),
-        (("federation.dataset=cartpole",), "federation.dataset must be of classes"),
-        (("search.strategies=[fedprox]",), "search.strategies must be left out"),
-        (("search.selection=[random, oort]",), "search.selection must be left out, as all proxy clients"),
-        (("selection.kind=oort",), "selection must be left out, as all proxy clients"),
-        (("training.fraction_train=0.5",), "training.fraction_train must be left out, as all proxy clients"),
-        (("training.scored_clients=2",), "training.scored_clients must be left out, as all proxy clients"),
-        (("strategy.kind=fedex",), "strategy.kind must leave clients' rates and epochs to a table"),
-        (("search.kind=racing",), "search.kind must be one of gp, tpe, random, genetic"),
+        (("--quantity", "0"), ("--quantity", "got 0")),
+        (("--heterogeneity", "1.5"), ("--heterogeneity", "got 1.5")),
+        (("--quantity", "ten"), ("--quantity", "'ten'")),
+        (("--quantity", "600"), ("600 rows of 3 classes",)),
+        (("federation.dataset=diabetes",), ("federation.dataset", "classes")),
+        (("federation.dataset=cartpole",), ("federation.dataset", "classes")),
+        (("search.strategies=[fedprox]",), ("search.strategies",)),
+        (("search.selection=[random, oort]",), ("search.selection",)),
+        (("selection.kind=oort",), (" selection ",)),
+        (("training.fraction_train=0.5",), ("training.fraction_train",)),
+        (("training.scored_clients=2",), ("training.scored_clients",)),
+        (("strategy.kind=fedex",), ("strategy.kind", "table")),
+        (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
         (
             ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
-            "search.client_ranges.batch_size must begin with at most 12 rows, which clients of the",
+            ("search.client_ranges.batch_size", " 12 rows"),
         ),
-        (("--proxy", "wine"), "must be another data set than federation.dataset=wine"),
-        (("--proxy", "digits"), "must hold rows like those of data set 'wine'"),
+        (("--proxy", "wine"), ("federation.dataset=wine",)),
+        (("--proxy", "digits"), ("data set 'wine'", "'digits'")),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    arguments: tuple[str, ...], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert tune("federation.dataset=wine", "engine.grid=local", *arguments, "--out", tmp_path / "hrt.parquet") == 2
-    told = capfd.readouterr().err.strip()
-    assert said in told
-    assert len(told.splitlines()) == 1
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
     assert not [*tmp_path.iterdir()]
 
 
@@ -145,7 +147,7 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "--out", out) == 0
     written = out.read_bytes()
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
-    assert "of which differ: seed: 0 there, 1 here" in capfd.readouterr().err
+    assert "seed: 0 there, 1 here" in capfd.readouterr().err
     assert out.read_bytes() == written
 
 
@@ -155,24 +157,14 @@ def test_batches_that_no_client_fills_are_said(tmp_path: Path, capfd: pytest.Cap
         batches = f"search.client_ranges.batch_size={{low: 4, high: {high}}}"
         assert tune(*SMALL, *one, batches, "--out", tmp_path / f"{high}.parquet") == 0
         told = " ".join(capfd.readouterr().err.split())
-        assert ("batches of 6 to 64 rows are all the rows of a client in every cell" in told) == is_said
+        assert ("6 to 64 rows" in told) == is_said
 
 
 @pytest.mark.slow
 def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
     table = ("client_settings.kind=table", "client_settings.path=hrt.parquet", "search.tuned_baseline=false")
-    wine = (
-        "train",
-        "federation.dataset=wine",
-        "federation.num_clients=3",
-        "training.num_rounds=2",
-        "engine.grid=local",
-    )
-    with pytest.raises(SystemExit) as refused:
-        main([*wine, *table])
-    assert refused.value.code == 2
-    assert "which takes federation.server_rows=0.4" in capfd.readouterr().err
-    with pytest.raises(SystemExit) as trained:
-        main([*wine, *table, "federation.server_rows=0.4"])
-    assert trained.value.code == 0
+    wine = ("train", *SMALL[:2], SMALL[3], "engine.grid=local")
+    assert run(*wine, *table) == 2
+    assert "federation.server_rows=0.4" in capfd.readouterr().err
+    assert run(*wine, *table, "federation.server_rows=0.4") == 0

@@ -16,7 +16,7 @@ from fedscout.search import config as recommender_settings
 from tests.kits.refusals import refused
 
 
-def faults(*arguments: str, file: Path | None = None) -> tuple[str, ...]:
+def faults(*arguments: str, file: Path | None = None) -> tuple[Fault, ...]:
     with pytest.raises(ConfigurationError) as caught:
         load_config(arguments, file)
     for fault in caught.value.faults:
@@ -80,13 +80,9 @@ def test_strategy_values_keep_their_types() -> None:
 def test_a_file_is_read_wherever_it_stands(yaml_file: Path) -> None:
     assert load_config([], yaml_file) == load_config([str(yaml_file)])
     config = load_config([], yaml_file)
-    assert (config.seed, config.training.num_rounds, config.training.batch_size, config.model.hidden) == (
-        5,
-        7,
-        16,
-        (8,),
-    )
-    assert config.training.learning_rate == 0.2
+    training = config.training
+    assert (config.seed, training.num_rounds, training.batch_size, config.model.hidden) == (5, 7, 16, (8,))
+    assert training.learning_rate == 0.2
 
 
 def test_later_ones_win_and_the_option_s_file_lies_under_all(yaml_file: Path, tmp_path: Path) -> None:
@@ -100,14 +96,10 @@ def test_later_ones_win_and_the_option_s_file_lies_under_all(yaml_file: Path, tm
     assert (merged.seed, merged.training.num_rounds, merged.training.batch_size) == (6, 7, 4)
 
 
-def test_lists_replace_lists(yaml_file: Path) -> None:
+def test_lists_replace_lists_and_an_empty_file_changes_nothing(yaml_file: Path) -> None:
     assert load_config(["model.hidden=[1,2,3]"], yaml_file).model.hidden == (1, 2, 3)
-
-
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "empty.yaml"
-    file.write_text("")
-    assert load_config([], file) == StudyConfig()
+    yaml_file.write_text("")
+    assert load_config([], yaml_file) == StudyConfig()
 
 
 # Mistakes.
@@ -135,8 +127,8 @@ WRONG_VALUES = (
 )
 def test_an_unknown_key_is_answered_with_what_may_be_meant(key: str, suggested: str) -> None:
     (fault,) = faults(f"{key}=1")
-    assert "is not a known key; did you mean" in fault
-    assert suggested in fault.partition("did you mean ")[2].rstrip("?").split(" or ")
+    assert key.startswith(str(fault.key))
+    assert suggested in str(fault.hint).rstrip("?").split(" ")
 
 
 def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> None:
@@ -160,61 +152,58 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
 )
 def test_a_wrong_value_is_answered_under_its_key(argument: str, key: str) -> None:
     (fault,) = faults(argument)
-    assert isinstance(fault, Fault)
     assert fault.subject == key
-
-
-def test_what_a_scenario_fixes_cannot_be_set() -> None:
-    with refused(ConfigurationError, key="federation.partition"):
-        load_config(["federation.scenario=iid", "federation.partition.alpha=1"])
 
 
 @pytest.mark.parametrize("argument", ["foo", "=3", " =3", "study.json", "training.num_rounds"])
 def test_an_argument_that_is_none(argument: str) -> None:
-    assert faults(argument) == (f"an argument must be dotted.key=value or a YAML file, got {argument!r}",)
+    (fault,) = faults(argument)
+    assert (fault.key, fault.given) == ("an argument", repr(argument))
 
 
 @pytest.mark.parametrize("argument", ["model.hidden=[1", "seed={", "seed=${"])
 def test_a_value_that_is_no_yaml(argument: str) -> None:
     (fault,) = faults(argument)
-    assert fault.startswith(f"{argument.partition('=')[0]} must have a YAML value, got {argument!r}: ")
+    assert fault.key == argument.partition("=")[0]
+    assert str(fault.given).startswith(f"{argument!r}: ")
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     found = faults("foo", "seed=abc", "training.batch_size=0", "nokey=1", str(tmp_path / "missing.yaml"), "seed2=[")
-    starts = ("an argument must", "the configuration file must exist", "seed2 must have a YAML value")
-    starts += ("training.batch_size must", "seed must", "nokey is not")
-    assert len(found) == len(starts)
-    for fault, start in zip(found, starts, strict=True):
-        assert fault.startswith(start)
+    keys = ["an argument", "the configuration file", "seed2", "training.batch_size", "seed", "nokey"]
+    assert [fault.key for fault in found] == keys
 
 
 def test_a_file_must_exist(tmp_path: Path) -> None:
     missing = tmp_path / "missing.yaml"
-    for found in (faults(str(missing)), faults(file=missing)):
-        assert found == (f"the configuration file must exist, got {missing}",)
-    assert faults(file=tmp_path) == (f"the configuration file must exist, got {tmp_path}",)
+    for (fault,), path in (
+        (faults(str(missing)), missing),
+        (faults(file=missing), missing),
+        (faults(file=tmp_path), tmp_path),
+    ):
+        assert (fault.key, fault.given) == ("the configuration file", str(path))
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "key", "named"),
     [
-        (b"seed: [", "{file} must be YAML"),
-        (b"seed: 1\nseed: 2\n", "{file} must be YAML"),
-        (b"a:\n\tb: 1", "{file} must be YAML"),
-        (b"\xff\xfe\xfa", "{file} must be YAML"),
-        (b"5", "{file} must be YAML"),
-        (b"- 1\n", "{file} must hold keys and values, such as `seed: 1`"),
-        (b"1: 2\n", "1 is not a known key; a key must be text"),
-        (b"seed: !!python/object/apply:os.system [true]\n", "{file} must be YAML"),
-        (b"federation: {datset: wine}\n", "federation.datset is not a known key; did you mean federation.dataset"),
+        (b"seed: [", "study.yaml", "parsing"),
+        (b"seed: 1\nseed: 2\n", "study.yaml", "line 1"),
+        (b"a:\n\tb: 1", "study.yaml", "scanning"),
+        (b"\xff\xfe\xfa", "study.yaml", "0xff"),
+        (b"5", "study.yaml", "int"),
+        (b"- 1\n", "study.yaml", "keys and values"),
+        (b"1: 2\n", "1", "text"),
+        (b"seed: !!python/object/apply:os.system [true]\n", "study.yaml", "constructor"),
+        (b"federation: {datset: wine}\n", "federation.datset", "federation.dataset"),
     ],
 )
-def test_a_file_must_be_yaml_with_known_keys(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_a_file_must_be_yaml_with_known_keys(tmp_path: Path, content: bytes, key: str, named: str) -> None:
     file = tmp_path / "study.yaml"
     file.write_bytes(content)
-    (found,) = faults(file=file)
-    assert found.startswith(fault.format(file=file))
+    (fault,) = faults(file=file)
+    assert fault.key == key
+    assert named in fault
 
 
 def test_fault_in_a_file_does_not_hide_that_of_an_argument(tmp_path: Path) -> None:
@@ -375,16 +364,20 @@ def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
         load_config(["training.num_rounds=automatic"])
 
 
-def test_players_are_refused_another_precision() -> None:
-    with refused(ConfigurationError, key="training.precision"):
-        load_config(["federation.dataset=cartpole", "training.precision=bfloat16"])
-
-
-@pytest.mark.parametrize("dataset", ["diabetes", "cartpole"])
-def test_terms_of_classes_are_refused_where_there_are_none(dataset: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        load_config([f"federation.dataset={dataset}", "training.reverse_weight=1"])
-    assert [getattr(fault, "subject", None) for fault in caught.value.faults] == ["training"]
+@pytest.mark.parametrize(
+    ("given", "beside", "key"),
+    [
+        ("federation.scenario=iid", "federation.partition.alpha=1", "federation.partition"),
+        ("federation.dataset=cartpole", "training.precision=bfloat16", "training.precision"),
+        ("federation.dataset=diabetes", "training.reverse_weight=1", "training"),
+        ("federation.dataset=cartpole", "training.reverse_weight=1", "training"),
+        ("training.num_rounds=auto", "training.early_stopping=false", "training.early_stopping"),
+    ],
+)
+def test_what_another_key_rules_out_is_refused(given: str, beside: str, key: str) -> None:
+    """As what a scenario fixes, terms of classes where there are none, and rounds that are left to FedAvg."""
+    (fault,) = faults(given, beside)
+    assert fault.key == key
 
 
 def test_the_digest_does_not_depend_on_the_machinery() -> None:
@@ -414,10 +407,17 @@ def test_the_digest_does_not_depend_on_the_machinery() -> None:
 
 
 @pytest.mark.parametrize(
-    "layers", [["federation=wine"], ["federation=wine", "federation.num_clients=3"], ["seed=1", "model=dense"]]
+    ("layers", "key", "given"),
+    [
+        (["federation=wine"], "federation", "'wine'"),
+        (["federation=wine", "federation.num_clients=3"], "federation", "'wine'"),
+        (["seed=1", "model=dense"], "model", "'dense'"),
+    ],
 )
-def test_a_value_in_place_of_a_group_is_refused_also_when_later_keys_would_replace_it(layers: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"^(federation|model) must be a group of keys, such as \1\.\w+, got"):
+def test_a_value_in_place_of_a_group_is_refused_also_when_later_keys_would_replace_it(
+    layers: list[str], key: str, given: str
+) -> None:
+    with refused(ConfigurationError, key=key, given=given, names=f"{key}."):
         load_config(layers)
 
 
@@ -474,19 +474,12 @@ def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: py
     assert plain.digest() == before[1]
 
 
-def test_rounds_that_are_left_to_fedavg_can_not_be_fixed_as_well() -> None:
-    with refused(ConfigurationError, key="training.early_stopping"):
-        load_config(["training.num_rounds=auto", "training.early_stopping=false"])
-
-
 @pytest.mark.parametrize("number", ["010", "08", "1:30", "1_0", "0x1F", "0b11", "0o17", "-007", "1_0.5", "190:20:30"])
 def test_numbers_are_those_of_json(tmp_path: Path, number: str) -> None:
     """What YAML 1.1 reads as another number is refused wherever it stands, and is a text in quotes."""
     (tmp_path / "study.yaml").write_text(f"federation:\n  label: {number}\n")
-    for arguments in ([f"seed={number}"], [f"search.budget=[{number}]"], [str(tmp_path / "study.yaml")]):
-        with pytest.raises(ConfigurationError) as refusal:
-            load_config(arguments)
-        assert number in str(refusal.value)
+    for argument in (f"seed={number}", f"search.budget=[{number}]", str(tmp_path / "study.yaml")):
+        assert number in " ".join(faults(argument))
     assert load_config([f'federation.label="{number}"']).federation.label == number
 
 
@@ -495,7 +488,7 @@ def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, 
     file = tmp_path / "study.yaml"
     file.write_text(f"federation:\n  label: {text}\n")
     (fault,) = faults(file=file)
-    assert "federation.label" in fault
+    assert fault.key == "federation.label"
     assert "quotes" in fault
     file.write_text(f'federation:\n  label: "{text}"\n')
     assert load_config(file=file).federation.label == text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 
 def random_images(num_rows: int, *shape: int, seed: int = 0) -> np.ndarray:
@@ -62,3 +63,11 @@ def python_2_batch(images: np.ndarray, labels: list[int]) -> bytes:
     array += b"T" + struct.pack("<i", len(data)) + data + b"tb"
     listed = b"](" + b"".join(number(label) for label in labels) + b"e"
     return b"\x80\x02}(" + short(b"data") + array + short(b"labels") + listed + b"u."
+
+
+def picture(path: Path, colour: int | tuple[int, ...] = 0, size: int = 4, mode: str | None = None) -> Path:
+    """Write a picture of one colour: grey for a number, else red, green and blue, or with alpha."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    usual = "L" if isinstance(colour, int) else {3: "RGB", 4: "RGBA"}[len(colour)]
+    Image.new(mode or usual, (size, size), colour).save(path)
+    return path

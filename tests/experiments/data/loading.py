@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from fedscout.engine.errors import DataError, UserError
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits
 from fedscout.experiments.data.loaders import table
@@ -12,3 +15,32 @@ from fedscout.experiments.data.loaders import table
 def load_dataset(name: str, limits: ReadLimits = USUAL_LIMITS, **choices: Any) -> Dataset:
     largest = {"max_file_bytes": limits.max_bytes, "max_file_rows": limits.max_rows}
     return table.load_dataset(DatasetRequest.model_validate({"dataset": name, **largest, **choices}))
+
+
+def assert_refused(
+    name: str,
+    *,
+    key: str | None = None,
+    given: object = None,
+    names: str | tuple[str, ...] = (),
+    kind: type[UserError] = DataError,
+    **choices: Any,
+) -> None:
+    """Hold that a data set is refused with one fault of one line, which is of `key`, and what it names: see `refused`.
+
+    A fault that is a sentence alone has no key.
+    """
+    with pytest.raises(kind) as caught:
+        load_dataset(name, **choices)
+    (fault,) = caught.value.faults
+    assert "\n" not in fault
+    assert key is None or fault.key == key, f"{fault.key}: {fault}"
+    assert given is None or fault.given == str(given), fault
+    for named in (names,) if isinstance(names, str) else names:
+        assert named in fault
+
+
+def clients_of(dataset: Dataset) -> list[str]:
+    """Return the natural client of each row."""
+    assert dataset.client_ids is not None
+    return list(dataset.client_ids.tolist())

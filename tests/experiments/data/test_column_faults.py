@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data.columns import CategoryColumn, NumberColumn, WrittenForm, missing_codes, written_form
 from fedscout.experiments.data.dataset import Dataset
@@ -18,11 +18,11 @@ from fedscout.experiments.data.own_columns import parts_of_sum, suspicion
 from fedscout.experiments.data.table_files import read_csv, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data.awkward_tables import saved
+from tests.experiments.data.loading import assert_refused, load_dataset
 
 RAW = Path(__file__).parents[2] / "fixtures" / "raw"
-NAN = float("nan")
+LEAKS = (f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward")
 
 
 def load(name: str, label: str = "label", **choices: Any) -> Dataset:
@@ -58,8 +58,7 @@ def table_of(tmp_path: Path, columns: dict[str, Any]) -> str:
     num_rows = len(next(iter(columns.values())))
     draw = np.random.default_rng(0)
     table = pd.DataFrame({**columns, "x": draw.normal(size=num_rows).round(3), "y": draw.permutation(num_rows) % 2})
-    table.to_csv(tmp_path / "t.csv", index=False)
-    return str(tmp_path / "t.csv")
+    return str(saved(table, tmp_path / "t.csv"))
 
 
 @pytest.mark.parametrize("kind", ["group", "identifier"])
@@ -107,8 +106,8 @@ def test_identifiers_are_named_where_rows_seem_to_belong_together(tmp_path: Path
     people = np.repeat(np.arange(60), 5)
     rows = draw.normal(size=(60, 6))[people] + draw.normal(0, 1e-6, (300, 6))
     table = pd.DataFrame(rows).add_prefix("x").assign(person_id=people, y=draw.integers(0, 2, 60)[people])
-    table.to_csv(tmp_path / "t.csv", index=False)
-    config = load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=y", "federation.num_clients=2"])
+    path = saved(table, tmp_path / "t.csv")
+    config = load_config([f"federation.dataset={path}", "federation.label=y", "federation.num_clients=2"])
     notes = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)
     assert any("person_id" in note for note in notes)
 
@@ -170,16 +169,8 @@ def test_numbers_are_read_as_people_write_them_by_each_client_alone() -> None:
 
 def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
     path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "light"]})
-    with pytest.raises(DataError) as refusal:
-        load_dataset(path, label="y")
-    for part in (
-        "'heavy'",
-        "row 31",
-        "of 32",
-        "federation.missing_values=[heavy,light]",
-        "federation.drop_columns=[weight]",
-    ):
-        assert part in str(refusal.value)
+    keys = ("federation.missing_values=[heavy,light]", "federation.drop_columns=[weight]")
+    assert_refused(path, label="y", names=("'heavy'", "row 31", "of 32", *keys))
     assert told(load_dataset(path, label="y", columns={"weight": "drop"}))["weight"] == "dropped"
     assert told(load_dataset(path, label="y", missing_values=("heavy", "light")))["weight"] == "number"
 
@@ -196,10 +187,8 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
 
 
 def test_codes_for_missing_values_are_a_key_of_tables_alone(tmp_path: Path) -> None:
-    with refused(ConfigurationError, key="federation.missing_values"):
-        load_dataset("digits", missing_values=("-1",))
-    with refused(DataError, key="federation.missing_values"):
-        load_dataset(str(tmp_path), missing_values=("-1",))
+    assert_refused("digits", missing_values=("-1",), key="federation.missing_values", kind=ConfigurationError)
+    assert_refused(str(tmp_path), missing_values=("-1",), key="federation.missing_values")
 
 
 @pytest.mark.parametrize(
@@ -233,9 +222,7 @@ def test_a_categorical_of_numbers_is_a_category(tmp_path: Path, values: list[Any
 def test_leaks_are_told_with_the_key_that_drops_them() -> None:
     dataset = load("leaks", client_column="ward")
     assert {*told(dataset, "suspicion")} == {"dsm", "reason", "aqi"}
-    config = load_config(
-        [f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward"]
-    )
+    config = load_config(LEAKS)
     note = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)[0]
     assert note.startswith("federation.drop_columns=[dsm,reason,aqi] ")
     kept = load("leaks", client_column="ward", drop_columns=("dsm", "reason", "aqi"))
@@ -275,15 +262,14 @@ def test_what_is_missing_by_chance_is_no_leak() -> None:
 @pytest.mark.parametrize(("num_different", "key"), [(150, "federation.task=regression"), (5, "federation.label")])
 def test_whole_numbers_of_many_values_are_asked_about(tmp_path: Path, num_different: int, key: str) -> None:
     table = pd.DataFrame({"x": np.arange(4000) / 7, "y": np.arange(4000) % num_different})
-    table.to_csv(tmp_path / "t.csv", index=False)
-    assert told(load_dataset(str(tmp_path / "t.csv"), label="y"), "key")["y"] == key
+    assert told(load_dataset(str(saved(table, tmp_path / "t.csv")), label="y"), "key")["y"] == key
 
 
 @pytest.mark.parametrize(("num_different", "task"), [(20, None), (30, "regression"), (69, "regression")])
 def test_whole_numbers_of_few_rows_each_are_a_quantity(tmp_path: Path, num_different: int, task: str | None) -> None:
     table = pd.DataFrame({"x": np.arange(100) / 7, "y": np.arange(100) % num_different})
-    table.to_csv(tmp_path / "t.csv", index=False)
-    assert load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=y"]).federation.task == task
+    path = saved(table, tmp_path / "t.csv")
+    assert load_config([f"federation.dataset={path}", "federation.label=y"]).federation.task == task
 
 
 @pytest.mark.parametrize("num_words", [1, 9])
@@ -291,11 +277,8 @@ def test_few_different_values_are_a_category_however_many_words_each(tmp_path: P
     """Also where each client is too small to see that they repeat."""
     draw = np.random.default_rng(0)
     said = [" ".join(f"word{number}" for number in draw.integers(0, 999, num_words)) for _ in range(20)]
-    table = pd.DataFrame(
-        {"said": draw.permutation(said * 100), "client": np.arange(2000) // 20, "y": draw.integers(0, 2, 2000)}
-    )
-    table.assign(x=draw.normal(size=2000)).to_csv(tmp_path / "t.csv", index=False)
-    path = str(tmp_path / "t.csv")
+    columns = {"said": draw.permutation(said * 100), "client": np.arange(2000) // 20, "y": draw.integers(0, 2, 2000)}
+    path = str(saved(pd.DataFrame(columns).assign(x=draw.normal(size=2000)), tmp_path / "t.csv"))
     assert told(load_dataset(path, label="y", client_column="client"))["said"] == "category"
     seen = load_dataset(path, label="y", client_column="client", min_release=1)
     assert sum(name.startswith("said=") for name in seen.feature_names) == 20
@@ -307,9 +290,7 @@ def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
     description = describe_federation(build_federation(quantity.federation, quantity.model), quantity.detection, 0)
     assert description.target_name == "count"
     assert description.realised.label_wasserstein is not None
-    named = load_config(
-        [f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward"]
-    )
+    named = load_config(LEAKS)
     description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
     assert (description.target_name, description.realised.label_wasserstein) == ("", None)
     assert description.realised.label_hellinger is not None

@@ -76,29 +76,30 @@ def test_numbers_that_are_declared_categories(
 
 
 @pytest.mark.parametrize(
-    ("cells", "reason"),
+    ("cells", "named"),
     [
-        (["", "NA", "?"], "must hold a value, got none in 3 rows"),
-        ([NAN, NAN], "must hold a value"),
-        (["1", "2", "x"], "numbers alone.* got 'x' in row 3.* 1 of 3 cells"),
-        (["1", "2", "1.2.3"], "got '1.2.3' in row 3"),
-        (["9,4", "1,5"], "decimal point, got '9,4' in row 1"),
-        (["9", "1,5", "", "2,5"], "decimal point, got '1,5' in row 2"),
-        (["1", "inf"], "up to 1e\\+150 in magnitude, got 'inf' in row 2"),
-        (["1", "1e999", "-inf"], "got '1e999' in row 2 and in 1 more"),
-        ([1.0, float("inf")], "got 'inf' in row 2"),
-        (["1e151", "2"], "got '1e151' in row 1"),
-        (["2024-01-31", "2024-02-01"], "got a date such as '2024-01-31' in row 1"),
-        (["", "31.01.2024", "1.2.24"], "got a date such as '31.01.2024' in row 2"),
-        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "got a date"),
-        (["10:30", "11:45:10"], "got a date such as '10:30'"),
-        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "got a date such as 2024-01-31"),
+        (["", "NA", "?"], "none in 3 rows"),
+        ([NAN, NAN], "none in 2 rows"),
+        (["1", "2", "x"], "'x' in row 3"),
+        (["1", "2", "1.2.3"], "'1.2.3' in row 3"),
+        (["9,4", "1,5"], "point, got '9,4' in row 1"),
+        (["9", "1,5", "", "2,5"], "point, got '1,5' in row 2"),
+        (["1", "inf"], "'inf' in row 2"),
+        (["1", "1e999", "-inf"], "'1e999' in row 2 and in 1 more"),
+        ([1.0, float("inf")], "'inf' in row 2"),
+        (["1e151", "2"], "'1e151' in row 1"),
+        (["2024-01-31", "2024-02-01"], "date such as '2024-01-31' in row 1"),
+        (["", "31.01.2024", "1.2.24"], "date such as '31.01.2024' in row 2"),
+        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "date such as '2024-01-31 10:00'"),
+        (["10:30", "11:45:10"], "date such as '10:30'"),
+        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "date such as 2024-01-31"),
     ],
 )
-def test_what_is_neither_is_refused_with_the_way_out(cells: list[object], reason: str) -> None:
-    with pytest.raises(DataError, match=f"column 'x' of data set 't.csv' .*{reason}") as caught:
+def test_what_is_neither_is_refused_with_the_way_out(cells: list[object], named: str) -> None:
+    with pytest.raises(DataError) as caught:
         typed(cells)
-    assert "federation.drop_columns=[x]" in str(caught.value)
+    for part in ("column 'x' of data set 't.csv'", named, "federation.drop_columns=[x]"):
+        assert part in str(caught.value)
 
 
 def test_all_faulty_columns_are_named_or_counted() -> None:
@@ -106,4 +107,4 @@ def test_all_faulty_columns_are_named_or_counted() -> None:
     with pytest.raises(DataError) as caught:
         typed_columns("t.csv", table, table.column_names)
     assert len(caught.value.faults) == 6
-    assert "and 3 more columns" in caught.value.faults[-1]
+    assert "3 more" in caught.value.faults[-1]

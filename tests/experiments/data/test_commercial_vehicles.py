@@ -13,7 +13,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.tabular import STATES
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 READINGS = ("speed", "wx", "wy", "wz", "gFx", "gFy", "gFz")
@@ -45,8 +45,7 @@ def test_the_time_is_no_feature_and_the_states_have_names(tmp_path: Path) -> Non
     assert dataset.feature_names == READINGS
     assert set(dataset.class_names) == set(STATES)
     assert [dataset.class_names[label] for label in dataset.labels[:14]] == ["idle"] * 7 + ["driving"] * 7
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"dumper 1", "dumper 2"}
+    assert {*clients_of(dataset)} == {"dumper 1", "dumper 2"}
     assert "Smartilizer Scandinavia" in dataset.source
     assert dataset.series
 
@@ -90,8 +89,7 @@ def test_the_label_may_be_called_otherwise_and_states_written_otherwise(tmp_path
     columns["state"] = [str(name).upper().replace(" ", "_") for name in columns.pop("label")]
     dataset = load_dataset("commercial_vehicles", label="state", folder=write(tmp_path, columns))
     assert set(dataset.class_names) == set(STATES)
-    with refused(DataError, key="federation.label", given="'label'"):
-        load_dataset("commercial_vehicles", folder=tmp_path)
+    assert_refused("commercial_vehicles", folder=tmp_path, key="federation.label", given="'label'")
 
 
 def test_other_classes_are_ones_own_data(tmp_path: Path) -> None:
@@ -102,8 +100,7 @@ def test_other_classes_are_ones_own_data(tmp_path: Path) -> None:
 
 
 def test_one_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Smartilizer Scandinavia"):
-        load_dataset("commercial_vehicles", folder=tmp_path)
+    assert_refused("commercial_vehicles", folder=tmp_path, names="Smartilizer Scandinavia")
     write(tmp_path, readings())
     with refused(DataError, key="data set 'commercial_vehicles'", given="2: any_name.csv, other.csv"):
         load_dataset("commercial_vehicles", folder=write(tmp_path, readings(), name="other.csv"))

@@ -9,7 +9,7 @@ import pytest
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.tabular import HOSPITALS
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 
@@ -28,8 +28,7 @@ def write(folder: Path, **hospitals: list[str]) -> Path:
 def test_hospitals_are_natural_clients_whether_asked_for_or_not(tmp_path: Path) -> None:
     for client_column in (None, "hospital"):
         dataset = load_dataset("heart", folder=write(tmp_path), client_column=client_column)
-        assert dataset.client_ids is not None
-        assert dataset.client_ids.tolist() == [hospital for hospital in HOSPITALS for _ in range(8)]
+        assert clients_of(dataset) == [hospital for hospital in HOSPITALS for _ in range(8)]
 
 
 def test_disease_is_any_mark_above_zero(tmp_path: Path) -> None:
@@ -50,12 +49,8 @@ def test_gaps_and_zeros_are_missing(tmp_path: Path) -> None:
     dataset = load_dataset("heart", folder=write(tmp_path, cleveland=rows))
     chol = dataset.features[:4, dataset.feature_names.index("chol missing")]
     assert chol.tolist() == [1, 1, 0, 0]
-    assert dataset.features[:4, dataset.feature_names.index("ca missing")].tolist() == [
-        1,
-        1,
-        0,
-        0,
-    ]  # 0 is a number here
+    ca = dataset.features[:4, dataset.feature_names.index("ca missing")]
+    assert ca.tolist() == [1, 1, 0, 0]  # 0 is a number here
     assert dataset.facts["num_zeros_taken_as_missing"] == 5
     # Ten values 100 and 300 in one hospital, 200 in the 24 rows of the others: deviation 100 · root of 10/34.
     np.testing.assert_allclose(
@@ -74,29 +69,28 @@ def test_columns_may_be_left_out(tmp_path: Path) -> None:
     assert not any(name == "ca" or name.startswith(("ca ", "thal ", "thal=")) for name in dataset.feature_names)
 
 
+FILE = "processed.cleveland.data"
+
+
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    ("rows", "key", "names"),
     [
-        ([], "must hold a header and rows, but it is empty"),
-        (["1,2,3"], "must have the 14 columns age, sex, .*, num, got 3 columns"),
-        ([patient(0), "1,2,3"], "line 2 has 3 fields"),
-        (
-            [patient(0), patient(5)],
-            "'num', the last of .*cleveland.data, must hold a mark from 0 to 4, got '5' in row 2",
-        ),
-        ([patient("?")], "got '\\?' in row 1"),
-        ([patient("")], "got 'nothing' in row 1"),
-        ([patient(0, age="old")] * 5, "'age' .* got 'old' in row 1"),
-        ([patient(0).replace(",", ";")], "got 1 columns"),
+        ([], FILE, "empty"),
+        (["1,2,3"], None, (FILE, "got 3 columns")),
+        ([patient(0), "1,2,3"], f"every line of {FILE}", "line 2 has 3 fields"),
+        ([patient(0), patient(5)], f"column 'num', the last of {FILE},", "'5' in row 2"),
+        ([patient("?")], f"column 'num', the last of {FILE},", "'?' in row 1"),
+        ([patient("")], f"column 'num', the last of {FILE},", "'nothing' in row 1"),
+        ([patient(0, age="old")] * 5, None, ("column 'age' of data set 'heart'", "'old' in row 1")),
+        ([patient(0).replace(",", ";")], None, (FILE, "got 1 columns")),
     ],
 )
-def test_malformed(tmp_path: Path, rows: list[str], reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
-        load_dataset("heart", folder=write(tmp_path, cleveland=rows))
+def test_malformed(tmp_path: Path, rows: list[str], key: str | None, names: str | tuple[str, ...]) -> None:
+    assert_refused("heart", folder=write(tmp_path, cleveland=rows), key=key, names=names)
 
 
 def test_missing_files_and_other_columns(tmp_path: Path) -> None:
-    with refused(DataError, key="processed.cleveland.data") as caught:
+    with refused(DataError, key=FILE) as caught:
         load_dataset("heart", folder=tmp_path)
     assert len(caught.value.faults) == 4
     with refused(DataError, key="federation.label"):

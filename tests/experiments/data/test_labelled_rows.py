@@ -14,9 +14,8 @@ import fedscout
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.own import client_names
 from fedscout.experiments.federation_config import FederationConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.experiments.data.test_table_formats import FORMATS, save
-from tests.kits.refusals import refused
 
 NUM_ROWS = 60
 TABLE = pd.DataFrame(
@@ -44,16 +43,15 @@ def test_rows_that_lack_what_their_roles_ask_for_are_left_out(
     tmp_path: Path, name: str, column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(with_gaps(column, [4, 7, 30]), tmp_path / name)
-    dataset = load_dataset(str(path), label="grade", drop_columns=("size",), **ROLES)
+    roles = {"label": "grade", "drop_columns": ("size",), **ROLES}
+    dataset = load_dataset(str(path), **roles)
     assert (dataset.num_rows, dataset.facts["num_rows_unlabelled"]) == (NUM_ROWS - 3, 3)
-    wanted = load_dataset(
-        str(save(TABLE.drop(index=[4, 7, 30]), tmp_path / "wanted.csv")), label="grade", drop_columns=("size",), **ROLES
-    )
+    wanted = load_dataset(str(save(TABLE.drop(index=[4, 7, 30]), tmp_path / "wanted.csv")), **roles)
     np.testing.assert_array_equal(dataset.labels, wanted.labels)
     np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
     assert len(caplog.records) == 1
-    with pytest.raises(DataError, match=r"'nothing' in row 5; federation\.unlabelled_rows=drop"):
-        load_dataset(str(path), label="grade", drop_columns=("size",), unlabelled_rows="fail", **ROLES)
+    key, names = f"column '{column}' of data set '{name}'", "'nothing' in row 5; federation.unlabelled_rows=drop"
+    assert_refused(str(path), key=key, names=names, unlabelled_rows="fail", **roles)
 
 
 @pytest.mark.parametrize("word", ["NA", "?", "null", "", "  "])
@@ -81,8 +79,7 @@ def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
     path = save(with_gaps("grade", list(range(NUM_ROWS))), tmp_path / "t.csv")
-    with refused(DataError, key="data set 't.csv'"):
-        load_dataset(str(path), label="grade", **ROLES)
+    assert_refused(str(path), label="grade", key="data set 't.csv'", **ROLES)
 
 
 def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
@@ -90,8 +87,7 @@ def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
     table["age"] = table["age"].astype(object)
     table.loc[20, "age"] = "old"
     path = save(table, tmp_path / "t.csv")
-    with pytest.raises(DataError, match="'old' in row 21"):
-        load_dataset(str(path), label="grade", **ROLES)
+    assert_refused(str(path), label="grade", names=("'age'", "'old' in row 21"), **ROLES)
 
 
 def test_a_data_frame(caplog: pytest.LogCaptureFixture) -> None:
@@ -127,8 +123,7 @@ def test_one_name_in_several_folders(tmp_path: Path) -> None:
         (tmp_path / str(site)).mkdir()
         save(rows.drop(columns=["site", "person", "size"]), tmp_path / str(site) / "train.csv")
     dataset = load_dataset(f"{tmp_path}/*/train.csv", label="grade")
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == sorted(TABLE["site"])
+    assert clients_of(dataset) == sorted(TABLE["site"])
 
 
 @pytest.mark.parametrize("column", ["grade", "age"])
@@ -138,8 +133,8 @@ def test_a_refusal_names_the_file_and_its_row(tmp_path: Path, column: str) -> No
         if site == "south":
             cells.loc[6, column] = "?" if column == "grade" else "old"
         save(cells, tmp_path / f"{site}.csv")
-    with pytest.raises(DataError, match=r"in row 7 of .*/south\.csv"):
-        load_dataset(f"{tmp_path}/*.csv", label="grade", unlabelled_rows="fail")
+    named = (f"'{column}'", f"in row 7 of {tmp_path}/south.csv")
+    assert_refused(f"{tmp_path}/*.csv", label="grade", unlabelled_rows="fail", names=named)
 
 
 def test_files_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.engine.errors import DataError
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 UNSW_HEADER = "id,dur,proto,service,state,rate,attack_cat,label"
 UNSW_ROWS = [
@@ -61,23 +59,25 @@ def test_unsw_by_kind_of_attack_and_service(tmp_path: Path) -> None:
     dataset = load_dataset("unsw_nb15", label="attack_cat", client_column="proto", folder=write_unsw(tmp_path, UNSW))
     assert dataset.class_names == ("DoS", "Normal")
     assert dataset.feature_names == ("dur", "service=-", "state=FIN", "rate")
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"tcp", "udp"}
+    assert {*clients_of(dataset)} == {"tcp", "udp"}
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "key", "names"),
     [
-        (UNSW.replace(",proto", ",protocol"), "must have the columns proto"),
-        (UNSW.replace(",label", ",mark"), "must have the columns label"),
-        (UNSW.replace(",", ";"), "holds a semicolon instead"),
-        (UNSW.replace(",14,", ",many,"), "'rate' .* got 'many' in row 2"),
-        (UNSW.replace(",0\n", ",1\n"), "at least two classes"),
+        (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv", "columns proto,"),
+        (UNSW.replace(",label", ",mark"), "UNSW_NB15_training-set.csv", "columns label,"),
+        (UNSW.replace(",", ";"), "the columns of UNSW_NB15_training-set.csv", "semicolon"),
+        (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'", "got 1: 1"),
     ],
 )
-def test_unsw_malformed(tmp_path: Path, content: str, reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
-        load_dataset("unsw_nb15", folder=write_unsw(tmp_path, content))
+def test_unsw_malformed(tmp_path: Path, content: str, key: str, names: str) -> None:
+    assert_refused("unsw_nb15", folder=write_unsw(tmp_path, content), key=key, names=names)
+
+
+def test_a_word_among_the_rates_is_named(tmp_path: Path) -> None:
+    folder = write_unsw(tmp_path, UNSW.replace(",14,", ",many,"))
+    assert_refused("unsw_nb15", folder=folder, names=("column 'rate'", "'many' in row 2"))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,7 @@ def test_addresses_and_ports_are_never_features(tmp_path: Path, label: str | Non
 def test_an_address_may_be_the_natural_client(tmp_path: Path) -> None:
     folder = write_flows(tmp_path, FLOWS)
     dataset = load_dataset("nf_unsw_nb15", client_column="IPV4_SRC_ADDR", folder=folder, min_release=3)
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
+    assert {*clients_of(dataset)} == {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
 
 
 def test_times_and_identifiers_of_later_versions_are_no_features(tmp_path: Path) -> None:
@@ -111,14 +110,12 @@ def test_times_and_identifiers_of_later_versions_are_no_features(tmp_path: Path)
 
 def test_a_column_of_the_published_version_must_not_be_missing(tmp_path: Path) -> None:
     content = FLOWS.replace("TCP_FLAGS", "FLAGS")
-    with refused(DataError, key="NF-UNSW-NB15.csv"):
-        load_dataset("nf_unsw_nb15", folder=write_flows(tmp_path, content))
+    assert_refused("nf_unsw_nb15", folder=write_flows(tmp_path, content), key="NF-UNSW-NB15.csv")
 
 
 @pytest.mark.parametrize("name", ["unsw_nb15", "nf_unsw_nb15"])
 def test_missing_files_name_the_publisher(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=f"{name}.* https://"):
-        load_dataset(name, folder=tmp_path)
+    assert_refused(name, folder=tmp_path, names=(name, "https://"))
 
 
 @pytest.mark.slow

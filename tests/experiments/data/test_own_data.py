@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.columns import MOST_CLASSES, ROWS_AT_ONCE
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.federation_config import FederationConfig, PartitionConfig
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 NUM_ROWS = 24
 TABLE = pd.DataFrame(
@@ -47,8 +46,7 @@ def test_every_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
     assert dataset.name == name
     assert dataset.class_names == ("ill", "well")
     assert dataset.labels.tolist() == [1, 0] * 12
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == PLAIN["site"].tolist()
+    assert clients_of(dataset) == PLAIN["site"].tolist()
     assert dataset.kind == "table"
     assert dataset.feature_names == ("age", "age missing", "color=blue", "color=red", "color missing", "smoker")
     # Half smoke: mean 0.5, deviation 0.5. Of the ages 20 + row every eighth is missing; the others have mean 32.
@@ -65,43 +63,34 @@ def test_days_name_clients_in_every_format(tmp_path: Path, name: str) -> None:
     days = [noon + pd.Timedelta(days=row % 3) for row in range(NUM_ROWS)]
     path = save(PLAIN.assign(site=days), tmp_path / name)
     dataset = load_dataset(str(path), label="grade", client_column="site", min_release=2)
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == [str(day) for day in days]
+    assert clients_of(dataset) == [str(day) for day in days]
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 @pytest.mark.parametrize("gap", [None, "", "  ", float("nan")])
 def test_a_missing_label_is_nothing_in_every_format(tmp_path: Path, name: str, gap: object) -> None:
     path = save(PLAIN.assign(grade=[*PLAIN["grade"][1:], gap]), tmp_path / name)
-    with pytest.raises(DataError, match=f"'nothing' in row {NUM_ROWS}"):
-        load_dataset(str(path), label="grade", client_column="site", unlabelled_rows="fail")
-    assert load_dataset(str(path), label="grade", client_column="site").num_rows == NUM_ROWS - 1
+    roles = {"label": "grade", "client_column": "site"}
+    key, row = f"column 'grade' of data set '{name}'", f"'nothing' in row {NUM_ROWS}"
+    assert_refused(str(path), key=key, names=row, unlabelled_rows="fail", **roles)
+    assert load_dataset(str(path), **roles).num_rows == NUM_ROWS - 1
 
 
 def test_rare_categories_and_identifiers_are_told_apart(tmp_path: Path) -> None:
     # A site holds eight rows, of a color two or three: enough to repeat, too few to be told at five.
-    path = str(save(PLAIN, tmp_path / "t.csv"))
-    assert fate(path, "color") == ("category", "left out: each category is too rare to be told by a client")
-    with refused(DataError, key="column 'color' of data set 't.csv'"):
-        load_dataset(path, label="grade", client_column="site", columns={"color": "category"})
-    path = str(save(PLAIN.assign(color=[f"c{row}" for row in range(NUM_ROWS)]), tmp_path / "t.csv"))
-    assert fate(path, "color") == ("identifier", "left out: 24 different names hardly repeat")
-    with refused(DataError, key="column 'color' of data set 't.csv'"):
-        load_dataset(path, label="grade", client_column="site", columns={"color": "category"})
-
-
-def fate(path: str, column: str) -> tuple[str, str]:
-    """Return the kind of a column, and what became of it."""
-    dataset = load_dataset(path, label="grade", client_column="site")
-    (told,) = [told for told in dataset.facts["columns"] if told["name"] == column]
-    return told["kind"], told["became"]
+    names = [f"c{row}" for row in range(NUM_ROWS)]
+    for table, kind in ((PLAIN, "category"), (PLAIN.assign(color=names), "identifier")):
+        path, roles = str(save(table, tmp_path / "t.csv")), {"label": "grade", "client_column": "site"}
+        (told,) = [told for told in load_dataset(path, **roles).facts["columns"] if told["name"] == "color"]
+        assert told["kind"] == kind
+        assert told["became"].startswith("left out")
+        assert_refused(path, key="column 'color' of data set 't.csv'", columns={"color": "category"}, **roles)
 
 
 def test_the_number_of_categories_is_bounded(tmp_path: Path) -> None:
     table = pd.DataFrame({"code": [f"c{row // 2}" for row in range(514)], "grade": ["a", "b"] * 257})
     path = str(save(table, tmp_path / "t.csv"))
-    with refused(DataError, key="data set 't.csv'"):
-        load_dataset(path, label="grade", min_release=2)
+    assert_refused(path, label="grade", min_release=2, key="data set 't.csv'")
     assert load_dataset(str(save(table.head(512), tmp_path / "t.csv")), label="grade", min_release=2).num_rows == 512
 
 
@@ -134,8 +123,7 @@ def test_a_column_that_names_rows_is_no_feature(tmp_path: Path) -> None:
 def test_a_column_that_names_rows_may_name_clients(tmp_path: Path) -> None:
     table = PLAIN.rename(columns={"site": "id"})
     dataset = load_dataset(str(save(table, tmp_path / "t.csv")), label="grade", client_column="id", min_release=2)
-    assert dataset.client_ids is not None
-    assert set(dataset.client_ids) == {"north", "south", "west"}
+    assert {*clients_of(dataset)} == {"north", "south", "west"}
 
 
 def test_an_index_that_pandas_saved_is_no_feature(tmp_path: Path) -> None:
@@ -178,8 +166,7 @@ def test_a_name_is_its_text(tmp_path: Path, labels: list[str], names: tuple[str,
         path = str(save(table.drop(columns="site"), tmp_path / file))
         dataset = load_dataset(path, label="grade", client_column="ward", min_release=2)
         assert dataset.class_names == names
-        assert dataset.client_ids is not None
-        assert dataset.client_ids.tolist() == labels
+        assert clients_of(dataset) == labels
         grouped = load_dataset(path, label="smoker", group_column="grade", drop_columns=("ward",))
         assert grouped.groups is not None
         assert len(np.unique(grouped.groups)) == len(names)
@@ -195,8 +182,7 @@ def test_a_typed_number_is_a_name_however_gaps_store_it(
 
 def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": np.arange(600) / 4, "price": [row // 3 for row in range(600)]})
-    with refused(DataError, key="column 'price' of data set 't.csv'"):
-        load_dataset(str(save(table, tmp_path / "t.csv")), label="price")
+    assert_refused(str(save(table, tmp_path / "t.csv")), label="price", key="column 'price' of data set 't.csv'")
     named = table.assign(price=[f"p{row}" for row in table["price"]])
     assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200
 
@@ -211,16 +197,15 @@ def test_a_label_of_more_values_than_classes_can_be_is_refused(tmp_path: Path, t
     )
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"x": pa.nulls(len(names), pa.float64()), "own": names}), path)
-    with refused(DataError, key="column 'own' of data set 't.parquet'"):
-        load_dataset(str(path), label="own")
+    assert_refused(str(path), label="own", key="column 'own' of data set 't.parquet'")
 
 
 # Where a path leads.
 
 
-@pytest.mark.parametrize("name", ["a.csv", "./a", "folder/", "~/a.parquet", "a.pkl", "x\\y", "hf:owner/name"])
-def test_what_is_a_path(name: str) -> None:
-    assert is_own_data(name)
+def test_what_is_a_path_and_what_is_a_name() -> None:
+    assert all(map(is_own_data, ["a.csv", "./a", "folder/", "~/a.parquet", "a.pkl", "x\\y", "hf:owner/name"]))
+    assert not any(map(is_own_data, ["digits", "unsw_nb15", "nonsense"]))
 
 
 def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
@@ -235,11 +220,6 @@ def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
     assert FederationConfig(dataset="pics").dataset == "pics"
 
 
-@pytest.mark.parametrize("name", ["digits", "unsw_nb15", "nonsense"])
-def test_what_is_a_name(name: str) -> None:
-    assert not is_own_data(name)
-
-
 def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,8 +228,7 @@ def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
     data.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.setenv(FOLDER_VARIABLE, str(data))
-    with refused(DataError, key="federation.dataset", given="'t.csv'"):
-        load_dataset("t.csv", label="grade")
+    assert_refused("t.csv", label="grade", key="federation.dataset", given="'t.csv'")
     save(PLAIN.drop(columns="site"), data / "t.csv")
     assert load_dataset("t.csv", label="grade").num_rows == NUM_ROWS
     save(PLAIN.drop(columns="site").head(20), here / "t.csv")
@@ -266,19 +245,11 @@ def test_a_process_started_elsewhere_looks_where_its_command_was_given(
     assert load_dataset("t.csv", label="grade").num_rows == NUM_ROWS
 
 
-@pytest.mark.parametrize("name", ["t.pkl", "t.npy", "t.joblib", "t.pt"])
-def test_formats_that_can_carry_code_are_not_opened(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["t.pkl", "t.npy", "t.joblib", "t.pt", "t.ods"])
+def test_formats_that_can_carry_code_and_others_are_not_opened(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    path.write_bytes(b"\x80\x05boom")
-    with refused(DataError, key="the file of a table"):
-        load_dataset(str(path), label="grade")
-
-
-def test_other_formats_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.ods"
-    path.write_bytes(b"PK")
-    with refused(DataError, key="the file of a table"):
-        load_dataset(str(path), label="grade")
+    path.write_bytes(b"PK" if name == "t.ods" else b"\x80\x05boom")
+    assert_refused(str(path), label="grade", key="the file of a table")
 
 
 # Keys that a data set does not read.
@@ -286,11 +257,9 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("choice", [{"drop_columns": ("x",)}, {"text_column": "x"}])
 def test_choices_of_tables_are_refused_where_nobody_reads_them(tmp_path: Path, choice: dict[str, object]) -> None:
-    key = next(iter(choice))
-    with pytest.raises(ConfigurationError, match=f"federation.{key} must be left out but for .* for 'digits'"):
-        load_dataset("digits", **choice)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=f"federation.{key} must be left out where .* is a folder"):
-        load_dataset(str(tmp_path), **choice)  # type: ignore[arg-type]
+    key = f"federation.{next(iter(choice))}"
+    assert_refused("digits", key=key, names="'x'", kind=ConfigurationError, **choice)
+    assert_refused(str(tmp_path), key=key, names="folder", **choice)
 
 
 def test_a_client_column_means_natural_clients() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import clients_of, load_dataset
 
 SIDE = 32
 
@@ -134,8 +134,7 @@ def test_femnist(tmp_path: Path) -> None:
     write_leaf(folder / "test/all_data_0_niid_0_keep_0_test_9.json", {"f0271_44": [(paper, 5)]})
     dataset = load_dataset("leaf_femnist", folder=tmp_path)
     assert [dataset.class_names[label] for label in dataset.labels] == ["1", "I", "l", "0", "z"]
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["f0271_44"] * 2 + ["f1234_07"] * 2 + ["f2000_01"]
+    assert clients_of(dataset) == ["f0271_44"] * 2 + ["f1234_07"] * 2 + ["f2000_01"]
     ink = dataset.features[0, 0] < 0.5
     assert [np.flatnonzero(ink.any(axis=axis)).tolist() for axis in (0, 1)] == [[13], [*range(3, 25)]]
     assert (dataset.features[1] == 1).all()

@@ -19,7 +19,7 @@ from fedscout.experiments.data.files import MAX_CELL_LENGTH, MAX_NAME_LENGTH, Re
 from fedscout.experiments.data.table_files import read_csv, read_parquet
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.image_files import random_images, write, write_idx
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
 
 ROWS = "x,y\n" + "1,a\n2,b\n" * 50
@@ -58,7 +58,7 @@ def test_bytes_are_counted_as_they_are_unpacked(tmp_path: Path, name: str) -> No
     assert name != "t.csv.gz" or path.stat().st_size < size // 2
     limit = max(size, path.stat().st_size)
     assert load(path, f"federation.max_file_bytes={limit}").partition.sizes.sum() == 100
-    with pytest.raises(DataError, match=rf"{path} must hold at most federation\.max_file_bytes={size - 1} bytes"):
+    with refused(DataError, key=name, names=f"federation.max_file_bytes={size - 1}"):
         load(path, f"federation.max_file_bytes={size - 1}")
 
 
@@ -87,7 +87,7 @@ def test_unpacking_ends_where_the_limit_is_passed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match=rf"{name} must be a file, but it is a pipe"):
+    with refused(DataError, key=name, names="pipe"):
         load(tmp_path / name)
 
 
@@ -128,13 +128,12 @@ def test_a_long_text_of_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [MAX_NAME_LENGTH + 1, 10_000_000])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_column_name_without_end(tmp_path: Path, suffix: str, length: int) -> None:
-    path = tmp_path / f"t.{suffix}"
-    name = "n" * length
+    path, name = tmp_path / f"t.{suffix}", "n" * length
     if suffix == "csv":
         path.write_text(f"x,{name}\n1,a\n2,b\n")
     else:
         pq.write_table(pa.table({"x": [1, 2], name: ["a", "b"]}), path)
-    with pytest.raises(DataError, match=r"first line of .* must end within|column names of .* at most 1000") as caught:
+    with pytest.raises(DataError, match=r"first line of .*t\.|column names of .*t\.") as caught:
         load(path)
     assert len(str(caught.value)) < 400
 
@@ -188,5 +187,4 @@ def test_texts(tmp_path: Path) -> None:
         (ReadLimits(max_rows=19), "max_file_rows=19"),
         (ReadLimits(max_bytes=path.stat().st_size - 1), "max_file_bytes="),
     ):
-        with refused(DataError, key="training.csv", names=reason):
-            load_dataset("sentiment140", folder=tmp_path, limits=limits)
+        assert_refused("sentiment140", folder=tmp_path, limits=limits, key="training.csv", names=reason)

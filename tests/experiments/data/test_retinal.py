@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.pictures import RETINAL
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data import image_files
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 # The header of SMDG-19's `metadata - standardized.csv`, as published.
 SMDG_HEADER = (
@@ -40,8 +38,7 @@ SMDG = {  # by name: types
 
 
 def picture(path: Path, brightness: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (brightness, 0, 0)).save(path)
+    image_files.picture(path, (brightness, 0, 0), size=8)
 
 
 def write_table(path: Path, columns: list[str], rows: list[dict[str, object]]) -> None:
@@ -67,9 +64,8 @@ def load(tmp_path: Path, **choices: object) -> Dataset:
 
 
 def diagnoses(dataset: Dataset) -> list[tuple[str, str]]:
-    assert dataset.client_ids is not None
     names = [dataset.class_names[label] for label in dataset.labels]
-    return list(zip(dataset.client_ids.tolist(), names, strict=True))
+    return list(zip(clients_of(dataset), names, strict=True))
 
 
 @pytest.mark.parametrize("pictures", ["full-fundus/full-fundus", "full-fundus"])
@@ -156,40 +152,36 @@ def test_collections_side_by_side_are_natural_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "reason"),
+    ("types", "key", "names"),
     [
-        ({"BEH-1": 0, "BEH-2": 2}, r"the label of .*BEH-2\.png must be glaucoma \(1\), .* got '2'"),
-        ({"BEH-1": 0, "BEH-2": ""}, "BEH-2.* got ''"),
-        ({"BEH-1": 0, "7": 1}, "must be a collection's and a number, such as REFUGE1-TRAIN-7, got '7'"),
-        ({"BEH-1": 0, "BEH-x": 1}, "got 'BEH-x'"),
-        ({"BEH-1": -1}, "all are suspected"),
-        ({"BEH-1": 1, "BEH-2": 1}, "at least two classes, got 1: glaucoma"),
+        ({"BEH-1": 0, "BEH-2": 2}, "the label of BEH-2.png", "got '2'"),
+        ({"BEH-1": 0, "BEH-2": ""}, "the label of BEH-2.png", "got ''"),
+        ({"BEH-1": 0, "7": 1}, "the names of metadata - standardized.csv", "got '7'"),
+        ({"BEH-1": 0, "BEH-x": 1}, "the names of metadata - standardized.csv", "got 'BEH-x'"),
+        ({"BEH-1": -1}, "data set 'retinal'", "suspected"),
+        ({"BEH-1": 1, "BEH-2": 1}, "data set 'retinal'", "got 1: glaucoma"),
     ],
 )
-def test_what_a_table_must_say(tmp_path: Path, types: dict[str, object], reason: str) -> None:
+def test_what_a_table_must_say(tmp_path: Path, types: dict[str, object], key: str, names: str) -> None:
     write_smdg(tmp_path / "retinal/SMDG-19", types)
-    with pytest.raises(DataError, match=reason):
-        load(tmp_path)
+    assert_refused("retinal", folder=tmp_path, key=key, names=names)
 
 
 def test_missing_pictures_are_counted(tmp_path: Path) -> None:
-    folder = write_smdg(tmp_path / "retinal/SMDG-19")
-    for name in ("JSIEC-1000-3", "PAPILA-488"):
+    folder, missing = write_smdg(tmp_path / "retinal/SMDG-19"), ("JSIEC-1000-3", "PAPILA-488")
+    for name in missing:
         (folder / f"full-fundus/full-fundus/{name}.png").unlink()
-    with refused(DataError, key="the pictures that metadata - standardized.csv names"):
-        load(tmp_path)
+    key = "the pictures that metadata - standardized.csv names"
+    assert_refused("retinal", folder=tmp_path, key=key, names=missing)
 
 
 def test_what_the_folder_must_hold(tmp_path: Path) -> None:
-    with refused(DataError, key="retinal"):
-        load(tmp_path)
+    assert_refused("retinal", folder=tmp_path, key="retinal")
     picture(tmp_path / "retinal/clinics/one/healthy/a.png")
-    with refused(DataError, key="clinics"):
-        load(tmp_path)
+    assert_refused("retinal", folder=tmp_path, key="clinics")
 
 
 def test_the_label_is_the_diagnosis(tmp_path: Path) -> None:
-    with refused(DataError, key="federation.label", given="'grade'"):
-        load(tmp_path, label="grade")
-    with refused(DataError, key="federation.client_column", given="'camera'"):
-        load(tmp_path, client_column="camera")
+    assert_refused("retinal", folder=tmp_path, label="grade", key="federation.label", given="'grade'")
+    key = "federation.client_column"
+    assert_refused("retinal", folder=tmp_path, client_column="camera", key=key, given="'camera'")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
-
-from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.pictures import RETINAL_GRADES
-from tests.experiments.data.loading import load_dataset
-from tests.kits.refusals import refused
+from tests.experiments.data import image_files
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 
 def picture(path: Path, brightness: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), (brightness, 0, 0)).save(path)
+    image_files.picture(path, (brightness, 0, 0), size=8)
 
 
 def test_hospitals_are_the_natural_clients(tmp_path: Path) -> None:
@@ -26,18 +22,15 @@ def test_hospitals_are_the_natural_clients(tmp_path: Path) -> None:
     assert (dataset.name, dataset.features.shape, dataset.kind) == ("retinal_grades", (4, 3, 4, 4), "image")
     assert dataset.class_names == ("0", "2", "4")
     assert dataset.labels.tolist() == [0, 2, 1, 0]
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["aptos", "aptos", "idrid", "messidor"]
+    assert clients_of(dataset) == ["aptos", "aptos", "idrid", "messidor"]
     assert dataset.source == str(RETINAL_GRADES)
 
 
 def test_without_hospitals(tmp_path: Path) -> None:
     picture(tmp_path / "retinal_grades/0/a.png")
     picture(tmp_path / "retinal_grades/1/b.png")
-    with refused(DataError, key="data set 'retinal_grades'"):
-        load_dataset("retinal_grades", folder=tmp_path)
+    assert_refused("retinal_grades", folder=tmp_path, key="data set 'retinal_grades'")
 
 
 def test_what_is_missing_is_named_with_its_publishers(tmp_path: Path) -> None:
-    with refused(DataError, key="retinal_grades"):
-        load_dataset("retinal_grades", folder=tmp_path)
+    assert_refused("retinal_grades", folder=tmp_path, key="retinal_grades")

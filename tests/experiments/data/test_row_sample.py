@@ -16,7 +16,7 @@ from fedscout.experiments.data.dataset import Dataset, duplicate_rows
 from fedscout.experiments.data.server_rows import sample_rows, without_small_clients
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import clients_of, load_dataset
 from tests.kits.refusals import refused
 
 
@@ -51,8 +51,7 @@ def test_rows_keep_their_order_label_and_client(max_rows: int, seed: int) -> Non
     assert part.facts["num_rows_not_sampled"] == 50 - max_rows
     assert (np.diff(rows) > 0).all()
     assert [part.class_names[label] for label in part.labels] == [f"c{row % 5}" for row in rows]
-    assert part.client_ids is not None
-    assert part.client_ids.tolist() == [f"client {row // 10}" for row in rows]
+    assert clients_of(part) == [f"client {row // 10}" for row in rows]
     assert part.facts["num_classes_left_out"] == 5 - part.num_classes
 
 
@@ -110,8 +109,7 @@ def test_small_clients_go_with_all_their_rows() -> None:
     sizes = {"a": 3, "b": 10, "c": 4, "d": 33}
     whole = replace(numbered(), client_ids=np.repeat(list(sizes), list(sizes.values())))
     part = without_small_clients(whole, 4)
-    assert part.client_ids is not None
-    assert part.client_ids.tolist() == ["b"] * 10 + ["c"] * 4 + ["d"] * 33
+    assert clients_of(part) == ["b"] * 10 + ["c"] * 4 + ["d"] * 33
     assert part.features[:, 0].tolist() == list(range(3, 50))
     assert (part.facts["num_small_clients_left_out"], part.facts["num_rows_of_small_clients"]) == (1, 3)
     assert without_small_clients(whole, 3) is whole

@@ -13,7 +13,7 @@ from fedscout.experiments.data.dataset import TextSettings
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data import image_files
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 FILE = "training.1600000.processed.noemoticon.csv"
@@ -38,8 +38,7 @@ def test_rows_of_the_published_form(tmp_path: Path) -> None:
     assert (dataset.kind, dataset.features.shape, dataset.vocabulary_size) == ("tokens", (12, 32), 7)
     assert dataset.class_names == ("negative", "positive")
     assert dataset.labels.tolist() == [0, 1] * 6
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["u0", "u1", "u2"] * 4
+    assert clients_of(dataset) == ["u0", "u1", "u2"] * 4
     # In 12 texts: ok, text, the; in 6: bad, good.
     assert dataset.features[0, :5].tolist() == [4, 3, 5, 2, 0]
     assert dataset.features[1, :5].tolist() == [4, 3, 6, 2, 0]
@@ -90,38 +89,31 @@ def test_settings_bound_length_and_vocabulary(tmp_path: Path) -> None:
     assert strict.facts["num_words_in_vocabulary"] == 3
 
 
-MALFORMED: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "must hold rows, but it has none"),
-    "header alone": (HEADER, "must hold rows, but it has none"),
-    "five columns": (
-        "".join(row.partition(',"the')[0] + "\n" for row in GOOD.splitlines()),
-        "6 fields, got 5 in row 1",
-    ),
-    "seventh column": (GOOD.replace('ok"', 'ok","x"'), "6 fields, got 7 in row 1"),
-    "semicolons": (GOOD.replace('","', '";"'), "6 columns polarity, id, date, query, user, text|expected after"),
-    "two columns": ("text,sentiment\nhello,1\n", "6 columns polarity, .* its first line is: text, sentiment"),
-    "columns in another order": (
-        "text,user,date,query,ids,target\n" + GOOD,
-        "6 columns polarity, .* its first line is: text, user",
-    ),
-    "polarity 1": (GOOD + line(1, "u", "hm"), "polarity .* one of 0, 2, 4, got '1' in row 13"),
-    "no polarity": (GOOD + line("", "u", "hm"), "got '' in row 13"),
-    "no user": (GOOD + line(4, "", "hm"), "must name a user, got nothing in row 13"),
-    "one class": (GOOD.replace('"4"', '"0"'), "at least two classes, got 1: negative"),
-    "open quote": (GOOD + '"0","1', "quoted fields: .* near row 13"),
-    "text behind a quote": (GOOD + '"0"x,1,2,3,4,5\n', "quoted fields"),
-    "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe" * 20, "6 columns polarity|quoted fields"),
-    "endless field": (GOOD + '"0","' + "x" * 200_000, "quoted fields: field larger than field limit"),
+FILE = "training.1600000.processed.noemoticon.csv"
+ROWS, POLARITY = f"every row of {FILE}", f"the polarity in {FILE}"
+MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
+    "empty": ("", FILE, "none"),
+    "header alone": (HEADER, FILE, "none"),
+    "five columns": ("".join(row.partition(',"the')[0] + "\n" for row in GOOD.splitlines()), ROWS, "got 5 in row 1"),
+    "seventh column": (GOOD.replace('ok"', 'ok","x"'), ROWS, "got 7 in row 1"),
+    "semicolons": (GOOD.replace('","', '";"'), FILE, "',' expected"),
+    "two columns": ("text,sentiment\nhello,1\n", FILE, "text, sentiment"),
+    "columns in another order": ("text,user,date,query,ids,target\n" + GOOD, FILE, "text, user, date"),
+    "polarity 1": (GOOD + line(1, "u", "hm"), POLARITY, "0, 2, 4, got '1' in row 13"),
+    "no polarity": (GOOD + line("", "u", "hm"), POLARITY, "got '' in row 13"),
+    "no user": (GOOD + line(4, "", "hm"), ROWS, "user, got nothing in row 13"),
+    "one class": (GOOD.replace('"4"', '"0"'), "data set 'sentiment140'", "got 1: negative"),
+    "open quote": (GOOD + '"0","1', FILE, "near row 13"),
+    "text behind a quote": (GOOD + '"0"x,1,2,3,4,5\n', FILE, "',' expected"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe" * 20, FILE, "PNG"),
+    "endless field": (GOOD + '"0","' + "x" * 200_000, FILE, "field limit"),
 }
 
 
-@pytest.mark.parametrize(("content", "reason"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | bytes, reason: str) -> None:
+@pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
     write(tmp_path, content)
-    with pytest.raises(DataError, match=reason) as caught:
-        load_dataset("sentiment140", folder=tmp_path)
-    assert len(caught.value.faults) == 1
-    assert "\n" not in str(caught.value)
+    assert_refused("sentiment140", folder=tmp_path, key=key, names=names)
 
 
 def test_two_parts_are_one_too_many(tmp_path: Path) -> None:
@@ -136,8 +128,7 @@ def test_two_parts_are_one_too_many(tmp_path: Path) -> None:
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     assert load_dataset("sentiment140", label="polarity", client_column="user", folder=tmp_path).num_rows == 12
-    with refused(DataError, key="federation.client_column", given="'id'"):
-        load_dataset("sentiment140", client_column="id", folder=tmp_path)
+    assert_refused("sentiment140", client_column="id", folder=tmp_path, key="federation.client_column", given="'id'")
 
 
 def test_users_are_natural_clients(tmp_path: Path) -> None:
@@ -157,6 +148,5 @@ def test_part_of_the_published_file(data_folder: Path) -> None:
         rows = list(csv.reader(file))[1:]
     assert dataset.num_rows == len(rows) == 10_000
     assert np.count_nonzero(dataset.labels) == sum(row[0] == "4" for row in rows)
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == [row[4] for row in rows]
+    assert clients_of(dataset) == [row[4] for row in rows]
     assert 1000 < dataset.vocabulary_size <= 10_000

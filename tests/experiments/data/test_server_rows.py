@@ -21,6 +21,7 @@ from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.table import parse_effects
 from fedscout.experiments.studies.run_folder import federation_facts
 from fedscout.experiments.studies.workflow import cohort_of
+from tests.experiments.data.loading import clients_of
 from tests.kits.refusals import refused
 
 
@@ -50,8 +51,7 @@ def test_every_row_is_on_one_side_with_its_label(asked: int, seed: int) -> None:
     assert server.num_rows == asked
     assert sorted(rows) == list(range(100))
     np.testing.assert_array_equal(np.concatenate([clients.labels, server.labels]), whole.labels[rows])
-    assert clients.client_ids is not None
-    assert clients.client_ids.tolist() == [f"client {row % 7}" for row in clients.features[:, 0].astype(int)]
+    assert clients_of(clients) == [f"client {row % 7}" for row in clients.features[:, 0].astype(int)]
     assert clients.class_names == whole.class_names  # each class has a row left
     assert (clients.facts["num_server_rows"], clients.facts["num_rows"]) == (asked, 100 - asked)
 
@@ -76,12 +76,8 @@ def test_the_seed_draws_and_fewer_rows_are_part_of_more() -> None:
 
 
 def test_clients_keep_a_row_of_each_class() -> None:
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, key="federation.server_rows", given=97, names="at most 96 of 100"):
         cut(97)
-    assert str(caught.value) == (
-        "federation.server_rows must leave the clients a row of each class of data set 'numbered', so it must be at "
-        "most 96 of 100 rows, got 97"
-    )
 
 
 def test_labels_are_stripped_unless_asked_for() -> None:
@@ -123,12 +119,8 @@ def test_a_group_that_is_too_large_is_taken_if_none_is_smaller() -> None:
 
 
 def test_groups_that_each_hold_a_class_alone_can_not_be_given_away() -> None:
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, key="federation.server_rows", names="3 groups (federation.group_column)"):
         cut(3, dataset=grouped((4, 5, 6), num_classes=3))
-    assert str(caught.value) == (
-        "federation.server_rows must leave the clients a row of each class of data set 'numbered', and each of its 3 "
-        "groups (federation.group_column) holds all rows of some class"
-    )
 
 
 def test_nothing_asked_for_is_the_data_set_itself() -> None:
@@ -174,15 +166,13 @@ def test_the_digest_of_the_data_holds_the_server_s_rows() -> None:
     assert len({data_digest(federation) for federation in digests}) == 2
 
 
-@pytest.mark.parametrize("given", ["0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]"])
-def test_what_is_neither_a_count_nor_a_share_is_refused(given: str) -> None:
-    with refused(ConfigurationError, key="federation.server_rows"):
-        load_config([f"federation.server_rows={given}"])
-
-
-def test_labels_of_no_rows_are_refused() -> None:
-    with refused(ConfigurationError, key="federation.server_labels"):
-        load_config(["federation.server_labels=true"])
+@pytest.mark.parametrize(
+    "argument",
+    [*(f"rows={given}" for given in ("0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]")), "labels=true"],
+)
+def test_what_is_neither_a_count_nor_a_share_is_refused_and_so_are_labels_of_no_rows(argument: str) -> None:
+    with refused(ConfigurationError, key=f"federation.server_{argument.partition('=')[0]}"):
+        load_config([f"federation.server_{argument}"])
 
 
 def test_players_have_no_rows_to_give() -> None:

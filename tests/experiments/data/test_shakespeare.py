@@ -15,16 +15,16 @@ from fedscout.experiments.data.dataset import Dataset, TextSettings
 from fedscout.experiments.data.texts import windows
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data import image_files
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
 
 PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"
 
 
 def write(folder: Path, content: str | bytes, name: str = "input.txt") -> None:
-    path = folder / "shakespeare" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    encoded = content.encode() if isinstance(content, str) else content
+    image_files.write(folder / "shakespeare" / name, encoded)
 
 
 def load(folder: Path, length: int = 2, stride: int | None = 1, min_release: int = 1) -> Dataset:
@@ -54,8 +54,7 @@ def test_windows_and_what_follows(tmp_path: Path) -> None:
     shown = [{"\n": "newline"}.get(character, character) for character in following]
     assert [dataset.class_names[label] for label in dataset.labels] == shown
     assert dataset.class_names == ("newline", ":", "a", "b", "c")
-    assert dataset.client_ids is not None
-    assert dataset.client_ids.tolist() == ["ANNA"] * 12 + ["BEN"]
+    assert clients_of(dataset) == ["ANNA"] * 12 + ["BEN"]
     assert (dataset.kind, dataset.vocabulary_size) == ("tokens", 7)
     assert set(np.unique(dataset.features)) <= set(range(1, 7))
 
@@ -97,21 +96,22 @@ def test_harmless_variants_read_the_same(tmp_path: Path, content: str) -> None:
     np.testing.assert_array_equal(dataset.labels, expected.labels)
 
 
-MALFORMED: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "names its speaker .* got 'nothing' in speech 1"),
-    "no speaker": ("ANNA:\nabcabcabc\n\nonce upon a time\n", "got 'once upon a time' in speech 2"),
-    "a colon alone": (":\nabcabcabc\n", "got ':' in speech 1"),
-    "latin-1": ("ANNA:\nd\u00e9j\u00e0 vu\n".encode("latin-1"), "must be UTF-8"),
-    "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "must be UTF-8"),
-    "one character": ("ANNA:\naaaaaaaaaaa\n", "at least two classes, got 1: a"),
-    "short": ("ANNA:\nab\n", "federation.text.length .* below the 2 characters of the longest speaker, got 2"),
+SPEECH = "every speech of input.txt"
+MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
+    "empty": ("", SPEECH, "'nothing' in speech 1"),
+    "no speaker": ("ANNA:\nabcabcabc\n\nonce upon a time\n", SPEECH, "'once upon a time' in speech 2"),
+    "a colon alone": (":\nabcabcabc\n", SPEECH, "':' in speech 1"),
+    "latin-1": ("ANNA:\nd\u00e9j\u00e0 vu\n".encode("latin-1"), "input.txt", "UTF-8"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "input.txt", "UTF-8"),
+    "one character": ("ANNA:\naaaaaaaaaaa\n", "data set 'shakespeare'", "got 1: a"),
+    "short": ("ANNA:\nab\n", "federation.text.length", "got 2"),
 }
 
 
-@pytest.mark.parametrize(("content", "reason"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | bytes, reason: str) -> None:
+@pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
     write(tmp_path, content)
-    with pytest.raises(DataError, match=reason) as caught:
+    with refused(DataError, key=key, names=names) as caught:
         load(tmp_path)
     assert len(caught.value.faults) == 1
 
@@ -123,10 +123,8 @@ def test_nothing_but_rare_characters(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_other_columns(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"\$FEDSCOUT_DATA/shakespeare/input.txt.*published at https://raw"):
-        load(tmp_path)
-    with refused(DataError, key="federation.client_column", given="'play'"):
-        load_dataset("shakespeare", client_column="play", folder=tmp_path)
+    assert_refused("shakespeare", folder=tmp_path, names=("$FEDSCOUT_DATA/shakespeare/input.txt", "https://raw"))
+    assert_refused("shakespeare", client_column="play", folder=tmp_path, key="federation.client_column", given="'play'")
 
 
 @pytest.mark.data

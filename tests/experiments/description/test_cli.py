@@ -87,27 +87,27 @@ def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "named"),
     [
-        (["federation.datase=wine"], "federation.datase is not a known key"),
-        (["federation.dataset=wine", "federation.num_clients=500"], "num_clients must be between 1 and"),
-        (["--out", "file"], "--out must be a folder that can be written, got file"),
-        (["--out", "file/below"], "--out must be a folder that can be written, got file/below"),
+        (["federation.datase=wine"], ("federation.datase ", "federation.dataset")),
+        (["federation.dataset=wine", "federation.num_clients=500"], ("num_clients ", "500")),
+        (["--out", "file"], ("--out ", "got file")),
+        (["--out", "file/below"], ("--out ", "got file/below")),
     ],
 )
-def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, arguments: list[str], named: tuple[str, ...]) -> None:
     (tmp_path / "file").touch()
     done = cli("describe", *arguments)
     assert (done.code, done.out, len(done.err.splitlines())) == (ENDED_WRONG, "", 1)
     assert done.err.startswith("fedscout: ")
-    assert text in done.err
+    assert all(part in done.err for part in named)
 
 
 def test_a_file_that_cannot_be_replaced_is_a_mistake(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "out" / "clients.png").mkdir(parents=True)
     done = cli("describe", *WINE, "--out", "out")
     assert (done.code, len(done.err.splitlines())) == (ENDED_WRONG, 1)
-    assert "out/clients.png can't be written" in done.err
+    assert "out/clients.png " in done.err
 
 
 @pytest.mark.slow

@@ -118,7 +118,8 @@ def test_clients_too_small_to_answer_are_left_out_and_said_to_be() -> None:
         assert getattr(found, name) == getattr(alone, name)
     assert found.client_rows.smallest == 0
     (note,) = found.notes
-    assert note.startswith("2 of 4 clients hold fewer than 5 rows")
+    assert "2 of 4 clients" in note
+    assert "5 rows" in note
     assert realised(by_counts([*large, [0, 4]], release=Release(4))).num_measured_clients == 3
 
 
@@ -139,7 +140,7 @@ def test_of_many_clients_pairs_are_drawn_by_seed_and_the_rest_is_over_all() -> N
     settings = DetectionConfig(max_pairwise_clients=6)
     found, everyone = realised(source, settings), realised(source)
     assert found.num_paired_clients == 6
-    assert any("6 clients drawn by seed, of 30" in note for note in found.notes)
+    assert any("6 clients" in note and "of 30" in note for note in found.notes)
     assert found.label_skew == everyone.label_skew
     assert found.quantity_gini == everyone.quantity_gini
     assert found == realised(source, settings)
@@ -226,7 +227,7 @@ def test_features_of_many_are_drawn_by_seed() -> None:
     source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
     found, all_of_them = realised(source, max_features=6), realised(source, max_features=20)
     assert (found.num_features, found.num_features_compared) == (20, 6)
-    assert "6 of 20 numbers of a row, drawn by seed" in found.notes[0]
+    assert "6 of 20 numbers" in found.notes[0]
     assert (all_of_them.num_features_compared, all_of_them.notes) == (20, ())
     assert found == realised(source, max_features=6)
     assert len({realised(source, seed=seed, max_features=6).feature_hellinger for seed in range(4)}) == 4
@@ -275,7 +276,7 @@ def test_texts_are_compared_by_their_tokens_wherever_these_stand() -> None:
     assert disjoint.token_hellinger == pytest.approx(1)
     assert half.token_hellinger == pytest.approx(np.sqrt(1 - np.sqrt(0.5)))  # H² = 1 − Σ √(pq)
     assert (same.feature_hellinger, same.feature_wasserstein) == (None, None)
-    assert any("token histograms" in note for note in same.notes)
+    assert any("token" in note for note in same.notes)
 
 
 def test_rare_tokens_share_a_bin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,4 +294,4 @@ def test_clients_that_play_have_nothing_to_compare() -> None:
     assert found.num_clients == 3
     assert (found.quantity_ratio, found.label_skew, found.label_hellinger, found.feature_hellinger) == (None,) * 4
     (note,) = found.notes
-    assert note.startswith("Clients play episodes")
+    assert "episodes" in note

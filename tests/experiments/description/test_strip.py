@@ -72,8 +72,7 @@ def test_of_many_the_most_different_are_shown_and_deciles_add_up_to_all() -> Non
     assert sum(row.num_rows for row in strip.deciles) == description.realised.client_rows.mean * (MAX_ROWS + 5)
     means = [row.divergence or 0.0 for row in strip.deciles]
     assert means == sorted(means)
-    assert strip.remark is not None
-    assert strip.remark.startswith(f"Of {MAX_ROWS + 5} clients, the {MOST_DIFFERENT}")
+    assert all(f" {number} " in str(strip.remark) for number in (MAX_ROWS + 5, MOST_DIFFERENT))
     assert strip_of(many(MAX_ROWS), 60).remark is None
 
 
@@ -91,14 +90,13 @@ def test_the_strip_can_be_read_without_colour() -> None:
     assert cells["1"][1:3] == ["40", "▒▒▒▒··"]
     assert cells["2"][1:4] == ["*", "40", "··░░▓▓"]
     assert f"{BLOCKS[0]} none, {BLOCKS[1]} to 0.25, {BLOCKS[2]} to 0.5" in text
-    assert "* affected by the scenario" in text
+    assert "* affected" in text
 
 
 def test_shades_by_rows() -> None:
     text = shown(described([[40, 0], [10, 10]]), by_count=True)
-    assert "██··" in text
-    assert "░░░░" in text
-    assert "rows: · none, ░ to 10, ▒ to 20, ▓ to 30, █ to 40" in text
+    for shown_shades in ("██··", "░░░░", "░ to 10, ▒ to 20, ▓ to 30, █ to 40"):
+        assert shown_shades in text
 
 
 @pytest.mark.slow
@@ -117,16 +115,14 @@ def test_a_terminal_that_knows_ascii_only_gets_that() -> None:
 
 def test_what_a_scenario_changed_is_shown() -> None:
     text = shown(described([[10, 5], [10, 5]], transforms={1: (ShiftLabels(),)}, affected_clients=(1,)))
-    assert "It affects client 1." in text
-    assert "15 of 15" in text
-    assert "ShiftLabels()" in text
-    partition_rows = shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
-    assert "It changed how rows are dealt, and no row." in partition_rows
+    for named in ("client 1.", "15 of 15", "ShiftLabels()"):
+        assert named in text
+    assert "no row" in shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
 
 
 def test_what_attackers_send_is_shown() -> None:
     text = shown(described([[10, 5], [10, 5]], attacks={1: (ScaledUpdate(-1.0 / 3),)}, affected_clients=(1,)))
-    assert "It affects client 1." in text
+    assert "client 1." in text
     assert re.search(r"client +sends", text)
     assert "ScaledUpdate(factor=-0.333)" in text
 

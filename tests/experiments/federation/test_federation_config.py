@@ -37,7 +37,7 @@ def test_scenario_alone_keeps_the_number_of_clients(scenario: str) -> None:
 @pytest.mark.parametrize("partition", [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}])
 def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> None:
     (key, value), *_ = partition.items()
-    with pytest.raises(ValidationError, match=f"must be left out .* got {key}={value} beside scenario=label_skew"):
+    with pytest.raises(ValidationError, match=f"{key}={value} beside scenario=label_skew"):
         FederationConfig.model_validate({"scenario": "label_skew", "partition": partition})
 
 
@@ -70,24 +70,21 @@ def test_counts_fix_the_number_of_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "named"),
     [
-        ({"kind": "iid", "alpha": 0.5}, r"kind=iid does not read \(it reads nothing else\), got alpha=0.5"),
-        (
-            {"class_share": 0.2},
-            r"kind=dirichlet does not read \(it reads alpha, min_size, self_balancing\), got class_share=0.2",
-        ),
-        ({"kind": "natural", "min_size": 6}, "kind=natural does not read .* got min_size=6"),
+        ({"kind": "iid", "alpha": 0.5}, r"kind=iid .*alpha=0.5"),
+        ({"class_share": 0.2}, r"kind=dirichlet .*alpha, min_size, self_balancing.*class_share=0.2"),
+        ({"kind": "natural", "min_size": 6}, r"kind=natural .*min_size=6"),
     ],
 )
-def test_settings_that_the_kind_does_not_read_are_refused(given: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValidationError, match=text):
+def test_settings_that_the_kind_does_not_read_are_refused(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
         FederationConfig.model_validate({"partition": given})
 
 
 @pytest.mark.parametrize("counts", [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5], "", 7, [["5"]]])
 def test_counts_must_be_a_matrix(counts: Any) -> None:
-    with pytest.raises(ValidationError, match="must be a list of equally long rows of whole numbers >= 0"):
+    with pytest.raises(ValidationError, match=r"partition\.counts"):
         FederationConfig.model_validate({"partition": {"kind": "counts", "counts": counts}})
 
 
@@ -125,14 +122,10 @@ def test_schemas_list_the_members() -> None:
     assert all(repr(name) in text for name in (*DATASETS, *SCENARIOS, *PARTITIONS, *MODELS))
 
 
-@pytest.mark.parametrize("given", [{"num_clients": 4}, {"num_clients": 4, "scenario": "label_skew"}])
-@pytest.mark.parametrize("unseen", [4, 5])
-def test_unseen_clients_leave_one_to_train(given: dict[str, Any], unseen: int) -> None:
-    assert FederationConfig.model_validate({**given, "unseen_clients": 3}).num_seen == 1
-    with pytest.raises(ValidationError, match=f"must leave at least one of 4 clients to train, got {unseen}"):
-        FederationConfig.model_validate({**given, "unseen_clients": unseen})
-
-
-def test_a_negative_number_of_unseen_clients_is_refused() -> None:
-    with pytest.raises(ValidationError, match="greater than or equal to 0"):
-        FederationConfig(unseen_clients=-1)
+@pytest.mark.parametrize("scenario", [None, "label_skew"])
+@pytest.mark.parametrize("unseen", [-1, 4, 5])
+def test_unseen_clients_leave_one_to_train(scenario: str | None, unseen: int) -> None:
+    assert FederationConfig(num_clients=4, scenario=scenario, unseen_clients=3).num_seen == 1
+    with pytest.raises(ValidationError, match="unseen_clients") as caught:
+        FederationConfig(num_clients=4, scenario=scenario, unseen_clients=unseen)
+    assert (f"of 4 clients to train, got {unseen}" in str(caught.value)) == (unseen > 0)

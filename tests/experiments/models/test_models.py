@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -117,53 +118,41 @@ def test_a_setting_is_either_read_or_refused(kind: str, setting: str) -> None:
     if setting in READ[kind]:
         assert build_model(asked) != build_model(plain)
         return
-    with pytest.raises(ConfigurationError) as caught:
-        build_model(asked)
     shown = list(GIVEN["hidden"]) if setting == "hidden" else value
-    assert str(caught.value) == (
-        f"model.{setting} must be left out with model.kind={kind}, which does not read it, got {shown}"
-    )
+    with refused(ConfigurationError, key=f"model.{setting}", given=shown, names=f"model.kind={kind}") as caught:
+        build_model(asked)
+    assert len(caught.value.faults) == 1
 
 
 def test_all_settings_that_are_not_read_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         build_model(with_settings(SMALL["linear"], kind="linear", **GIVEN))
-    assert len(caught.value.faults) == len(GIVEN)
+    assert caught.value.keys == tuple(f"model.{name}" for name in GIVEN)
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "fault"),
+    ("kind", "settings", "known"),
     [
-        ("dense", {"norm": "group"}, "model.norm must be none or batch with model.kind=dense, got group"),
-        ("resnet18", {"norm": "none"}, "model.norm must be group or batch with model.kind=resnet18, got none"),
-        ("cnn2", {"hidden": (9, 8)}, "model.hidden must be one width with model.kind=cnn2, got [9, 8]"),
-        ("textcnn", {"hidden": (9, 8)}, "model.hidden must be one width with model.kind=textcnn, got [9, 8]"),
-        (
-            "resnet18",
-            {"hidden": (16, 16, 16)},
-            "model.hidden must be 4 multiples of 16 with model.kind=resnet18 and group norm, got [16, 16, 16]",
-        ),
-        (
-            "resnet18",
-            {"hidden": (16, 16, 16, 24)},
-            "model.hidden must be 4 multiples of 16 with model.kind=resnet18 and group norm, got [16, 16, 16, 24]",
-        ),
-        (
-            "resnet18",
-            {"hidden": (8, 8), "norm": "batch"},
-            "model.hidden must be 4 widths with model.kind=resnet18 and batch norm, got [8, 8]",
-        ),
+        ("dense", {"norm": "group"}, "none or batch"),
+        ("resnet18", {"norm": "none"}, "group or batch"),
+        ("cnn2", {"hidden": (9, 8)}, "one"),
+        ("textcnn", {"hidden": (9, 8)}, "one"),
+        ("resnet18", {"hidden": (16, 16, 16)}, "4 multiples of 16"),
+        ("resnet18", {"hidden": (16, 16, 16, 24)}, "4 multiples of 16"),
+        ("resnet18", {"norm": "batch", "hidden": (8, 8)}, "4 widths"),
     ],
 )
-def test_a_value_that_a_model_does_not_know(name: str, settings: dict[str, object], fault: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        build_model(with_settings(SMALL[name], kind=name, **settings))
-    assert str(caught.value) == fault
+def test_a_value_that_a_model_does_not_know(kind: str, settings: dict[str, Any], known: str) -> None:
+    key, value = list(settings.items())[-1]
+    given = value if isinstance(value, str) else list(value)
+    with refused(ConfigurationError, key=f"model.{key}", given=given, names=known) as caught:
+        build_model(with_settings(SMALL[kind], kind=kind, **settings))
+    assert f"model.kind={kind}" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "", "nets", "nets:", ":Net", "my nets:Net", "a..b:Net", "nets:Net()"])
 def test_an_unknown_name(kind: str) -> None:
-    with refused(ConfigurationError, key="model.kind"):
+    with refused(ConfigurationError, key="model.kind", names=repr(kind)):
         build_model(request(kind, (4,)))
 
 
@@ -173,10 +162,12 @@ def test_widths_are_checked(hidden: tuple[int, ...]) -> None:
         ModelSettings(hidden=hidden)
 
 
-@pytest.mark.parametrize(("shape", "num_classes"), [((), 2), ((0,), 2), ((3, 0), 2), ((4,), 1)])
-def test_shapes_are_checked(shape: tuple[int, ...], num_classes: int) -> None:
-    with pytest.raises(DataError, match="at least"):
-        ModelRequest(shape, num_classes)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
+def test_shapes_are_checked(shape: tuple[int, ...]) -> None:
+    with refused(DataError, key="a row", given=f"rows of shape {shape}"):
+        ModelRequest(shape, 2)
+    with refused(DataError, key="the classes of a model", given=1):
+        ModelRequest((4,), 1)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -236,8 +227,9 @@ def test_every_activation_can_be_asked_for(name: str) -> None:
 
 
 def test_an_unknown_activation_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ValidationError, match="'relu', 'leaky_relu', 'elu', 'gelu', 'silu', 'tanh' or 'sigmoid'"):
+    with pytest.raises(ValidationError, match="activation") as caught:
         ModelSettings(activation="swish")
+    assert all(repr(name) in str(caught.value) for name in ACTIVATIONS)
 
 
 def test_dense_net_is_not_linear_and_linear_one_is() -> None:

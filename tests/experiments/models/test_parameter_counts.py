@@ -22,6 +22,7 @@ WIDTH_64 = 4 * (9 * 64 * 64 + 2 * 64)
 WIDTH_128 = (9 * 64 * 128 + 2 * 128) + 3 * (9 * 128 * 128 + 2 * 128) + (64 * 128 + 2 * 128)
 WIDTH_256 = (9 * 128 * 256 + 2 * 256) + 3 * (9 * 256 * 256 + 2 * 256) + (128 * 256 + 2 * 256)
 WIDTH_512 = (9 * 256 * 512 + 2 * 512) + 3 * (9 * 512 * 512 + 2 * 512) + (256 * 512 + 2 * 512)
+RESNET_18 = STEM + WIDTH_64 + WIDTH_128 + WIDTH_256 + WIDTH_512 + 513 * 10
 
 COUNTS = [
     ("linear", "table", (254,), 2, {}, 254 * 2 + 2),
@@ -64,15 +65,8 @@ COUNTS = [
         + (64 * 8 * 8 + 1) * 512
         + (512 + 1) * 10,
     ),
-    ("resnet18", "image", (3, 32, 32), 10, {}, STEM + WIDTH_64 + WIDTH_128 + WIDTH_256 + WIDTH_512 + 513 * 10),
-    (
-        "resnet18",
-        "image",
-        (3, 32, 32),
-        10,
-        {"norm": "batch"},
-        STEM + WIDTH_64 + WIDTH_128 + WIDTH_256 + WIDTH_512 + 513 * 10,
-    ),
+    ("resnet18", "image", (3, 32, 32), 10, {}, RESNET_18),
+    ("resnet18", "image", (3, 32, 32), 10, {"norm": "batch"}, RESNET_18),
     ("embedding_bag", "tokens", (32,), 2, {}, 10_000 * 32 + (32 * 2 + 2)),
     ("textcnn", "tokens", (32,), 2, {}, 10_000 * 100 + (3 + 4 + 5) * 100 * 100 + 3 * 100 + (300 * 2 + 2)),
     ("char_lstm", "tokens", (80,), 65, {}, 10_000 * 8 + LSTM_8_256 + LSTM_256_256 + 257 * 65),
@@ -80,6 +74,7 @@ COUNTS = [
     ("embedding_classifier", "embedding", (384,), 2, {"hidden": (16,)}, (384 * 16 + 16) + (16 * 2 + 2)),
     ("dqn", "table", (4,), 2, {}, (4 * 64 + 64) + (64 * 64 + 64) + (64 * 2 + 2)),
 ]
+EACH = pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
 
 
 def tensors_of(
@@ -96,7 +91,7 @@ def tensors_of(
     return sum(prod(p.shape) for p in module.parameters()), sum(prod(buffer.shape) for buffer in buffers)
 
 
-@pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
+@EACH
 def test_number_of_parameters(
     kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
 ) -> None:
@@ -104,7 +99,7 @@ def test_number_of_parameters(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
+@EACH
 def test_named_arrays_are_flowers_record_of_the_state_dict(
     kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
 ) -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedscout.engine.errors import ConfigurationError, DataError, UserError
+from fedscout.engine.errors import ConfigurationError, DataError
 from tests.experiments.partitions.requests import class_counts, deal
+from tests.kits.refusals import refused
 
 LABELS = np.repeat(np.arange(3), [30, 20, 10])
 
@@ -34,43 +35,44 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "place", "given"),
     [
-        (b"a,b,c\n1,2,3\n", "line 1 must hold 3 whole numbers >= 0, without a header, got 'a,b,c'"),
-        (b"1,2,3\n1,2\n", "line 2 must hold 3 whole numbers >= 0, without a header, got '1,2'"),
-        (b"1,2,3\n1,-2,3\n", "line 2 must hold 3 whole numbers"),
-        (b"1,2.5,3\n", "line 1 must hold 3 whole numbers"),
-        (b"1;2;3\n", "line 1 must hold 1 whole numbers"),
-        (b"", "must hold a line of class counts a client, got none"),
-        (b"\xff\xfe1", "must be a CSV file that can be read"),
-        (None, "must be a CSV file that can be read"),
+        (b"a,b,c\n1,2,3\n", ", line 1", "'a,b,c'"),
+        (b"1,2,3\n1,2\n", ", line 2", "'1,2'"),
+        (b"1,2,3\n1,-2,3\n", ", line 2", "'1,-2,3'"),
+        (b"1,2.5,3\n", ", line 1", "'1,2.5,3'"),
+        (b"1;2;3\n", ", line 1", "'1;2;3'"),
+        (b"", "", "none"),
+        (b"\xff\xfe1", "", "0xff"),
+        (None, "", "No such file"),
     ],
 )
-def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None, fault: str) -> None:
+def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None, place: str, given: str) -> None:
     file = tmp_path / "counts.csv"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ConfigurationError) as caught:
         deal("counts", LABELS, None, counts=file)
-    assert fault in str(caught.value)
-    assert str(file) in str(caught.value)
+    (fault,) = caught.value.faults
+    assert str(fault.key).startswith("federation.partition.counts")
+    assert f"{file}{place}" in fault
+    assert given in str(fault.given)
 
 
 @pytest.mark.parametrize(
-    ("counts", "num_clients", "fault"),
+    ("counts", "num_clients", "given", "names"),
     [
-        (None, None, "must hold a row of class counts a client, or the path of a CSV file"),
-        (((1, 1),), None, "must have 3 columns, one a class, got 2"),
-        (((31, 0, 0),), None, "must not ask for more rows of class 0 than there are, 30, got 31"),
-        (((5, 5, 6), (5, 5, 6)), None, "must not ask for more rows of class 2 than there are, 10, got 12"),
-        (((1, 1, 1), (0, 0, 0)), None, "must give every client a row, got none for client 1"),
-        (((1, 1, 1),), 10, "must be left out or be 1, the number of rows"),
+        (None, None, "nothing", ""),
+        (((1, 1),), None, 2, "3 columns"),
+        (((31, 0, 0),), None, 31, "class 0 than there are, 30"),
+        (((5, 5, 6), (5, 5, 6)), None, 12, "class 2 than there are, 10"),
+        (((1, 1, 1), (0, 0, 0)), None, "none for client 1", ""),
+        (((1, 1, 1),), 10, 10, "federation.partition.counts"),
     ],
 )
 def test_counts_that_do_not_fit(
-    counts: tuple[tuple[int, ...], ...] | None, num_clients: int | None, fault: str
+    counts: tuple[tuple[int, ...], ...] | None, num_clients: int | None, given: object, names: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    key = "federation.partition.counts" if num_clients is None else "federation.num_clients"
+    with refused(ConfigurationError if counts is None else DataError, key=key, given=given, names=names):
         deal("counts", LABELS, num_clients, counts=counts)
-    assert isinstance(caught.value, ConfigurationError if counts is None else DataError)
-    assert fault in str(caught.value)

@@ -124,15 +124,17 @@ def test_distribution_deals_adjacent_classes_and_some_rows_of_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_clients", "settings", "text"),
+    ("num_clients", "settings", "key", "given", "names"),
     [
-        (7, {}, "must be a multiple of the number of classes, 5, where .* got 7"),
-        (10, {"classes_per_client": 6}, "at most 5, the number of classes, got 6"),
-        (10, {"min_size": 400}, "every class must have 201 rows for each of its 4 clients, 804 in all, got 200"),
+        (7, {}, "federation.num_clients", 7, "classes, 5,"),
+        (10, {"classes_per_client": 6}, "federation.partition.classes_per_client", 6, "at most 5"),
+        (10, {"min_size": 400}, "every class", 200, "201 rows for each of its 4 clients, 804"),
     ],
 )
-def test_distribution_beyond_the_data(num_clients: int, settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(DataError, match=text):
+def test_distribution_beyond_the_data(
+    num_clients: int, settings: dict[str, Any], key: str, given: int, names: str
+) -> None:
+    with refused(DataError, key=key, given=given, names=names):
         deal("distribution", np.arange(1000) % 5, num_clients, **settings)
 
 

@@ -152,7 +152,7 @@ def test_latency_is_n_and_an_exponential_time_of_mean_lambda_n_in_each_round() -
 
 
 def test_where_there_are_no_classes_it_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="kind must not be class_skew where a quantity is predicted"):
+    with pytest.raises(ConfigurationError, match=r"^federation\.scenario\.0\.kind .*class_skew"):
         build_federation(FederationConfig(dataset="diabetes", scenario="flash_skew"), ModelConfig())  # type: ignore[arg-type]
     effects = parse_effects({"kind": "class_skew"})
     with refused(ConfigurationError, key="federation.scenario"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 from scipy import stats
 
 from fedscout.engine.data.client import Partition
@@ -69,22 +70,22 @@ def test_a_file_says_what_each_client_has(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "given"),
     [
-        "client,seconds_per_step\n0,1\n2,1",
-        "client,seconds_per_step\n0,1\n1,-2",
-        "client,bytes_per_second_up\n0,0\n",
-        "client,seconds_per_step\n0,\n1,2",
-        "client,seconds_per_step\n0,fast\n1,2",
-        "client,speed\n0,1\n",
-        "client,seconds_per_step\n0,1\n0,2",
-        "client,seconds_per_step\n0.5,1",
+        ("client,seconds_per_step\n0,1\n2,1", "none for client 1 and 1 more"),
+        ("client,seconds_per_step\n0,1\n1,-2", "-2 in row 2"),
+        ("client,bytes_per_second_up\n0,0\n", "0 in row 1"),
+        ("client,seconds_per_step\n0,\n1,2", "nan in row 1"),
+        ("client,seconds_per_step\n0,fast\n1,2", "nan in row 1"),
+        ("client,speed\n0,1\n", "client, speed"),
+        ("client,seconds_per_step\n0,1\n0,2", "2 rows of 1 clients"),
+        ("client,seconds_per_step\n0.5,1", "0.5 in row 1"),
     ],
 )
-def test_a_faulty_file_is_told_in_one_line(tmp_path: Path, text: str) -> None:
+def test_a_faulty_file_is_told_in_one_line(tmp_path: Path, text: str, given: str) -> None:
     path = tmp_path / "devices.csv"
     path.write_text(text)
-    with refused(DataError, key="devices.csv") as raised:
+    with refused(DataError, key="devices.csv", given=given) as raised:
         devices({"kind": "devices", "clients": "all", "path": str(path)})
     assert "\n" not in str(raised.value)
 
@@ -95,19 +96,19 @@ def test_a_missing_file_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "named"),
     [
-        ({"seconds_per_step": None}, "must give one of values"),
-        ({"path": "x.csv"}, "must give one of values .* got values and path"),
-        ({"seconds_per_step": -1}, "greater than or equal to 0"),
-        ({"bytes_per_second_up": 0}, "greater than 0"),
-        ({"seconds_per_step": None, "path": "x.csv", "sigma": 1}, "sigma must be left out where path says"),
-        ({"seconds_per_step": None, "classes": [{"share": 0.5}]}, "shares that add up to 1, got 0.5"),
-        ({"seconds_per_step": float("nan")}, "finite"),
+        ({"seconds_per_step": None}, "classes and path"),
+        ({"path": "x.csv"}, "got values and path"),
+        ({"seconds_per_step": -1}, "0.seconds_per_step"),
+        ({"bytes_per_second_up": 0}, "0.bytes_per_second_up"),
+        ({"seconds_per_step": None, "path": "x.csv", "sigma": 1}, "sigma"),
+        ({"seconds_per_step": None, "classes": [{"share": 0.5}]}, "got 0.5"),
+        ({"seconds_per_step": float("nan")}, "0.seconds_per_step"),
     ],
 )
-def test_faulty_values_are_refused(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
+def test_faulty_values_are_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
         parse_effects({**STEP, **changes})
 
 

@@ -14,8 +14,6 @@ from fedscout.engine.data.client import Partition
 from fedscout.engine.data.devices import Device
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.federation import build_federation
-from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.partitions.base import PartitionRequest
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.features import FeatureNoise
@@ -279,33 +277,12 @@ def test_latency_by_client_and_by_row() -> None:
     assert by_row == {c: Device(**{k: n * v for k, v in ONE_AND_TEN.items()}) for c, n in ((0, 5), (1, 20))}
 
 
-# Beside the published scenarios, and on tokens.
-
-
-@pytest.mark.parametrize(
-    ("published", "kind", "keys"),
-    [
-        ("noisy_labels", "label_flip", {"rate": 0.3}),
-        ("label_poisoning", "poisoning", {}),
-        ("corrupted_client", "corrupted", {}),
-    ],
-)
-def test_the_published_one_client_scenarios_are_effects_on_iid_rows(
-    published: str, kind: str, keys: dict[str, Any]
-) -> None:
-    common = {"dataset": "digits", "num_clients": 4, "seed": 3}
-    scenario, stacked = (
-        build_federation(FederationConfig.model_validate({**common, **own}), ModelConfig())
-        for own in ({"scenario": published}, {"scenario": {"kind": kind, **keys}, "partition": {"kind": "iid"}})
-    )
-    np.testing.assert_array_equal(stacked.partition.rows, scenario.partition.rows)
-    assert stacked.transforms == scenario.transforms
-    assert stacked.affected_clients == scenario.affected_clients
+# On tokens.
 
 
 @pytest.mark.parametrize("kind", ["feature_noise", "corrupted", "feature_scale"])
 def test_what_changes_measurements_on_tokens_is_refused(kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind must not be {kind} for tokens"):
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .* {kind} .*tokens"):
         plan(effect(kind), data_kind="tokens")
     for measured in ("table", "image", "embedding"):
         assert plan(effect(kind), data_kind=measured).affected_clients == (2,)
@@ -313,7 +290,7 @@ def test_what_changes_measurements_on_tokens_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["table", "tokens", "embedding"])
 def test_only_pictures_can_be_compressed(kind: DataKind) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind must be jpeg .* are {kind}"):
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .*jpeg.* {kind}$"):
         plan(effect("jpeg"), data_kind=kind)
 
 
@@ -332,7 +309,7 @@ def test_tokens_are_dropped_to_padding_and_have_no_mean() -> None:
     kept, _ = drop(tokens, np.zeros(10, np.int64), 3, np.random.default_rng(0))
     assert (kept == 0).all(axis=0).sum() == 3
     assert ((kept == 0) | (kept == tokens)).all()
-    with pytest.raises(ConfigurationError, match=r"^federation\.scenario\.0\.value must be zero for tokens"):
+    with pytest.raises(ConfigurationError, match=r"^federation\.scenario\.0\.value .*'mean'"):
         plan(effect("feature_drop", value="mean"), data_kind="tokens")
 
 
@@ -345,11 +322,12 @@ def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
             effect("feature_noise"),
             data_kind="tokens",
         )
-    starts = (
-        "federation.scenario.0.clients must be below the number of clients, 4, got 4, 7",
-        "federation.scenario.1.num_clients must be at most the number of clients, 4, got 5",
-        "federation.scenario.2.permutation must have one entry for each of the 3 classes, got 2",
-        "federation.scenario.3.kind must not be feature_noise",
-    )
-    for fault, start in zip(caught.value.faults, starts, strict=True):
-        assert fault.startswith(start)
+    told = {
+        "0.clients": "4, got 4, 7",
+        "1.num_clients": "4, got 5",
+        "2.permutation": "3 classes, got 2",
+        "3.kind": "noise",
+    }
+    for fault, (key, named) in zip(caught.value.faults, told.items(), strict=True):
+        assert fault.startswith(f"federation.scenario.{key} ")
+        assert named in fault

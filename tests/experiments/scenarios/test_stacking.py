@@ -122,11 +122,11 @@ def test_equal_seeds_give_equal_clients_and_others_do_not() -> None:
 def test_published_scenarios_on_the_same_rows_are_the_effect_on_an_iid_partition(
     published: str, effect: dict[str, Any]
 ) -> None:
-    scenario = build_federation(
-        FederationConfig(dataset="wine", num_clients=CLIENTS, scenario=published), ModelConfig()
-    )
-    stacked = build(effect)
-    assert scenario.affected_clients == stacked.affected_clients
+    config = FederationConfig(dataset="wine", num_clients=CLIENTS, scenario=published, seed=3)
+    scenario, stacked = build_federation(config, ModelConfig()), build(effect, seed=3)
+    np.testing.assert_array_equal(stacked.partition.rows, scenario.partition.rows)
+    assert stacked.transforms == scenario.transforms
+    assert stacked.affected_clients == scenario.affected_clients
     for client in range(CLIENTS):
         assert_same_client(scenario, stacked, client)
 
@@ -140,13 +140,8 @@ def test_what_came_about_is_on_record_and_is_json() -> None:
         {"kind": "latency", "mean_seconds": 1, "per_row": True, "clients": "all"},
     )
     records = json.loads(json.dumps(federation.facts["effects"]))
-    assert [record["kind"] for record in records] == [
-        "feature_noise",
-        "label_flip",
-        "concept_shift",
-        "feature_drop",
-        "latency",
-    ]
+    kinds = ["feature_noise", "label_flip", "concept_shift", "feature_drop", "latency"]
+    assert [record["kind"] for record in records] == kinds
     assert records[3]["dropped_features"] == round(0.5 * 13)
     assert records[4]["mean_seconds"] == federation.partition.sizes.tolist()
     flips = build({"kind": "label_flip", "clients": "all", "alpha": 2, "beta": 5})
