@@ -58,6 +58,7 @@ from tests.engine.federations import (
     uneven_federation,
     with_server_rows,
 )
+from tests.engine.results import local_result
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of
 
@@ -297,7 +298,7 @@ def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
 
 
 def noted(trial: Trial) -> list[str]:
-    return [note for note in trial.notes if "something of clients' data goes back" in note]
+    return [note for note in trial.notes if "clients' data" in note]
 
 
 def test_who_reports_steps_or_rows_makes_the_run_say_so() -> None:
@@ -329,7 +330,6 @@ def told_beside_models(strategy: StrategySpec, host: ClientHost, table: Settings
     config = train_config(TRAINING, SEED, 1, "individual", session.needs.initial_loss)
     results = host.train(HostCall(include_idle_clients, session, dict(config), received))
     assert results.clients == [*include_idle_clients]
-    assert results.vectors is not None
     changes = np.stack(results.vectors) - received
     beside = {name: vectors for name, vectors in results.auxiliary.items() if not np.array_equal(vectors, changes)}
     sums = {**beside, **results.sums, "rows": results.num_examples, "steps": results.num_steps}
@@ -393,17 +393,17 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
     trial = trial_of(table, num_sampled=NUM_CLIENTS)
     far = sum(distance > threshold for distance in distances)
     assert 0 < far < NUM_CLIENTS
-    assert any(f"{far} of {NUM_CLIENTS} clients say" in note for note in trial.notes)
+    assert any(f"{far} of {NUM_CLIENTS} " in note for note in trial.notes)
     assert np.array_equal(trial.vector, trial_of(SEVERAL, num_sampled=NUM_CLIENTS).vector)
-    assert not any("something of clients' data" in note for note in trial.notes)
+    assert not any("clients' data" in note for note in trial.notes)
 
 
 def test_of_clients_that_say_so_no_more_are_meant_than_there_are() -> None:
     """5 of 6 at ε = 1: (5 − 6/(1 + e)) / (1 − 2/(1 + e)) = 7.3; none: −3.5."""
     table = SettingsLookup(replace(SEVERAL, threshold=0.1), epsilon=1.0)
     assert table.num_far(5, 6) == pytest.approx((5 - 6 / (1 + math.e)) / (1 - 2 / (1 + math.e)))
-    assert "means about 6.0 at" in _far_note(table, 5, 6)
-    assert "means about 0.0 at" in _far_note(table, 0, 6)
+    assert " 6.0 " in _far_note(table, 5, 6)
+    assert " 0.0 " in _far_note(table, 0, 6)
 
 
 @pytest.mark.slow
@@ -427,7 +427,7 @@ def test_metrics_of_labels() -> None:
     assert missing_entropy(np.array([7, 0, 0])) == 1
     assert missing_entropy(np.array([3, 1])) == pytest.approx(1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
     for counts in ([0, 0], [4]):
-        with pytest.raises(ValueError, match="needs rows and two classes"):
+        with pytest.raises(ValueError, match=rf"\b{sum(counts)} of {len(counts)}$"):
             missing_entropy(np.array(counts))
 
 
@@ -448,9 +448,9 @@ def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:
         spec_of(FedAvgSpec(), client_table=SettingsLookup(replace(SEVERAL, threshold=0.0)), num_sampled=2, **more)
         for more in ({"num_rounds": 1, "whole": False, "full_rounds": 5}, {})
     )
-    run_trial(first, LocalGrid(HOST, session=first.session), store)
-    went_on = run_trial(whole, LocalGrid(HOST, session=whole.session), store)
-    at_once = run_trial(whole, LocalGrid(HOST, session=whole.session))
+    local_result(first, HOST, store)
+    went_on = local_result(whole, HOST, store)
+    at_once = local_result(whole, HOST)
     assert_same(went_on, at_once)
     assert went_on.notes == at_once.notes
-    assert any("clients say that they are farther than 0" in note for note in at_once.notes)
+    assert any("farther" in note for note in at_once.notes)

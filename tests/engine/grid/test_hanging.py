@@ -115,7 +115,8 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
 
     assert [client for result in results for client in aggregate_replies(result)] == sorted({1, 2, 3} - hanging)
     failures = {client: reason for result in results for client, reason in result.failures.items()}
-    assert failures == dict.fromkeys(sorted(hanging), f"did not finish within {LIMIT:g} s ({method})")
+    assert failures.keys() == hanging
+    assert all(f"{LIMIT:g} s" in reason and method in reason for reason in failures.values())
     assert machine.attempts == len(hanging) + 2
     assert machine.notebook.notes == {}
 
@@ -238,7 +239,6 @@ def test_results_client_by_client_are_those_of_all_at_once(host: ClientHost, rep
         trained = send_train(grid, vector, config)
         assert set(trained.refused) == set(range(len(SIZES))) - set(ABLE)
         evaluation = grid.scores.take()
-        assert evaluation is not None
         counts = send_query(grid, "label-counts", {"offset": np.zeros(3)})
         arrays = [(client, arrays["counts"].tobytes()) for client, arrays in counts.arrays.items()]
         return trained.vectors.ravel().tolist(), evaluation.losses.tolist(), arrays

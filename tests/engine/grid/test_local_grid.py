@@ -21,6 +21,7 @@ from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import EngineNeeds, HostCall, Session
 from fedscout.engine.messages.contents import client_of, flat_record, node_of, train_config
 from fedscout.engine.messages.exchange import send_query, send_train
+from fedscout.engine.training.loop import NO_ROWS
 from tests.engine.choices import Participations
 from tests.engine.federations import (
     ABLE,
@@ -240,7 +241,7 @@ def test_a_message_to_a_foreign_node_is_refused(host: ClientHost, node: int) -> 
     grid = LocalGrid(host, session=session())
     content = messages(grid)[0].content
 
-    with pytest.raises(ValueError, match=f"node {node}, which is not of this federation"):
+    with pytest.raises(ValueError, match=rf"\bnode {node}\b"):
         grid.push_messages([Message(content, node, "train")])
 
 
@@ -251,9 +252,9 @@ def test_messages_that_can_t_be_read_are_refused(host: ClientHost) -> None:
     none = RecordDict({"config": ConfigRecord({})})
 
     for content, count in ((two_records, 2), (none, 0)):
-        with pytest.raises(ValueError, match=f"exactly one ArrayRecord, got {count}"):
+        with pytest.raises(ValueError, match=f"ArrayRecord.* {count}$"):
             grid.push_messages([Message(content, 2, "train")])
-    with pytest.raises(ValueError, match="must be train, evaluate or query"):
+    with pytest.raises(ValueError, match="'system'"):
         grid.push_messages([Message(two_records, 2, "system")])
 
 
@@ -262,7 +263,7 @@ def test_messages_that_can_t_be_read_are_refused(host: ClientHost) -> None:
 def test_a_flat_array_of_another_size_is_refused(host: ClientHost, size: int, message_type: str) -> None:
     grid = LocalGrid(host, session=session())
 
-    with pytest.raises(ValueError, match=rf"shape \(53,\), got \({size},\)"):
+    with pytest.raises(ValueError, match=rf"\(53,\).*\({size},\)"):
         grid.push_messages(messages(grid, message_type, [0], flat_record(np.zeros(size))))
 
 
@@ -276,7 +277,7 @@ def test_clients_that_fail_send_an_error_and_the_others_train(host: ClientHost) 
 
     assert sorted(aggregate_replies(replies)) == list(ABLE)
     assert set(failed(replies)) == {EMPTY}
-    assert "no training rows" in failed(replies)[EMPTY]
+    assert NO_ROWS in failed(replies)[EMPTY]
     (error,) = [reply for reply in replies if reply.has_error()]
     assert error.error.code == CLIENT_FAILED
 
@@ -478,7 +479,7 @@ def test_fewer_rows_than_min_release_are_not_answered(fewest: int) -> None:
 
     assert list(answers.arrays) == [client for client in EVERY if SIZES[client] >= fewest]
     assert set(answers.refused) == {client for client in EVERY if SIZES[client] < fewest}
-    assert set(answers.refused.values()) <= {"holds fewer rows than federation.min_release"}
+    assert all("federation.min_release" in reason for reason in answers.refused.values())
 
 
 def test_an_unknown_function_is_refused(host: ClientHost) -> None:
@@ -486,14 +487,15 @@ def test_an_unknown_function_is_refused(host: ClientHost) -> None:
 
     assert answers.arrays == {}
     assert set(answers.refused) == {0, 1}
-    assert "must be one of ['broken', 'label-counts'], got 'os.system'" in answers.refused[0]
+    assert all("'os.system'" in reason for reason in answers.refused.values())
 
 
 def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost) -> None:
     answers = send_query(LocalGrid(host), "broken", clients=[0, 1, ONE_CLASS])
 
     assert list(answers.arrays) == [0, 1]
-    assert answers.refused == {ONE_CLASS: "can't answer the query as it is asked"}
+    assert [*answers.refused] == [ONE_CLASS]
+    assert "class" not in answers.refused[ONE_CLASS], "what the query raised stays with the client"
     assert answers.arrays[0]["mean"].shape == ()
 
 

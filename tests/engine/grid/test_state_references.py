@@ -29,10 +29,10 @@ from fedscout.engine.messages.contents import replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import start_trial
-from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
+from tests.engine.results import local_result, ray_result
 from tests.engine.trials.test_resume import assert_same
 from tests.faults.mortal import Counted, MortalCount, deaths
 from tests.ray_processes import NUM_HOSTS
@@ -148,10 +148,6 @@ def host() -> ClientHost:
     return ClientHost(uneven_federation(model=wide), {})
 
 
-def local_result(spec: TrialSettings, host: ClientHost) -> Trial:
-    return run_trial(spec, LocalGrid(host, session=spec.session))
-
-
 def killed_after(hosts: RayHosts, rounds: int) -> Callable[[int], None]:
     """Return what kills the first host once that many rounds are done."""
     import ray
@@ -194,7 +190,7 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
     def note(_: int) -> None:
         between.append(models(settled_bytes(lambda stored: models(stored) <= len(ABLE) + 2)))
 
-    run_trial(spec, RayGrid(hosts, spec.session), on_round=note)
+    ray_result(spec, hosts, on_round=note)
     after = settled_bytes(lambda stored: stored <= without)
 
     assert between == [len(ABLE) + 2] * NUM_ROUNDS
@@ -245,7 +241,7 @@ def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts
         stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
         between.append(round((stored - without) / WIDE_BYTES) - done)
 
-    assert run_trial(spec, RayGrid(hosts, spec.session), on_round=note).status == "completed"
+    assert ray_result(spec, hosts, on_round=note).status == "completed"
     assert max(between) <= 2
 
 
@@ -284,7 +280,7 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
     by_drift = Choice(ByDrift, wants=INDIVIDUAL, algorithm=SendsDrift())
     choice = by_drift if name.startswith("drift") else FLOWER_CHOICES.get(name, with_states)
     spec = spec_of(choice, round_timeout_seconds=limit)
-    assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
+    assert_same(ray_result(spec, hosts), local_result(spec, host))
 
 
 @pytest.mark.stress
@@ -295,7 +291,7 @@ def test_a_host_killed_while_it_trains_sends_every_model_again(
         spec_of(replace(FEDAVG, wants=INDIVIDUAL, algorithm=algorithm), num_rounds=NUM_ROUNDS)
         for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
     )
-    result = run_trial(mortal, RayGrid(hosts, mortal.session))
+    result = ray_result(mortal, hosts)
     assert deaths(tmp_path) == 1
     assert_same(result, local_result(sound, host))
 
@@ -327,7 +323,7 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, ho
     """The checkpoint folder is none: a trial that lost a state could not go on."""
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
 
-    result = run_trial(spec, RayGrid(hosts, spec.session), on_round=killed_after(hosts, 2))
+    result = ray_result(spec, hosts, on_round=killed_after(hosts, 2))
 
     assert_same(result, local_result(spec, host))
 
@@ -340,7 +336,7 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
     mortal = spec_of(replace(FEDAVG, algorithm=MortalCount(folder=str(tmp_path))), num_rounds=NUM_ROUNDS)
 
-    result = run_trial(mortal, RayGrid(hosts, mortal.session))
+    result = ray_result(mortal, hosts)
 
     assert deaths(tmp_path) == 1
     assert_same(result, local_result(spec_of(replace(FEDAVG, algorithm=Counted()), num_rounds=NUM_ROUNDS), host))
@@ -363,9 +359,9 @@ def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
             raise Stop
 
     with pytest.raises(Stop):
-        run_trial(spec, RayGrid(hosts, spec.session), store, stop)
+        ray_result(spec, hosts, store, stop)
     done: list[int] = []
-    result = run_trial(spec, RayGrid(hosts, spec.session), store, done.append)
+    result = ray_result(spec, hosts, store, done.append)
 
     assert done == [3, 4]
     assert_same(result, local_result(spec, host))

@@ -84,9 +84,8 @@ def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
     large = [client for client, size in enumerate(SIZES) if size >= 5]
     assert list(counts.arrays) == large
     assert list(broken.arrays) == [client for client in large if client != ONE_CLASS]
-    assert broken.refused[ONE_CLASS] == "can't answer the query as it is asked"
-    assert ONE_CLASS not in counts.refused
-    assert counts.refused[ONE_ROW] == "holds fewer rows than federation.min_release"
+    assert ONE_CLASS in broken.refused.keys() - counts.refused.keys()
+    assert "federation.min_release" in counts.refused[ONE_ROW]
     assert trained.clients == ABLE
     assert set(trained.refused) == {EMPTY}
 

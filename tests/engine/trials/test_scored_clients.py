@@ -18,16 +18,14 @@ from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.results import completed
 from tests.engine.trials.test_resume import rounds_of
 
 UNSEEN = frozenset((1, 5))
 
 
 def run(federation: Federation, num_scored: int | None, choice: Choice = FEDAVG) -> Trial:
-    spec = spec_of(choice, num_sampled=federation.num_seen, num_scored=num_scored)
-    trial = run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session))
-    assert trial.error is None
-    return trial
+    return completed(spec_of(choice, num_sampled=federation.num_seen, num_scored=num_scored), federation)
 
 
 @pytest.mark.parametrize("choice", [FEDAVG, replace(FEDAVG, algorithm=Variates())], ids=["plain", "with states"])

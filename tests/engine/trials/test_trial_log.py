@@ -160,7 +160,7 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", crash)
-        with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet can't be written: disk full$"):
+        with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet .*disk full$"):
             log.append(RECORD)
 
     assert files_below(tmp_path) == ["trials/00000-fedcba987654.parquet"]
@@ -195,9 +195,10 @@ def test_files_that_are_no_trials_are_set_aside_and_reported(
 
     assert records == [FAILED]
     assert not bad.exists()
-    assert (tmp_path / "quarantine" / bad.name).exists()
+    aside = tmp_path / "quarantine" / bad.name
+    assert aside.exists()
     assert str(bad) in caplog.text
-    assert "moved to" in caplog.text
+    assert str(aside) in caplog.text
     assert len(pd.read_parquet(tmp_path / "trials")) == 1
     log.append(RECORD)
     assert log.read() == [FAILED, RECORD]
@@ -253,10 +254,11 @@ def test_an_edited_value_is_found_and_the_trial_set_aside(tmp_path: Path, caplog
 
     rows, faults = read_columns(log.folder, ["trial"])
     assert rows == [{"trial": 0}]
-    assert faults == {edited: "ValueError: its values are not those that were written, their digest differs"}
+    assert [*faults] == [edited]
+    assert faults[edited].startswith("ValueError: ")
     assert log.read() == [FAILED]
     assert (tmp_path / "quarantine" / edited.name).exists()
-    assert f"{edited} can't be used and was moved to" in caplog.text
+    assert str(edited) in caplog.text
 
 
 def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
@@ -270,10 +272,8 @@ def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
     assert log.read() == [again]
     aside = tmp_path / "quarantine" / earlier.name
     assert aside.exists()
-    aggregate_models = (
-        f"{earlier} is no longer trial {RECORD.trial} and was moved to {aside} (what it ran on has changed)"
-    )
-    assert caplog.messages == [aggregate_models]
+    (message,) = caplog.messages
+    assert all(str(named) in message for named in (earlier, f"trial {RECORD.trial}", aside))
 
 
 # Many trials.
