@@ -7,7 +7,6 @@ from math import inf
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import WithheldTensors
@@ -18,13 +17,14 @@ from fedscout.engine.data.split import num_training_rows, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
 from fedscout.engine.messages.calls import Assignment, HostCall, ReportRequest, RoundSelection
-from fedscout.engine.messages.contents import flat_record, node_of
+from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.loop import batch_bounds
 from fedscout.strategies.methods.scaffold import ScaffoldSpec
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
+from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import local_result
 
 ROUNDS = 3
@@ -106,8 +106,7 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     grid.reports.watched = RoundSelection(
         ReportRequest(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)}
     )
-    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    list(grid.send_and_receive([Message(content, node_of(client), "train") for client in (0, 2)]))
+    list(grid.send_and_receive(messages(grid, clients=(0, 2))))
     durations, carried = grid.take_durations(), grid.take_bytes()
     usual, probes = expected_seconds(facts, settings.session), probe_seconds(facts, settings.session)
     assert (durations[1], durations[2]) == (probes[1], usual[2])
@@ -131,8 +130,7 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
         arrays = flat_record(grid.initial_vector(3))
         if measured_apart:
             grid.measure(arrays)
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-        list(grid.send_and_receive([Message(content, node_of(0), "train")]))
+        list(grid.send_and_receive(messages(grid, clients=[0], arrays=arrays)))
         durations = grid.take_durations()
         assert (durations[1], durations[3]) == (probes[1], probes[3])
         report = grid.reports.take(grid.server_round, durations, 12.0)
@@ -156,9 +154,7 @@ def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     settings = spec_of(FEDAVG)
     grid = LocalGrid(federation, QUERIES, settings.session)
     grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, ONE_ROW, 3))
-    arrays = flat_record(grid.initial_vector(3))
-    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-    list(grid.send_and_receive([Message(content, node_of(0), "train")]))
+    list(grid.send_and_receive(messages(grid, clients=[0])))
     report = grid.reports.take(grid.server_round, {}, 0.0)
     assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
     assert report.failures == {}

@@ -16,7 +16,6 @@ from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.messages.calls import TrainResults
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Variates, spec_of
@@ -24,7 +23,7 @@ from tests.engine.contracts.test_client_task import federation as players
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, dense, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.results import local_result, ray_result, started_hosts
-from tests.engine.trials.test_resume import NUM_ROUNDS, Interruption, assert_same, run
+from tests.engine.trials.test_resume import NUM_ROUNDS, assert_going_on, assert_same
 from tests.ray_processes import NUM_HOSTS
 
 
@@ -238,14 +237,7 @@ DRAWING = {
 @pytest.mark.parametrize("choice", [FEDAVG, FEDADAM])
 def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, choice: object, stopped_in: int) -> None:
     spec = replace(spec_of(FEDAVG), strategy=choice, num_rounds=NUM_ROUNDS, num_sampled=5)
-    host = ClientHost(attacked(DRAWING), QUERIES)
-    expected, _ = run(spec, host)
-    store = CheckpointStore(tmp_path / "checkpoints", every_rounds=1)
-
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=stopped_in)
-
-    assert_same(run(spec, host, store)[0], expected)
+    assert_going_on(spec, ClientHost(attacked(DRAWING), QUERIES), tmp_path, stopped_in)
 
 
 @pytest.mark.stress

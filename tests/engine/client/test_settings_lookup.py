@@ -27,8 +27,9 @@ from fedscout.engine.contracts.client_table import (
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS, Samples
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import Cohort, HostCall
+from fedscout.engine.messages.calls import Cohort, HostCall, Session, TrainResults
 from fedscout.engine.messages.contents import train_config
+from fedscout.engine.messages.keys import ReplyMode
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.algorithm_runs import own_training
@@ -65,16 +66,11 @@ from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, model
 HOST = host_of()
 NUM_CLIENTS = 8
 UNIFORM = parse_strategy({"kind": "fedavg", "sample_scaling": "uniform"})
-SEVERAL = SettingsTable(
-    tuple(
-        SettingsCell(heterogeneity, quantity, rate, batch, epochs)
-        for (heterogeneity, quantity), (rate, batch, epochs) in zip(
-            [(0.0, 8), (0.0, 16), (0.0, 28), (1.0, 8), (1.0, 16), (1.0, 28)],
-            [(0.3, 4, 1), (0.2, 8, 3), (0.05, 5, 2), (0.4, 16, 1), (0.1, 3, 2), (0.02, 32, 3)],
-            strict=True,
-        )
-    )
-)
+CELLS = [
+    *((0.0, 8, 0.3, 4, 1), (0.0, 16, 0.2, 8, 3), (0.0, 28, 0.05, 5, 2)),
+    *((1.0, 8, 0.4, 16, 1), (1.0, 16, 0.1, 3, 2), (1.0, 28, 0.02, 32, 3)),
+]
+SEVERAL = SettingsTable(tuple(SettingsCell(*cell) for cell in CELLS))
 
 
 def one_cell(training: LocalTraining) -> SettingsTable:
@@ -287,11 +283,16 @@ def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
             assert all(shape == shapes[0] for shape in shapes)
 
 
+def first_round(host: ClientHost, session: Session, reply: ReplyMode) -> TrainResults:
+    """Train all clients from the initial model."""
+    config = train_config(TRAINING, SEED, 1, reply, session.needs.initial_loss)
+    return host.train(HostCall(tuple(range(NUM_CLIENTS)), session, dict(config), host.initial_vector(SEED)))
+
+
 @pytest.mark.parametrize("kind", ["fedavg", "scaffold", "fedprox"])
 def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
     spec = spec_of(parse_strategy({"kind": kind}), client_table=SettingsLookup(SEVERAL))
-    config = train_config(TRAINING, SEED, 1, "merged", False)
-    results = HOST.train(HostCall(tuple(range(NUM_CLIENTS)), spec.session, dict(config), HOST.initial_vector(SEED)))
+    results = first_round(HOST, spec.session, "merged")
     assert results.clients == [*range(NUM_CLIENTS)]
     assert {*results.num_examples} == {*results.num_steps} == {1}
     assert not results.sums
@@ -326,16 +327,12 @@ UNDER_A_TABLE = [
 def told_beside_models(strategy: StrategySpec, host: ClientHost, table: SettingsTable) -> list[dict[str, Any]]:
     """Return by client all that the first round's replies hold but for models, losses and what follows from models."""
     session = spec_of(strategy, client_table=SettingsLookup(table)).session
-    received, include_idle_clients = host.initial_vector(SEED), tuple(range(NUM_CLIENTS))
-    config = train_config(TRAINING, SEED, 1, "individual", session.needs.initial_loss)
-    results = host.train(HostCall(include_idle_clients, session, dict(config), received))
-    assert results.clients == [*include_idle_clients]
-    changes = np.stack(results.vectors) - received
+    results = first_round(host, session, "individual")
+    assert results.clients == [*range(NUM_CLIENTS)]
+    changes = np.stack(results.vectors) - host.initial_vector(SEED)
     beside = {name: vectors for name, vectors in results.auxiliary.items() if not np.array_equal(vectors, changes)}
     sums = {**beside, **results.sums, "rows": results.num_examples, "steps": results.num_steps}
-    return [
-        {name: np.asarray(values[client]).tolist() for name, values in sums.items()} for client in include_idle_clients
-    ]
+    return [{name: np.asarray(values[client]).tolist() for name, values in sums.items()} for client in results.clients]
 
 
 @pytest.mark.sampled(12)
@@ -363,8 +360,7 @@ def test_scaffold_s_replies_tell_steps_times_rate() -> None:
     """By its eq. 4, c being 0 in the first round: (x − y)/(c_i⁺ − c_i) = K η in every element that moved."""
     hand, received = Hand(HOST._federation), HOST.initial_vector(SEED)
     session = spec_of(parse_strategy({"kind": "scaffold"}), client_table=SettingsLookup(SEVERAL)).session
-    config = train_config(TRAINING, SEED, 1, "individual", False)
-    results = HOST.train(HostCall(tuple(range(NUM_CLIENTS)), session, dict(config), received))
+    results = first_round(HOST, session, "individual")
     (changes,) = results.auxiliary.values()
     for client, vector in enumerate(results.vectors or ()):
         counts = hand.label_counts(client)

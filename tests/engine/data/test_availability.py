@@ -21,7 +21,7 @@ from fedscout.engine.data.devices import (
 )
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.record import Trial, TrialSettings
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
 from tests.engine.federations import uneven_federation
 from tests.engine.results import local_result
@@ -35,6 +35,10 @@ def without_rows(federation: Federation, client: int) -> Federation:
     parts = [federation.partition.client(other) for other in range(federation.num_clients)]
     parts[client] = parts[client][:0]
     return replace(federation, partition=Partition.from_lists(parts))
+
+
+def absent(trial: Trial) -> list[str]:
+    return [key for key, reason in trial.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
 
 
 def spec(**changes: object) -> TrialSettings:
@@ -87,8 +91,7 @@ def test_a_client_that_always_misses_might_as_well_not_be_asked(choice: Choice) 
     federation = replace(uneven_federation(), dropout={0: 1 - 1e-12})
     result = local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), federation)
     assert result.status == "completed"
-    gone = [key for key, reason in result.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
-    assert gone == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
+    assert absent(result) == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
     vectors = [
         local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), other).vector
         for other in (without_rows(uneven_federation(), 0), uneven_federation())
@@ -128,8 +131,6 @@ def test_simulated_seconds_add_up_and_cost_none() -> None:
     assert result.round_seconds == (1000.0,) * ROUNDS
     cut = local_result(spec(deadline_seconds=60.0), federation)
     assert cut.seconds["simulated"] == 60.0 * ROUNDS
-    assert {key for key, reason in cut.dropped_clients.items() if reason.startswith(AbsentError.__name__)} == {
-        f"{server_round}:5" for server_round in range(1, ROUNDS + 1)
-    }
+    assert absent(cut) == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
     plain = local_result(spec(), uneven_federation())
     assert ("simulated" in plain.seconds, plain.round_seconds) == (False, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
@@ -17,13 +17,13 @@ from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.calls import EngineNeeds, Session
-from fedscout.engine.messages.contents import flat_record, node_of
+from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.metrics import Auroc
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, RaisingFedAvg, Variates, spec_of
-from tests.engine.federations import SIZES, uneven_federation
-from tests.engine.grid.test_local_grid import aggregate_replies, failed
+from tests.engine.federations import uneven_federation
+from tests.engine.grid.test_local_grid import aggregate_replies, failed, messages
 from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
 
@@ -62,14 +62,11 @@ def ask_all(grid: HostGrid[Any]) -> list[tuple[dict[int, RecordDict], dict[int, 
     vector = grid.initial_vector(3)
     answers = []
     for server_round in (1, 2):
-        model = RecordDict(
-            {"arrays": flat_record(vector * server_round), "config": ConfigRecord({"server-round": server_round})}
-        )
+        model = {"arrays": flat_record(vector * server_round), "config": {"server-round": server_round}}
         offset = ArrayRecord({"offset": Array(np.full(3, 0.5 * server_round))})
-        question = RecordDict({"arrays": offset, "config": ConfigRecord({"function": "label-counts"})})
+        question = {"arrays": offset, "config": {"function": "label-counts"}}
         for kind, content in (("train", model), ("evaluate", model), ("query", question)):
-            messages = [Message(content, node_of(client), kind) for client in range(len(SIZES))]
-            replies = list(grid.send_and_receive(messages))
+            replies = list(grid.send_and_receive(messages(grid, kind, **content)))
             answers.append((aggregate_replies(replies), failed(replies)))
     return answers
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.contents import flat_record, node_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, Choice, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
+from tests.engine.trials.test_trial import Whole
 
 
 def timed() -> Federation:
@@ -58,13 +57,6 @@ def test_a_trial_that_goes_on_has_all_rounds(tmp_path: Path) -> None:
     assert len(again.round_seconds or ()) == 4
 
 
-class Whole(FedAvg):
-    """Brings its own start, which trains as Flower's and calls `evaluate_fn` after every round."""
-
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        return super().start(*args, **kwargs)
-
-
 def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
     federation = replace(timed(), dropout={})
     driven, whole = (
@@ -78,9 +70,7 @@ def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
 def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
     """Also of client 2, which misses the round, and of those that come late; one without a device takes no time."""
     grid = LocalGrid(replace(timed(), dropout={2: 1 - 1e-12}), QUERIES, SETTINGS.session)
-    vector = grid.initial_vector(3)
-    content = RecordDict({"arrays": flat_record(vector), "config": ConfigRecord({"server-round": 1})})
-    grid.send_and_receive([Message(content, node_of(client), "train") for client in range(7)])
+    grid.send_and_receive(messages(grid))
     durations = grid.take_durations()
     assert sorted(durations) == [*range(7)]
     assert durations[0] == 0.0 < durations[2]

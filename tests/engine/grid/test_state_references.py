@@ -32,8 +32,9 @@ from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
+from tests.engine.grid.test_lost_processes import kill_after
 from tests.engine.results import local_result, ray_result
-from tests.engine.trials.test_resume import assert_same
+from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 from tests.faults.mortal import Counted, MortalCount, deaths
 from tests.ray_processes import NUM_HOSTS
 
@@ -146,17 +147,6 @@ def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHost
 @pytest.fixture(scope="module")
 def host() -> ClientHost:
     return ClientHost(uneven_federation(model=wide), {})
-
-
-def killed_after(hosts: RayHosts, rounds: int) -> Callable[[int], None]:
-    """Return what kills the first host once that many rounds are done."""
-    import ray
-
-    def on_round(done: int) -> None:
-        if done == rounds:
-            os.kill(ray.get(hosts.actors[0].process_id.remote()), signal.SIGKILL)
-
-    return on_round
 
 
 def stored_bytes() -> int:
@@ -323,7 +313,7 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, ho
     """The checkpoint folder is none: a trial that lost a state could not go on."""
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
 
-    result = ray_result(spec, hosts, on_round=killed_after(hosts, 2))
+    result = ray_result(spec, hosts, on_round=kill_after(hosts, 2, 0))
 
     assert_same(result, local_result(spec, host))
 
@@ -351,15 +341,8 @@ def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
     spec = spec_of(replace(FEDAVG, algorithm=algorithm), num_rounds=NUM_ROUNDS, num_sampled=4)
     store = CheckpointStore(tmp_path, every_rounds=2)
 
-    class Stop(BaseException):
-        """Ends a trial as a signal does."""
-
-    def stop(done: int) -> None:
-        if done == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        ray_result(spec, hosts, store, stop)
+    with pytest.raises(Interruption):
+        ray_result(spec, hosts, store, interrupt_in(3))
     done: list[int] = []
     result = ray_result(spec, hosts, store, done.append)
 

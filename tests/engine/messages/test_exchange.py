@@ -56,17 +56,15 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
     grid = CountingGrid(num_hosts)
     queries = [COUNTS, Query("broken"), Query("label-counts", {"offset": np.ones(3)}, clients=(0, 5))]
     trainings = [
-        training(grid, 1, "merged"),
-        training(grid, 1, "individual"),
-        training(grid, 2, "individual", (0, 3)),
-        training(grid, 2, "merged", ABLE),
+        *(training(grid, 1, "merged"), training(grid, 1, "individual")),
+        *(training(grid, 2, "individual", (0, 3)), training(grid, 2, "merged", ABLE)),
     ]
     aggregate_replies, trained = exchange(grid, queries, trainings)
     assert grid.pushes == 1
     alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
-    assert [plain(answers) for answers in aggregate_replies] == [plain(answers) for answers in alone]
+    assert [*map(plain, aggregate_replies)] == [*map(plain, alone)]
     alone_trained = [send_train(grid, t.vector, t.config, t.clients) for t in trainings]
-    assert [plain(answers) for answers in trained] == [plain(answers) for answers in alone_trained]
+    assert [*map(plain, trained)] == [*map(plain, alone_trained)]
 
 
 def test_equal_requests_are_answered_each() -> None:

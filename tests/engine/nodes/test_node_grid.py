@@ -25,7 +25,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import parse_strategy
 from tests.engine.federations import QUERIES, normalised, uneven_federation
-from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid, retold
+from tests.engine.nodes.node_link import FIRST_NODE, SIZES, TRUSTING, NodeLink, linked, node_grid, over_nodes, retold
 
 SESSION = Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
 BROKEN = 1
@@ -55,11 +55,11 @@ def model_of(trial: Trial) -> np.ndarray[Any, Any]:
     "kind", ["fedavg", "fedadam", "krum", "qfedavg", "scaffold", "fednova", "fedbn", "ditto", "moon", "communities"]
 )
 def test_a_training_has_the_bits_of_a_simulation(kind: str) -> None:
-    federation = uneven_federation(normalised, sizes=(40, 17, 26, 12), min_release=5)
+    federation = uneven_federation(normalised, sizes=SIZES)
     _, roster, wire = linked(federation, CLIENT_QUERIES, algorithms_of("fedscout.strategies"))
     settings = settings_of(kind, federation)
     simulated = run_trial(settings, LocalGrid(federation, CLIENT_QUERIES, settings.session))
-    real = run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
+    real = over_nodes(settings, federation, roster, wire)
     assert np.array_equal(model_of(simulated), model_of(real))
     assert (simulated.round_accuracy, simulated.round_loss) == (real.round_accuracy, real.round_loss)
     assert (simulated.bytes_down, simulated.bytes_up) == (real.bytes_down, real.bytes_up)
@@ -79,16 +79,10 @@ def test_a_detection_tells_the_same_to_the_last_digit() -> None:
     assert len(link.heard) == 4 * 2 * federation.num_clients, "four exchanges: a process starts for each message"
 
 
-@pytest.fixture
-def federation() -> Federation:
-    """Four clients of some rows each."""
-    return uneven_federation(sizes=(40, 17, 26, 12), min_release=5)
-
-
 def train(federation: Federation, link: NodeLink, roster: NodeRoster, wire: Any, session: Session = SESSION) -> Trial:
     """Train by FedAvg over the nodes that are connected."""
     settings = replace(settings_of("fedavg", federation, session), num_sampled=len(link.apps))
-    return run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
+    return over_nodes(settings, federation, roster, wire)
 
 
 def test_a_node_that_is_lost_costs_its_part_of_the_rounds_alone(

@@ -20,7 +20,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.federations import QUERIES, normalised, uneven_federation
-from tests.engine.nodes.node_link import TRUSTING, NodeLink, linked, node_grid
+from tests.engine.nodes.node_link import SIZES, TRUSTING, NodeLink, linked, node_grid
 from tests.engine.nodes.test_node_grid import model_of, settings_of
 from tests.engine.trials.test_resume import Interruption, interrupt_in
 
@@ -31,7 +31,7 @@ Nodes = tuple[NodeLink, NodeRoster, Wire]
 @pytest.fixture
 def federation() -> Federation:
     """Four clients of some rows each."""
-    return uneven_federation(normalised, sizes=(40, 17, 26, 12))
+    return uneven_federation(normalised, sizes=SIZES)
 
 
 def nodes_with(federation: Federation, folder: Path | None) -> Nodes:

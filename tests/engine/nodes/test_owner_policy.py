@@ -31,9 +31,8 @@ from fedscout.engine.messages.calls import (
 )
 from fedscout.engine.nodes.policy import LEDGER, OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import ACTION, Method, NodeCall, NodeCalls, Refusal, Wire
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.federations import QUERIES, dense, uneven_federation
-from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid, told_in
+from tests.engine.nodes.node_link import FIRST_NODE, SIZES, TRUSTING, NodeLink, linked, over_nodes, told_in
 from tests.engine.nodes.test_node_grid import SESSION, settings_of
 
 MARKER = 123456.75
@@ -82,7 +81,7 @@ class Node:
 @pytest.fixture
 def federation() -> Federation:
     """Four clients; the first has the marker in a row of its training part."""
-    made = uneven_federation(sizes=(40, 17, 26, 12))
+    made = uneven_federation(sizes=SIZES)
     made.features[made.partition.client(0)[:20]] = MARKER
     return made
 
@@ -92,23 +91,14 @@ def owner_of(**changes: Any) -> OwnerPolicy:
     return OwnerPolicy(**{**TRUSTING.model_dump(), **changes})
 
 
+MEASURED = RoundSelection(ReportRequest(training_losses=True), (0,))
 REFUSALS: dict[str, tuple[dict[str, Any], Method, dict[str, Any], str]] = {
     "training": ({"trains": False}, "train", {}, "training"),
     "scoring": ({"scores": False}, "evaluate", {}, "scoring"),
     "a loss of the received model": ({"scores": False}, "train", {"config": {"initial-loss": True}}, "scoring"),
     "scoring on the way": ({"scores": False}, "train", {"clients": (), "evaluated": (0,)}, "scoring"),
-    "measuring": (
-        {"scores": False},
-        "measure",
-        {"clients": (), "watched": RoundSelection(ReportRequest(training_losses=True), (0,))},
-        "scoring",
-    ),
-    "measuring on the way": (
-        {"scores": False},
-        "train",
-        {"clients": (), "watched": RoundSelection(ReportRequest(training_losses=True), (0,))},
-        "scoring",
-    ),
+    "measuring": ({"scores": False}, "measure", {"clients": (), "watched": MEASURED}, "scoring"),
+    "measuring on the way": ({"scores": False}, "train", {"clients": (), "watched": MEASURED}, "scoring"),
     "a query": ({"queries": ()}, "query", {"config": {"function": "label_counts"}}, "'label_counts'"),
     "two clients": ({}, "train", {"clients": (0, 1)}, "one client"),
     "a client beyond all": ({}, "train", {"clients": (10**12,)}, "one client"),
@@ -158,12 +148,9 @@ def test_no_reason_and_no_line_at_the_driver_holds_a_word_of_the_rows(
     link.connect(FIRST_NODE - 17, careless, 1, QUERIES, wire, owner_of(queries=(), trains=False))
     settings = settings_of("fedavg", careless)
     with caplog.at_level(logging.DEBUG, "fedscout"):
-        trial = run_trial(settings, node_grid(careless, roster, wire, settings.session))
-    link.heard += [
-        reply
-        for name in ("train", "evaluate")
-        for reply in link.send_and_receive([Message(RecordDict(), FIRST_NODE, name)])
-    ]
+        trial = over_nodes(settings, careless, roster, wire)
+    for name in ("train", "evaluate"):
+        link.heard += link.send_and_receive([Message(RecordDict(), FIRST_NODE, name)])
     reasons = [message.error.reason for message in link.heard if message.has_error()]
     values = [value for message in link.heard if _is_document(message) for value in told_in(wire, message)]
     at_driver = [
@@ -279,17 +266,9 @@ def test_other_terms_cost_again_until_nothing_is_left(change: dict[str, Any], bu
 @pytest.mark.parametrize(
     "terms",
     [
-        {"epsilon": 2.5},
-        {"epsilon": float("inf")},
-        {"epsilon": float("nan")},
-        {"epsilon": 0.0},
-        {"epsilon": -1.0},
-        {"epsilon": True},
-        {"epsilon": "1"},
+        *({"epsilon": epsilon} for epsilon in (2.5, float("inf"), float("nan"), 0.0, -1.0, True, "1")),
         {"noise": "seeded"},
-        {"function": "label_counts"},
-        {"function": "mean_output"},
-        {"function": "no such query"},
+        *({"function": name} for name in ("label_counts", "mean_output", "no such query")),
     ],
 )
 def test_what_gives_away_more_is_refused(terms: dict[str, Any], budget: Budget) -> None:

@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     FedAvg,
-    Result,
 )
 
 from fedscout.engine.contracts.client_table import FAR_KEY, SettingsCell, SettingsLookup, SettingsTable
@@ -28,9 +27,10 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.selection.table import SELECTIONS, parse_selection
 from tests.engine.choices import INDIVIDUAL, NAMED, Choice
 from tests.engine.federations import QUERIES, uneven_federation, with_server_rows
-from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side, told_in
+from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, over_nodes, server_side, told_in
 from tests.engine.nodes.test_node_grid import SESSION, model_of, settings_of
 from tests.engine.results import local_result
+from tests.engine.trials.test_trial import Whole
 from tests.kits.refusals import refused
 
 SIZES = (40, 17, 26, 31, 22)
@@ -83,7 +83,7 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: F
     link.tamper = join
     selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))
     settings = replace(settings_of("fedavg", federation), selection=selection, num_sampled=2, num_rounds=4)
-    trial = run_trial(settings, node_grid(federation, roster, wire, settings.session))
+    trial = over_nodes(settings, federation, roster, wire)
     assert trial.status == "completed", trial.error
     assert len(trial.client) == 5, "it is scored"
     assert trial.client_rounds[-1] == 0
@@ -97,14 +97,7 @@ def test_a_strategy_with_needs_of_its_own_has_the_bits_of_a_simulation(kind: str
     assert_same_bits(settings_of(kind, held), held)
 
 
-class OwnStart(FedAvg):
-    """A user's strategy that brings its own start."""
-
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        return super().start(*args, **kwargs)
-
-
-@pytest.mark.parametrize("flower", [OwnStart, FedAvg])
+@pytest.mark.parametrize("flower", [Whole, FedAvg])
 def test_a_strategy_of_a_user_s_own_has_the_bits_of_a_simulation(flower: type, federation: Federation) -> None:
     choice = Choice(flower, wants=NAMED)
     assert_same_bits(TrialSettings(choice, num_rounds=3, num_sampled=5, session=SESSION, keep_model=True), federation)
@@ -129,7 +122,7 @@ def test_what_clients_clip_leaves_them_clipped(wrapper: type, wants: Any, federa
     settings = clipping(wrapper, wants)
     assert_same_bits(settings, federation)
     link, roster, wire = linked(federation, QUERIES)
-    run_trial(settings, node_grid(federation, roster, wire, settings.session))
+    over_nodes(settings, federation, roster, wire)
     opened = [told for message in link.heard for told in told_in(wire, message)]
     own = server_side(federation).initial_vector(3)
     first = [each for each in opened if isinstance(each, TrainResults) and each.clients][:5]
@@ -148,7 +141,7 @@ def over_a_table(federation: Federation, table: SettingsLookup) -> tuple[NodeLin
     roster.meet(federation.num_clients, patience=5.0)
     session = replace(SESSION, client_table=table)
     settings = replace(settings_of("fedavg", federation, session), num_rounds=2)
-    trial = run_trial(settings, node_grid(federation, roster, wire, settings.session))
+    trial = over_nodes(settings, federation, roster, wire)
     assert trial.status == "completed", trial.error
     return link, wire, trial
 

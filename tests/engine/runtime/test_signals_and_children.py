@@ -152,6 +152,15 @@ def test_without_a_signal_the_handlers_are_put_back_and_what_is_off_stays_off() 
     assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == before
 
 
+def ended(script: str) -> tuple[int, str]:
+    """Return the exit code of a script, and the one line that it writes."""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return done.returncode, line
+
+
 def test_cleaning_up_that_hangs_is_not_waited_for() -> None:
     script = (
         "import os, signal, time\n"
@@ -163,11 +172,8 @@ def test_cleaning_up_that_hangs_is_not_waited_for() -> None:
         "    finally:\n"
         "        time.sleep(600)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 128 + signal.SIGTERM
-    (line,) = done.stderr.splitlines()
+    code, line = ended(script)
+    assert code == 128 + signal.SIGTERM
     assert "SIGTERM" in line
 
 
@@ -223,10 +229,6 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize(("signalled", "code", "named"), [(False, 1, "Ray died"), (True, 143, "SIGTERM")])
 def test_a_command_that_was_told_to_end_says_so_whatever_died_meanwhile(signalled: bool, code: int, named: str) -> None:
-    script = SIGNAL_AND_DEATH.format(signalled=signalled)
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout) == (code, "")
-    (line,) = done.stderr.splitlines()
+    found, line = ended(SIGNAL_AND_DEATH.format(signalled=signalled))
+    assert found == code
     assert named in line

@@ -22,13 +22,8 @@ def s3() -> Iterator[S3FileSystem]:
     server.start()
     host, port = server.get_host_and_port()
     try:
-        yield S3FileSystem(
-            access_key="a",
-            secret_key="b",
-            region="us-east-1",
-            endpoint_override=f"http://{host}:{port}",
-            allow_bucket_creation=True,
-        )
+        keys = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
+        yield S3FileSystem(**keys, endpoint_override=f"http://{host}:{port}", allow_bucket_creation=True)
     finally:
         server.stop()
 

@@ -88,12 +88,24 @@ def trained(
     training: LocalTraining,
     measured: bool = False,
     table: SettingsLookup | None = None,
-    algorithm: ClientAlgorithm | None = None,
+    **session_changes: Any,
 ) -> TrainResults:
-    session = Session(seed=5, training=training, client_table=table, algorithm=algorithm)
+    session = Session(seed=5, training=training, client_table=table, **session_changes)
     scored = tuple(clients) if measured else ()
     config = {**base_config(session, 1), REPLY_KEY: "individual"}
     return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), evaluated=scored))
+
+
+def assert_near(one: TrainResults, other: TrainResults) -> None:
+    """But for rounding."""
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+
+
+def assert_same_bits(some: TrainResults, together: TrainResults) -> None:
+    """Of each client that is in the first."""
+    for client, vector in zip(some.clients, some.vectors, strict=True):
+        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
 
 
 def wide_dropping() -> nn.Module:
@@ -127,8 +139,7 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
     one, other = (trained(host, clients, TRAININGS[name], measured=True) for host in (lanes, core))
 
     assert one.clients == other.clients == list(clients)
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert_near(one, other)
     assert one.num_steps == other.num_steps
     assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
     for client, score in other.evaluation.own.items():
@@ -148,9 +159,7 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
 def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str, own_settings: bool) -> None:
     host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS[name]
     table = table_for(training) if own_settings else None
-    together, some = (trained(host, sorted(clients), training, table=table) for clients in (ABLE, chosen))
-    for client, vector in zip(some.clients, some.vectors, strict=True):
-        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+    assert_same_bits(*(trained(host, sorted(clients), training, table=table) for clients in (chosen, ABLE)))
 
 
 OWN = ((2, 1.5, 4, 1), (14, 0.5, 9, 2), (26, 1.0, 7, 4), (32, 0.1, 20, 3))
@@ -182,11 +191,10 @@ def test_lanes_of_clients_own_settings_are_the_loop(
     monkeypatch.setattr(LanePlan, "of", noted)
     training = TRAININGS[name]
     table = table_for(training)
-    one, other = (trained(host, clients, training, False, table, algorithm) for host in (lanes, core))
+    one, other = (trained(host, clients, training, table=table, algorithm=algorithm) for host in (lanes, core))
     assert max(map(len, beside)) > 1
     assert one.clients == other.clients == list(clients)
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert_near(one, other)
     assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
 
 
@@ -218,15 +226,9 @@ def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(mod
     assert lanes.facts().trained_on == "cpu, one client after the other"
     training = TRAININGS["epochs"]
     one = trained(lanes, (0, 1, 3, 5), training)
-    other = core_in_loop(core, (0, 1, 3, 5), training)
+    other = trained(core, (0, 1, 3, 5), training, backend="loop")
     assert one.vectors is not None
     np.testing.assert_array_equal(one.vectors, other.vectors)
-
-
-def core_in_loop(host: ClientHost, clients: tuple[int, ...], training: LocalTraining) -> TrainResults:
-    session = Session(seed=5, training=training, backend="loop")
-    config = {**base_config(session, 1), REPLY_KEY: "individual"}
-    return host.train(HostCall(clients, session, config, host.initial_vector(0)))
 
 
 def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +290,7 @@ def test_lanes_train_in_training_mode(pseudo_label_weight: float) -> None:
     assert lanes.facts().trained_on == SIDE_BY_SIDE
     training = TRAININGS["plain"].model_copy(update={"pseudo_label_weight": pseudo_label_weight})
     one, other = (trained(host, ABLE, training, measured=True) for host in (lanes, core))
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert_near(one, other)
 
 
 class OnCores(nn.Linear):

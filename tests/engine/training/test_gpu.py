@@ -16,7 +16,7 @@ from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import QUERIES, dense, dropping, normalised, uneven_federation, wide
 from tests.engine.results import ray_result, started_hosts
-from tests.engine.training.test_device_training import CASES, table_for, trained
+from tests.engine.training.test_device_training import CASES, assert_same_bits, table_for, trained
 from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 
@@ -49,9 +49,7 @@ def test_a_gpu_is_the_core(case: str, name: str) -> None:
 @pytest.mark.parametrize("chosen", [(0,), (0, 3), (0, 1, 3, 5)])
 def test_a_client_has_its_bits_whoever_trains_beside_it(model: ModelFactory, chosen: Sequence[int]) -> None:
     host = ClientHost(uneven_federation(model), QUERIES, GPU)
-    together, some = (trained(host, clients, TRAININGS["epochs"]) for clients in ((0, 1, 3, 5), chosen))
-    for client, vector in zip(some.clients, some.vectors, strict=True):
-        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+    assert_same_bits(*(trained(host, clients, TRAININGS["epochs"]) for clients in (chosen, (0, 1, 3, 5))))
 
 
 @pytest.mark.parametrize("name", ["plain", "momentum", "adam"])
@@ -61,8 +59,7 @@ def test_clients_of_a_table_are_those_of_the_core_whoever_trains_beside_them(nam
     together, some = (trained(host, chosen, training, table=table) for chosen in (clients, clients[::2]))
     core = trained(ClientHost(make(), QUERIES), clients, training, table=table)
     np.testing.assert_allclose(together.vectors, core.vectors, rtol=0, atol=TOLERANCE)
-    for client, vector in zip(some.clients, some.vectors, strict=True):
-        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+    assert_same_bits(some, together)
 
 
 @pytest.mark.ray

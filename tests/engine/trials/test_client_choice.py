@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
@@ -38,6 +37,7 @@ from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, den
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.results import ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_all_same, assert_going_on
+from tests.engine.trials.test_trial import Whole
 from tests.ray_processes import NUM_HOSTS
 
 EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, include_idle_clients=True)
@@ -258,13 +258,6 @@ class Willful(FedAvg):
         return list(super().configure_train(*arguments))[:1]
 
 
-class OnItsOwn(FedAvg):
-    """Drives its rounds itself."""
-
-    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
-        return super().start(grid, *arguments, **named)
-
-
 def writes_to_the_table(server_round: int, table: ClientTable, *_: Any) -> IntArray:
     table.clients[:] = 99 + np.arange(len(table.clients))
     return table.clients[:3]
@@ -281,7 +274,7 @@ def unruly(**does: Any) -> Choosing:
 
 FAILURES: dict[str, tuple[Choice, Choosing, str]] = {
     "samples by itself": (Choice(Willful), Choosing(), r"\b3\b.*selection\.kind=recorder .*\b1\b"),
-    "own start": (Choice(OnItsOwn), Choosing(), "OnItsOwn"),
+    "own start": (Choice(Whole), Choosing(), "Whole"),
     "twice": (FEDAVG, Choosing(fixed=(1, 1, 2)), r"\b7\b.*\[1, 1, 2\]$"),
     "nobody": (FEDAVG, Choosing(fixed=(1, 77)), r"\b7\b.*\[1, 77\]$"),
     "parts": (FEDAVG, Choosing(fixed=(0.7, 1.9)), r"\[0\.7, 1\.9\]$"),
@@ -290,7 +283,7 @@ FAILURES: dict[str, tuple[Choice, Choosing, str]] = {
     "no assignment": (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), r"Assignment .*\[1\].*\{1: 3\}$"),
     "assigns to all": (
         FEDAVG,
-        unruly(assign=lambda table, _: dict.fromkeys([*table.clients], Assignment())),
+        unruly(assign=assigns_to_all),
         "an Assignment",
     ),
     "assigns nothing": (FEDAVG, unruly(assign=lambda *_: None), "an Assignment"),
@@ -347,12 +340,9 @@ def test_who_can_never_answer_is_not_in_the_table() -> None:
 def test_who_is_corrupted_measures_its_own_rows() -> None:
     """The report is of what a client sees, labels moved and all, not of what the rows were before."""
     assert CORRUPTED in ABLE
-    host, clean = ClientHost(uneven_federation(), QUERIES), uneven_federation()
-    _, (report,) = run(host, settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3))))
-    _, (other,) = run(
-        ClientHost(replace(clean, transforms={}), QUERIES),
-        settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3))),
-    )
+    settings = settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3)))
+    hosts = (ClientHost(replace(uneven_federation(), **own), QUERIES) for own in ({}, {"transforms": {}}))
+    (report,), (other,) = (run(host, settings)[1] for host in hosts)
     differs = report.clients[report.training.cross_entropy != other.training.cross_entropy].tolist()
     assert CORRUPTED in differs
     assert not {0, 1, 3} & {*differs}

@@ -152,13 +152,10 @@ TRAININGS = (
 @pytest.mark.parametrize("algorithm", [None, Variates()])
 def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: ClientAlgorithm | None) -> None:
     """The same to the order of float32 sums; the corrupted client reads rows of its own."""
-    spec = {"num_rounds": 3, "training": training}
+    choice, built = replace(FEDAVG, algorithm=algorithm), federation()
     blocks, loop = (
-        local_result(chosen, federation())
-        for chosen in (
-            spec_of(replace(FEDAVG, algorithm=algorithm), metric=R2(), backend=backend, **spec)
-            for backend in ("auto", "loop")
-        )
+        local_result(spec_of(choice, num_rounds=3, training=training, metric=R2(), backend=backend), built)
+        for backend in ("auto", "loop")
     )
     np.testing.assert_allclose(blocks.vector, loop.vector, atol=2e-5)
     assert not np.array_equal(blocks.vector, loop.vector)

@@ -192,28 +192,19 @@ def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, name: str, stop
     assert_going_on(spec, ClientHost(federation, QUERIES), tmp_path, stopped_in)
 
 
-def test_only_the_rounds_since_the_last_checkpoint_are_repeated(host: ClientHost, tmp_path: Path) -> None:
-    """Checkpoints after rounds 3 and 6; stopped in round 8."""
-    spec = spec_of(FEDADAM, num_rounds=9)
-    store = CheckpointStore(tmp_path, every_rounds=3)
-
+@pytest.mark.parametrize(("every_rounds", "num_rounds", "rest"), [(3, 9, [7, 8, 9]), (1, 3, [1, 2, 3])])
+def test_only_the_rounds_since_the_last_checkpoint_are_repeated(
+    host: ClientHost, tmp_path: Path, every_rounds: int, num_rounds: int, rest: list[int]
+) -> None:
+    """Checkpoints after rounds 3 and 6, stopped in round 8; one of more rounds than are asked for is not used."""
+    store = CheckpointStore(tmp_path, every_rounds)
     with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=8)
-    resumed, trained = run(spec, host, store)
+        run(spec_of(FEDADAM, num_rounds=9), host, store, stop_in=8)
 
-    assert trained == [7, 8, 9]
-    assert_same(resumed, run(spec, host)[0])
+    resumed, trained = run(spec_of(FEDADAM, num_rounds=num_rounds), host, store)
 
-
-def test_a_checkpoint_of_more_rounds_than_asked_for_is_not_used(host: ClientHost, tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        run(spec_of(FEDAVG, num_rounds=9), host, store, stop_in=6)
-
-    shorter, trained = run(spec_of(FEDAVG, num_rounds=3), host, store)
-
-    assert trained == [1, 2, 3]
-    assert_same(shorter, run(spec_of(FEDAVG, num_rounds=3), host)[0])
+    assert trained == rest
+    assert_same(resumed, run(spec_of(FEDADAM, num_rounds=num_rounds), host)[0])
 
 
 class Planted:

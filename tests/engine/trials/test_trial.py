@@ -49,7 +49,7 @@ from tests.engine.choices import (
 )
 from tests.engine.federations import EMPTY, ONE_ROW, QUERIES, SIZES, TWO_ROWS, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, named_record
-from tests.engine.results import local_result
+from tests.engine.results import completed, local_result
 
 DIVERGING = LocalTraining(learning_rate=100.0, weight_decay=10.0, batch_size=1, local_epochs=2)
 """Every step multiplies the weights by 1 − 100·10 = −999; eighty steps take them beyond float32's 3·10^38."""
@@ -329,28 +329,23 @@ def test_rounds_that_cannot_be_told_apart_are_refused(host: ClientHost, attribut
     assert re.search(reason, str(local_result(spec_of(Choice(telling(**attributes))), host).error))
 
 
-class Evaluating(FedAvg):
-    """Keeps what it was told of evaluation."""
-
-    seen: list[tuple[int, MetricRecord | None]]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        metrics = super().aggregate_evaluate(server_round, replies)
-        type(self).seen.append((server_round, metrics))
-        return metrics
-
-
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) -> None:
     """It is told the weighted accuracy that the trial records."""
-    Evaluating.seen = []
-    spec = spec_of(Choice(Evaluating, wants=EngineNeeds(replies="merged", sees_evaluation=asks)))
+    seen: list[tuple[int, MetricRecord]] = []
+
+    def keep(flower: Any, server_round: int, replies: Iterable[Message]) -> MetricRecord:
+        seen.append((server_round, flower(server_round, replies)))
+        return seen[-1][1]
+
+    needs = EngineNeeds(replies="merged", sees_evaluation=asks)
+    spec = spec_of(Choice(overriding("aggregate_evaluate", keep), wants=needs))
     grid = WatchedGrid(host, session=spec.session)
 
     result = run_trial(spec, grid)
 
-    assert [server_round for server_round, _ in Evaluating.seen] == ([1, 2, 3] if asks else [])
-    for (_, metrics), accuracy in zip(Evaluating.seen, result.round_accuracy, strict=False):
+    assert [server_round for server_round, _ in seen] == ([1, 2, 3] if asks else [])
+    for (_, metrics), accuracy in zip(seen, result.round_accuracy, strict=False):
         assert metrics["accuracy"] == pytest.approx(accuracy, rel=1e-12)
     assert [method for method, _ in grid.calls_made].count("evaluate") == (3 if asks else 1)
 
@@ -561,36 +556,29 @@ def test_the_model_is_kept_only_if_asked_for(host: ClientHost) -> None:
 def test_arrays_come_as_the_strategy_needs_them(host: ClientHost) -> None:
     seen: list[list[str]] = []
 
-    class Looking(FedAvg):
-        def configure_train(
-            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-        ) -> Iterable[Message]:
-            seen.append(list(arrays))
-            messages = list(super().configure_train(server_round, arrays, config, grid))
-            assert {client_of(m.metadata.dst_node_id) for m in messages} == set(range(len(SIZES)))
-            return messages
+    def looks(flower: Any, number: int, arrays: ArrayRecord, *args: Any) -> list[Message]:
+        seen.append(list(arrays))
+        messages = list(flower(number, arrays, *args))
+        assert {client_of(m.metadata.dst_node_id) for m in messages} == set(range(len(SIZES)))
+        return messages
 
     for needs in (NAMED, INDIVIDUAL):
-        assert local_result(spec_of(Choice(Looking, wants=needs), num_rounds=1), host).error is None
+        completed(spec_of(Choice(overriding("configure_train", looks), wants=needs), num_rounds=1), host)
 
     assert seen == [["0.weight", "0.bias", "2.weight", "2.bias"], ["flat"]]
-
-
-class Expectant(FedAvg):
-    """Waits for a million nodes."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{**settings, "min_available_nodes": 10**6})
 
 
 def test_a_strategy_that_waits_for_clients_that_there_are_not_fails(
     host: ClientHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower's sampling asks for nodes once a second until there are enough; without a limit it waits for ever."""
+
+    def expectant(**counts: Any) -> FedAvg:
+        return FedAvg(**{**counts, "min_available_nodes": 10**6})
+
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
     monkeypatch.setattr("fedscout.engine.grid.watchdog.PAUSE_SECONDS", -1.0)
-    spec = spec_of(Choice(Expectant))
-    result = local_result(spec, host)
+    result = local_result(spec_of(Choice(expectant)), host)
     assert result.status == "failed"
     assert f"{len(SIZES)}" in str(result.error)
 
@@ -671,9 +659,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
     for name, values in measured.items():
         assert np.isnan(values).tolist() == expected, name
     assert result.status == ("failed" if is_failed else "completed")
-    scores = result.scores()
-    assert scores is not None
-    assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(scores)))
+    assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(result.scores())))
     assert sum("numbers" in note for note in result.notes) == 1
 
 
@@ -712,14 +698,11 @@ def test_a_value_out_of_its_range_is_refused_in_one_line(host: ClientHost, name:
 def test_several_messages_to_a_client_are_several_trainings_and_noted(host: ClientHost) -> None:
     """As in Flower, where a client answers each message: the mean of equal answers is the mean of one each."""
 
-    class Thrice(FedAvg):
-        def configure_train(
-            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-        ) -> Iterable[Message]:
-            each = list(super().configure_train(server_round, arrays, config, grid))
-            return [Message(one.content, one.metadata.dst_node_id, "train") for one in each for _ in range(3)]
+    def repeat(flower: Any, *args: Any) -> list[Message]:
+        return [Message(one.content, one.metadata.dst_node_id, "train") for one in flower(*args) for _ in range(3)]
 
-    once, thrice = (local_result(spec_of(Choice(each)), host) for each in (FedAvg, Thrice))
+    kinds = (FedAvg, overriding("configure_train", repeat))
+    once, thrice = (local_result(spec_of(Choice(each)), host) for each in kinds)
     np.testing.assert_allclose(thrice.vector, once.vector, atol=1e-6)
     (note,) = set(thrice.notes) - set(once.notes)
     assert re.search(r"\b3 train\b", note)

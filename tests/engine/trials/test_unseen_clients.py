@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, RecordDict
 
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.contents import client_of, node_of
+from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.scenarios.features import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation
-from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.grid.test_local_grid import WatchedGrid, messages
 from tests.engine.results import completed, local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_all_same
 
@@ -83,10 +82,8 @@ def test_they_are_no_nodes_of_the_grid() -> None:
 @pytest.mark.parametrize("message_type", ["train", "query", "evaluate"])
 def test_a_message_to_one_of_them_is_refused(message_type: str) -> None:
     grid = LocalGrid(without(uneven_federation(), UNSEEN), QUERIES)
-    content = RecordDict({"config": ConfigRecord({FUNCTION_KEY: "label-counts"})})
-    message = grid.create_message(content, message_type, node_of(5), "")
     with pytest.raises(ValueError, match=r"\bnode 7\b"):
-        grid.push_messages([message])
+        grid.push_messages(messages(grid, message_type, [5], config={FUNCTION_KEY: "label-counts"}))
 
 
 @pytest.mark.parametrize("choice", [FEDAVG, replace(FEDAVG, algorithm=Variates())], ids=["plain", "with states"])
