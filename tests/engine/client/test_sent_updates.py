@@ -27,11 +27,16 @@ from tests.engine.trials.test_resume import NUM_ROUNDS, assert_going_on, assert_
 from tests.ray_processes import NUM_HOSTS
 
 
-@dataclass(frozen=True)
-class Times:
-    """Sends x + factor (y - x), in small whole powers of two: exact."""
+class Alone:
+    """Attacks without accomplices."""
 
     colluders: ClassVar[tuple[int, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Times(Alone):
+    """Sends x + factor (y - x), in small whole powers of two: exact."""
+
     factor: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
@@ -39,29 +44,24 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Plus:
+class Plus(Alone):
     """Adds a number."""
 
-    colluders: ClassVar[tuple[int, ...]] = ()
     number: float
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         return inputs.trained + np.float32(self.number)
 
 
-class Honest:
+class Honest(Alone):
     """Sends what was trained."""
-
-    colluders: ClassVar[tuple[int, ...]] = ()
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         return inputs.trained
 
 
-class Drawn:
+class Drawn(Alone):
     """Sends random numbers in [0, 1)."""
-
-    colluders: ClassVar[tuple[int, ...]] = ()
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         return inputs.generator.random(inputs.received.shape, dtype=np.float32)
@@ -77,10 +77,8 @@ class Conspiracy:
         return inputs.colluders.sum(axis=0)
 
 
-class Broken:
+class Broken(Alone):
     """Raises."""
-
-    colluders: ClassVar[tuple[int, ...]] = ()
 
     def __call__(self, inputs: AttackInputs) -> FloatArray:
         raise ArithmeticError("the attacker's mistake")

@@ -223,9 +223,7 @@ def test_a_federation_without_rows_has_none_of_the_server_s_either() -> None:
     assert federation_of().without_rows().server is None
 
 
-def test_work_of_a_user_s_own_reaches_a_process_that_has_never_heard_of_its_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_work_reaches_a_process_without_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_server_work.py").write_text(
         "class Two:\n    def run(self, context, arrays):\n        return {'rows': context.num_rows * arrays['two']}\n"
     )

@@ -31,9 +31,7 @@ GIB = 2**30
         (0.0, 2, 0.5, 1),
     ],
 )
-def test_hosts_are_as_many_as_keep_it_busy_and_fit(
-    busy_share: float, host_gib: int, cpus_each: float, expected: int
-) -> None:
+def test_hosts_keep_it_busy_and_fit(busy_share: float, host_gib: int, cpus_each: float, expected: int) -> None:
     assert GpuUse(busy_share, host_gib * GIB, 80 * GIB).num_hosts(cpus_each) == expected
 
 

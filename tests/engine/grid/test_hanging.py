@@ -132,9 +132,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
 @pytest.mark.slow
 @pytest.mark.parametrize(("deadline", "waited"), [(None, 1.0), (7.0, 7.0)])
 @pytest.mark.parametrize("clock", [False, True])
-def test_who_hangs_is_waited_for_until_the_deadline_or_the_limit(
-    deadline: float | None, waited: float, clock: bool
-) -> None:
+def test_who_hangs_is_waited_for_until_deadline_or_limit(deadline: float | None, waited: float, clock: bool) -> None:
     """A round takes each of the others half a second; without devices nothing takes time."""
     federation = uneven_federation()
     if clock:

@@ -95,19 +95,29 @@ def test_a_host_killed_at_work_repeats_it(mortal_hosts: RayHosts, host: ClientHo
     assert process_of(mortal_hosts, 1) != victim
 
 
-class DiesOnce(FedAvg):
-    """Kills its own process in round 3, the first time; writes down every round that it configures."""
+class Diary(FedAvg):
+    """Writes down every round that it configures; in round 3, the first time, it has a mishap."""
 
     def __init__(self, diary: str, **counts: Any) -> None:
         super().__init__(**counts)
         self.diary = Path(diary)
 
-    def configure_train(self, server_round: int, *args: Any) -> Any:
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         with self.diary.open("a") as file:
             file.write(f"{server_round}\n")
         if server_round == 3 and self.diary.read_text().count("3") == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().configure_train(server_round, *args)
+            self.mishap(grid)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def mishap(self, grid: Any) -> None:
+        raise NotImplementedError
+
+
+class DiesOnce(Diary):
+    """Its own process dies."""
+
+    def mishap(self, grid: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.stress

@@ -89,9 +89,7 @@ def test_replies_are_those_of_the_local_grid(
     assert by_ray == by_local
 
 
-def test_a_model_in_the_object_store_is_the_round_s_own(
-    hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_model_is_the_round_s(hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rounds, each with a new array that may take the place of the last in memory."""
     monkeypatch.setattr("fedscout.engine.grid.ray_grid.INLINE_BYTES", 0)
     spec = spec_of(FEDAVG, num_rounds=12)

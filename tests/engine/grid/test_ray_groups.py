@@ -44,9 +44,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("seconds", [None, 60.0], ids=["no limit", "limited"])
-def test_groups_have_the_bits_of_one_process(
-    hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None
-) -> None:
+def test_groups_have_the_local_bits(hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None) -> None:
     spec = spec_of(choice, num_sampled=4, round_timeout_seconds=seconds)
     added = ray_result(spec, hosts)
 
@@ -55,9 +53,7 @@ def test_groups_have_the_bits_of_one_process(
     assert_same(added, local_result(spec, uneven_federation()))
 
 
-def test_where_a_group_fails_each_answer_is_fetched_by_itself(
-    hosts: RayHosts, groups: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_failed_group_each_is_fetched(hosts: RayHosts, groups: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(FEDAVG)
     original = RayGrid._add_in_groups
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -32,7 +30,7 @@ from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
-from tests.engine.grid.test_lost_processes import kill_after
+from tests.engine.grid.test_lost_processes import Diary, DiesOnce, kill_after
 from tests.engine.results import local_result, ray_result
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 from tests.faults.mortal import Counted, MortalCount, deaths
@@ -61,21 +59,13 @@ class Own(ClientAlgorithm):
         return clients.kept("own", clients.received)
 
 
-class LosesStates(FedAvg):
-    """In round 3, the first time, the clients' states are gone; writes down every round that it configures."""
+class LosesStates(Diary):
+    """The clients' states are gone."""
 
-    def __init__(self, diary: str, **counts: Any) -> None:
-        super().__init__(**counts)
-        self.diary = Path(diary)
-
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+    def mishap(self, grid: Any) -> None:
         from ray._private.internal_api import free
 
-        with self.diary.open("a") as file:
-            file.write(f"{server_round}\n")
-        if server_round == 3 and self.diary.read_text().count("3") == 1:
-            free([state.reference for state in grid.client_states.values()])
-        return super().configure_train(server_round, arrays, config, grid)
+        free([state.reference for state in grid.client_states.values()])
 
 
 class KeepsOne(FedAvg):
@@ -111,16 +101,6 @@ class ByDrift(FedAvg):
         first, *others = (replied_auxiliary(reply.content)["drift"] for reply in replies if reply.has_content())
         aggregate_models = arrays["flat"].numpy() + np.float32(0.5) * first + np.float32(0.01) * np.sum(others, axis=0)
         return ArrayRecord({"flat": Array(aggregate_models)}), metrics
-
-
-class DiesOnce(LosesStates):
-    """In round 3, the first time, its own process dies."""
-
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
-        if server_round == 3 and self.diary.read_text().count("3") == 0:
-            self.diary.write_text(f"{self.diary.read_text()}3\n")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().configure_train(server_round, arrays, config, grid)
 
 
 def wide() -> nn.Module:
@@ -188,9 +168,7 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
 
 
 @pytest.mark.stress
-def test_old_states_are_let_go_as_soon_as_their_clients_have_trained(
-    hosts: RayHosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_states_go_once_their_clients_have_trained(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a client is trained at a time, each host has the old states of those that wait, and of the one before."""
     from ray._private.worker import global_worker
 
@@ -274,9 +252,7 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
 
 
 @pytest.mark.stress
-def test_a_host_killed_while_it_trains_sends_every_model_again(
-    hosts: RayHosts, host: ClientHost, tmp_path: Path
-) -> None:
+def test_a_host_killed_in_training_sends_every_model_again(hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
     mortal, sound = (
         spec_of(replace(FEDAVG, wants=INDIVIDUAL, algorithm=algorithm), num_rounds=NUM_ROUNDS)
         for algorithm in (MortalCount(folder=str(tmp_path)), Counted())

@@ -48,9 +48,7 @@ def test_one_model_is_of_all_clients(host: ClientHost) -> None:
         ((2, 53), [-1, -1], r"^group .*\b2 models.*\[-1, -1\]$"),
     ],
 )
-def test_what_is_no_several_models_is_refused(
-    host: ClientHost, models: tuple[int, ...], group: list[Any], told: str
-) -> None:
+def test_other_records_are_refused(host: ClientHost, models: tuple[int, ...], group: list[Any], told: str) -> None:
     record = ArrayRecord({"flat": Array(np.zeros(models, np.float32)), "group": Array(np.array(group))})
     with pytest.raises(ValueError, match=told):
         models_of(record, host.facts().layout, NUM_CLIENTS)

@@ -160,6 +160,20 @@ def over_nodes(settings: TrialSettings, federation: Federation, roster: NodeRost
     return run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
 
 
+def join_late(link: NodeLink, roster: NodeRoster, after_replies: int) -> None:
+    """Have the last node of a roster appear after so many replies of the others."""
+    late, roster.members[-1:] = roster.members[-1], []
+    app = link.apps.pop(late.node or 0)
+    heard = itertools.count(1)
+
+    def join(node: int, reply: Message) -> Message:
+        if next(heard) == after_replies:
+            link.apps[late.node or 0] = app
+        return reply
+
+    link.tamper = join
+
+
 def told_in(wire: Wire, message: Message) -> list[Any]:
     """Return what a message tells: each call, or each answer, of those that travel together."""
     value = wire.opened(message.content)

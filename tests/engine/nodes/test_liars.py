@@ -87,9 +87,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_who_introduces_itself_badly_is_left_out_in_one_line(
-    claim: str, federation: Federation, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_introduction_is_left_out(claim: str, federation: Federation, caplog: pytest.LogCaptureFixture) -> None:
     link, _, _ = linked(federation, QUERIES)
     link.tamper = introduced_as(**CLAIMS[claim])
     with caplog.at_level(logging.WARNING, "fedscout"):
@@ -276,9 +274,7 @@ def test_while_nobody_is_there_no_round_is_burnt(
     assert sum("connected" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_nobody_for_longer_than_a_round_may_take_stops_and_is_no_result(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_for_longer_than_a_round_is_no_result(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedscout.engine.nodes.grid.PAUSE_SECONDS", 0.01)
     link, roster, wire = linked(federation, QUERIES)
     link.apps.clear()

@@ -25,7 +25,17 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import parse_strategy
 from tests.engine.federations import QUERIES, normalised, uneven_federation
-from tests.engine.nodes.node_link import FIRST_NODE, SIZES, TRUSTING, NodeLink, linked, node_grid, over_nodes, retold
+from tests.engine.nodes.node_link import (
+    FIRST_NODE,
+    SIZES,
+    TRUSTING,
+    NodeLink,
+    join_late,
+    linked,
+    node_grid,
+    over_nodes,
+    retold,
+)
 
 SESSION = Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
 BROKEN = 1
@@ -85,9 +95,7 @@ def train(federation: Federation, link: NodeLink, roster: NodeRoster, wire: Any,
     return over_nodes(settings, federation, roster, wire)
 
 
-def test_a_node_that_is_lost_costs_its_part_of_the_rounds_alone(
-    federation: Federation, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_node_costs_its_rounds_alone(federation: Federation, caplog: pytest.LogCaptureFixture) -> None:
     link, roster, wire = linked(federation, QUERIES)
     sent = 0
 
@@ -108,17 +116,7 @@ def test_a_node_that_is_lost_costs_its_part_of_the_rounds_alone(
 
 def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
-    late, roster.members[-1:] = roster.members[-1], []
-    app = link.apps.pop(late.node or 0)
-    joined = []
-
-    def join(node: int, reply: Message) -> Message:
-        joined.append(node)
-        if len(joined) == 3:
-            link.apps[late.node or 0] = app
-        return reply
-
-    link.tamper = join
+    join_late(link, roster, after_replies=3)
     trial = train(federation, link, roster, wire)
     assert trial.status == "completed", trial.error
     assert len(trial.client or ()) == federation.num_clients
@@ -136,9 +134,7 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_client_that_misbehaves_is_left_out_with_one_line(
-    federation: Federation, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_misbehaves_is_left_out(federation: Federation, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     link, roster, wire = linked(federation, QUERIES)
     node = FIRST_NODE - 17 * BROKEN
     if fault == "refuses":

@@ -65,9 +65,7 @@ def forget_runs(nodes: Nodes) -> None:
 @pytest.mark.parametrize(
     ("kind", "lost"), [("scaffold", "nothing"), ("fedbn", "nothing"), ("scaffold", "the run's"), ("ditto", "the run's")]
 )
-def test_a_driver_that_was_killed_goes_on_with_the_same_bits(
-    kind: str, lost: str, federation: Federation, tmp_path: Path
-) -> None:
+def test_a_killed_driver_has_the_same_bits(kind: str, lost: str, federation: Federation, tmp_path: Path) -> None:
     settings = replace(settings_of(kind, federation), num_rounds=4)
     expected = run(federation, nodes_with(federation, None), settings)
     nodes = nodes_with(federation, tmp_path / "owners" if lost != "nothing" else None)

@@ -140,9 +140,7 @@ def test_few_validation_rows_are_measured_by_nobody_who_abstains(federation: Fed
     assert told.received_losses["validation"][0].num_examples == 0
 
 
-def test_no_reason_and_no_line_at_the_driver_holds_a_word_of_the_rows(
-    federation: Federation, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_at_the_driver_holds_a_word_of_rows(federation: Federation, caplog: pytest.LogCaptureFixture) -> None:
     careless = replace(federation, model=Careless)
     link, roster, wire = linked(careless, QUERIES)
     link.connect(FIRST_NODE - 17, careless, 1, QUERIES, wire, owner_of(queries=(), trains=False))
@@ -288,7 +286,7 @@ def test_a_damaged_ledger_refuses_and_stays_as_it_is(content: str, budget: Budge
     (budget.folder / LEDGER).write_text(content)
     told = budget.ask()
     assert isinstance(told, str)
-    assert "own log" in told
+    assert "log" in told
     assert (budget.folder / LEDGER).read_text() == content
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -27,7 +26,16 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.selection.table import SELECTIONS, parse_selection
 from tests.engine.choices import INDIVIDUAL, NAMED, Choice
 from tests.engine.federations import QUERIES, uneven_federation, with_server_rows
-from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, over_nodes, server_side, told_in
+from tests.engine.nodes.node_link import (
+    FIRST_NODE,
+    NodeLink,
+    join_late,
+    linked,
+    node_grid,
+    over_nodes,
+    server_side,
+    told_in,
+)
 from tests.engine.nodes.test_node_grid import SESSION, model_of, settings_of
 from tests.engine.results import local_result
 from tests.engine.trials.test_trial import Whole
@@ -73,14 +81,7 @@ def test_a_policy_chooses_the_same_clients(kind: str, federation: Federation) ->
 @pytest.mark.parametrize("kind", ["oort", "flash"])
 def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
-    late, roster.members[-1:] = roster.members[-1], []
-    app = link.apps.pop(late.node or 0)
-
-    def join(node: int, reply: Message) -> Message:
-        link.apps[late.node or 0] = app
-        return reply
-
-    link.tamper = join
+    join_late(link, roster, after_replies=1)
     selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))
     settings = replace(settings_of("fedavg", federation), selection=selection, num_sampled=2, num_rounds=4)
     trial = over_nodes(settings, federation, roster, wire)

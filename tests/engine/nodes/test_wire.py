@@ -201,9 +201,7 @@ ASKED = document_of(VALUES["watched"])
 
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(places(ASKED)[1:]), DOCUMENTS)
-def test_a_call_that_was_tampered_with_is_a_call_of_the_right_types_or_refused(
-    place: tuple[Any, ...], instead: Any
-) -> None:
+def test_a_call_that_was_tampered_with_has_the_right_types_or_is_refused(place: tuple[Any, ...], instead: Any) -> None:
     document = json.loads(json.dumps(ASKED))
     within = document
     for key in place[:-1]:

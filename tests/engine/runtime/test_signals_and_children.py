@@ -115,9 +115,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("first", ENDING_SIGNALS)
-def test_the_first_signal_interrupts_and_the_others_are_ignored(
-    first: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedscout.engine.runtime.processes.GRACE_SECONDS", 3600.0)
     cleaned = []
 

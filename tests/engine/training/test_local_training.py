@@ -134,9 +134,7 @@ def test_no_rows_make_no_batches() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
-def test_training_is_torch_s_loop_bit_for_bit(
-    num_rows: int, batch_size: int, batches: list[slice], epochs: int
-) -> None:
+def test_training_has_the_bits_of_torch_s(num_rows: int, batch_size: int, batches: list[slice], epochs: int) -> None:
     data = samples(num_rows)
     training = LocalTraining(local_epochs=epochs, batch_size=batch_size, learning_rate=0.3)
 

@@ -280,9 +280,7 @@ class WithFile(FedAvg):
         self.log.close()
 
 
-def test_a_strategy_that_can_t_be_stored_goes_on_without_and_says_so_once(
-    host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_strategy_with_a_file_goes_on(host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = spec_of(Choice(WithFile))
 
     with caplog.at_level(logging.WARNING, logger="fedscout"):
@@ -295,9 +293,7 @@ def test_a_strategy_that_can_t_be_stored_goes_on_without_and_says_so_once(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_folder_that_can_t_be_written_does_not_end_the_trial(
-    host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_blocked_folder_does_not_end_it(host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("in the way")
 
     spec = spec_of(FEDAVG)

@@ -170,9 +170,7 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "damage", ["truncated", "empty", "text", "another table", "other parameters", "no digest", "folder"]
 )
-def test_files_that_are_no_trials_are_set_aside_and_reported(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     log = log_in(tmp_path)
     log.append(FAILED)
     bad = log.append(RECORD)
@@ -261,9 +259,7 @@ def test_an_edited_value_is_found_and_the_trial_set_aside(tmp_path: Path, caplog
     assert str(edited) in caplog.text
 
 
-def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trial_that_was_run_again_takes_the_earlier_s_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As after an edit of the user's code, which gives the trial another key; nothing is wrong with the file."""
     log = log_in(tmp_path)
     earlier = log.append(RECORD)
@@ -310,9 +306,7 @@ def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: 
 @pytest.mark.parametrize(
     ("later", "num_parts"), [([], 1), ([*many(5, first=4)], 2)], ids=["a single file", "the later of two parts"]
 )
-def test_of_a_trial_that_lies_there_twice_the_later_counts(
-    tmp_path: Path, log_of_fours: TrialLog, later: list[Trial], num_parts: int
-) -> None:
+def test_the_later_of_two_counts(tmp_path: Path, log_of_fours: TrialLog, later: list[Trial], num_parts: int) -> None:
     """As where a run was killed before it removed the single files, or a trial ran anew."""
     newer = replace(RECORD, trial=2, key="again", fitness=0.875)
     log = filled(log_of_fours, [*many(4), replace(RECORD, trial=9), newer, *later])
@@ -341,9 +335,7 @@ def give_other_parameters(part: Path) -> None:
     "damage",
     [flip, give_other_parameters, lambda part: part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])],
 )
-def test_a_damaged_part_is_set_aside_whole(
-    tmp_path: Path, log_of_fours: TrialLog, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_part_is_set_aside(tmp_path: Path, log_of_fours: TrialLog, damage: Callable[[Path], object]) -> None:
     log = filled(log_of_fours, many(6))
     part = tmp_path / "trials" / "part-00000.parquet"
     damage(part)
