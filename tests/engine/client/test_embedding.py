@@ -43,28 +43,18 @@ def test_the_penultimate_layer_s_outputs_are_the_features() -> None:
     assert len(embedded) == len(data)
 
 
-def test_an_extractor_s_own_output_counts_and_is_flattened() -> None:
-    def extractor() -> nn.Module:
-        return nn.Unflatten(1, (2, 3))
-
-    data = samples()
-    embedded = Embedding(EmbeddingSource(extractor_of(extractor), penultimate=False), seed=0).of(data)
-    np.testing.assert_array_equal(embedded.features, data.features[data.rows])
-
-
-def extractor_of(factory: object) -> object:
+class Unflattening(nn.Unflatten):
     """The engine binds parameters to one vector, so that a module without any gets one that it does not use."""
 
-    class WithParameter(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = factory()
-            self.unused = nn.Parameter(torch.zeros(1))
+    def __init__(self) -> None:
+        super().__init__(1, (2, 3))
+        self.unused = nn.Parameter(torch.zeros(1))
 
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return self.inner(rows)
 
-    return WithParameter
+def test_an_extractor_s_own_output_counts_and_is_flattened() -> None:
+    data = samples()
+    embedded = Embedding(EmbeddingSource(Unflattening, penultimate=False), seed=0).of(data)
+    np.testing.assert_array_equal(embedded.features, data.features[data.rows])
 
 
 def test_seed_fixes_the_network() -> None:

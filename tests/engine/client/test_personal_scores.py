@@ -31,9 +31,7 @@ class Own(ClientAlgorithm):
 
 
 @pytest.mark.parametrize(("models", "together"), [(1, [1] * 6), (4, [4, 2]), (0.5, [1] * 6), (100, [6])])
-def test_no_more_models_are_made_at_once_than_fit(
-    models: float, together: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_models_are_made_than_fit(models: float, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     host, generator = ClientHost(uneven_federation(), QUERIES), np.random.default_rng(3)
     vector = host.initial_vector(3)
     states: dict[int, Any] = {

@@ -7,34 +7,28 @@ from math import inf
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import WithheldTensors
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.devices import Device, RoundWork
-from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_training_rows, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
 from fedscout.engine.messages.calls import Assignment, HostCall, ReportRequest, RoundSelection
-from fedscout.engine.messages.contents import flat_record, node_of
+from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.loop import batch_bounds
-from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.scaffold import ScaffoldSpec
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
+from tests.engine.grid.test_local_grid import messages
+from tests.engine.results import local_result
 
 ROUNDS = 3
 DEVICE = Device(seconds_per_step=0.5, bytes_per_second_down=1000.0, bytes_per_second_up=250.0, shift_seconds=2.0)
-
-
-def result_of(federation: Federation, settings: TrialSettings) -> Trial:
-    return run_trial(settings, LocalGrid(ClientHost(federation, QUERIES), session=settings.session))
 
 
 def test_a_round_by_hand() -> None:
@@ -68,18 +62,15 @@ def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy:
     federation = replace(plain, devices=dict.fromkeys(range(plain.num_clients), DEVICE))
     facts = ClientHost(federation, QUERIES).facts()
     expected = expected_seconds(facts, settings.session)
-    result = result_of(federation, settings)
+    result = local_result(settings, federation)
     assert result.round_seconds is not None
     if strategy is FEDAVG:  # which is sent nothing beside the model
         assert result.round_seconds == (float(expected.max()),) * ROUNDS
     num_answered = int(np.count_nonzero(plain.partition.sizes))
     up = replace(plain, devices={0: Device(bytes_per_second_up=1.0)})
-    aggregate_models = result_of(up, settings)
-    assert aggregate_models.bytes_up is not None
+    aggregate_models = local_result(settings, up)
     assert aggregate_models.round_seconds == (aggregate_models.bytes_up / num_answered,) * ROUNDS
-    down = result_of(replace(plain, devices={0: Device(bytes_per_second_down=1.0)}), settings)
-    assert down.round_seconds is not None
-    assert down.bytes_down is not None
+    down = local_result(settings, replace(plain, devices={0: Device(bytes_per_second_down=1.0)}))
     assert sum(down.round_seconds) == ROUNDS * down.bytes_down / settings.num_sampled
 
 
@@ -87,15 +78,13 @@ def test_a_clock_changes_no_bit_of_the_training() -> None:
     federation = uneven_federation()
     timed = replace(federation, devices={1: DEVICE})
     settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS), keep_model=True)
-    first, second = result_of(federation, settings).vector, result_of(timed, settings).vector
-    assert first is not None
-    assert second is not None
+    first, second = local_result(settings, federation).vector, local_result(settings, timed).vector
     assert first.tobytes() == second.tobytes()
 
 
 def test_a_latency_alone_is_drawn_as_ever() -> None:
     federation = replace(uneven_federation(), devices={1: Device(shift_seconds=1.5, mean_seconds=4.0)})
-    result = result_of(federation, spec_of(FEDAVG, num_rounds=ROUNDS))
+    result = local_result(spec_of(FEDAVG, num_rounds=ROUNDS), federation)
     drawn = [1.5 + 4.0 * float(stream(3, "latency", r, 1).exponential()) for r in range(1, ROUNDS + 1)]
     assert result.round_seconds == tuple(drawn)
 
@@ -117,8 +106,7 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     grid.reports.watched = RoundSelection(
         ReportRequest(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)}
     )
-    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    list(grid.send_and_receive([Message(content, node_of(client), "train") for client in (0, 2)]))
+    list(grid.send_and_receive(messages(grid, clients=(0, 2))))
     durations, carried = grid.take_durations(), grid.take_bytes()
     usual, probes = expected_seconds(facts, settings.session), probe_seconds(facts, settings.session)
     assert (durations[1], durations[2]) == (probes[1], usual[2])
@@ -142,8 +130,7 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
         arrays = flat_record(grid.initial_vector(3))
         if measured_apart:
             grid.measure(arrays)
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-        list(grid.send_and_receive([Message(content, node_of(0), "train")]))
+        list(grid.send_and_receive(messages(grid, clients=[0], arrays=arrays)))
         durations = grid.take_durations()
         assert (durations[1], durations[3]) == (probes[1], probes[3])
         report = grid.reports.take(grid.server_round, durations, 12.0)
@@ -158,7 +145,7 @@ def test_validation_rows_make_no_steps() -> None:
     facts = ClientHost(federation, QUERIES).facts()
     expected = [float(expected_seconds(facts, one.session)[0]) for one in (settings, halved)]
     assert expected[1] < expected[0]
-    assert [result_of(federation, one).round_seconds for one in (settings, halved)] == [(each,) for each in expected]
+    assert [local_result(one, federation).round_seconds for one in (settings, halved)] == [(each,) for each in expected]
 
 
 def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
@@ -167,9 +154,7 @@ def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     settings = spec_of(FEDAVG)
     grid = LocalGrid(federation, QUERIES, settings.session)
     grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, ONE_ROW, 3))
-    arrays = flat_record(grid.initial_vector(3))
-    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-    list(grid.send_and_receive([Message(content, node_of(0), "train")]))
+    list(grid.send_and_receive(messages(grid, clients=[0])))
     report = grid.reports.take(grid.server_round, {}, 0.0)
     assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
     assert report.failures == {}

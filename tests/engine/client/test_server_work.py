@@ -21,7 +21,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.calls import Arrays, HostCall, ServerContext, ServesWork, Session
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
@@ -29,6 +29,7 @@ from tests.engine.federations import QUERIES, dense, dropping, normalised, plain
 from tests.engine.federations import with_server_rows as with_rows
 from tests.engine.grid.test_hanging import OneByOne
 from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.results import started_hosts
 from tests.ray_processes import NUM_HOSTS
 
 SESSION = Session(seed=3)
@@ -41,7 +42,6 @@ class Steps:
     num_steps: int = 3
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
-        assert context.labels is not None
         vector = torch.from_numpy(np.array(arrays["model"]))
         for _ in range(self.num_steps):
             rows = context.generator.permutation(context.num_rows)[:20]
@@ -74,8 +74,6 @@ def test_outputs_and_gradients_are_those_of_the_plain_module(model: Any, rows: A
     vector = new_model(model, seed=9).vector.clone()
     module = plain_model(model, vector.numpy()).double().eval()
     server = federation_of(model).server
-    assert server is not None
-    assert server.labels is not None
     chosen = np.arange(60) if rows is None else rows
     expected = module(torch.from_numpy(server.features[chosen]).double())
     np.testing.assert_allclose(context.outputs(vector, rows), expected.detach(), rtol=0, atol=1e-6)
@@ -133,23 +131,17 @@ def test_training_afterwards_is_as_if_nothing_had_been_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("federation", "work", "told"),
+    ("federation", "told"),
     [
-        (federation_of(), Fails(), "round 4: ArithmeticError in the server's work: no way with ['a']"),
-        (
-            uneven_federation(),
-            Fails(),
-            "round 4: ValueError in the server's work: the server must hold rows for this (federation.server_rows, "
-            "such as 200 or 0.1), it holds none",
-        ),
+        (federation_of(), r"^round 4: ArithmeticError .*\['a'\]$"),
+        (uneven_federation(), r"^round 4: ValueError .*federation\.server_rows"),
     ],
 )
-def test_failing_work_fails_the_trial_with_its_reason(federation: Federation, work: Any, told: str) -> None:
+def test_failing_work_fails_the_trial_with_its_reason(federation: Federation, told: str) -> None:
     grid = LocalGrid(federation, session=SESSION)
     grid.server_round = 4
-    with pytest.raises(TrialError) as caught:
-        grid.serve(work, {"a": np.ones(1)})
-    assert str(caught.value) == told
+    with pytest.raises(TrialError, match=told):
+        grid.serve(Fails(), {"a": np.ones(1)})
 
 
 def test_work_on_each_input_is_that_on_it_alone_in_order() -> None:
@@ -215,7 +207,7 @@ def test_a_host_has_one_call_of_large_inputs_at_a_time(monkeypatch: pytest.Monke
 
 def test_where_one_input_fails_the_calls_behind_it_are_taken_back() -> None:
     grid = SeveralHosts(federation_of())
-    with pytest.raises(TrialError, match=r"^round 0: ArithmeticError in the server's work: no way"):
+    with pytest.raises(TrialError, match="round 0: ArithmeticError"):
         [*grid.serve_each(Fails(), [{"a": np.ones(1)}] * 3)]
     assert grid.taken_back == 2
 
@@ -223,7 +215,7 @@ def test_where_one_input_fails_the_calls_behind_it_are_taken_back() -> None:
 def test_work_that_takes_too_long_fails_the_trial() -> None:
     grid = OneByOne(federation_of(), session=replace(SESSION, round_timeout_seconds=2.5))
     grid.server_round = 7
-    with pytest.raises(TrialError, match=r"^round 7: the server's work was not done within 2\.5 s$"):
+    with pytest.raises(TrialError, match=r"^round 7: .*\b2\.5 s$"):
         grid.serve(Steps(), {"model": grid.initial_vector(3)})
 
 
@@ -231,9 +223,7 @@ def test_a_federation_without_rows_has_none_of_the_server_s_either() -> None:
     assert federation_of().without_rows().server is None
 
 
-def test_work_of_a_user_s_own_reaches_a_process_that_has_never_heard_of_its_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_work_reaches_a_process_without_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_server_work.py").write_text(
         "class Two:\n    def run(self, context, arrays):\n        return {'rows': context.num_rows * arrays['two']}\n"
     )
@@ -251,9 +241,8 @@ def test_work_of_a_user_s_own_reaches_a_process_that_has_never_heard_of_its_modu
 
 @pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
-    started = start_hosts(federation_of(), QUERIES, request.param)
-    yield started
-    started.stop()
+    with started_hosts(federation_of(), request.param) as started:
+        yield started
 
 
 @pytest.mark.stress
@@ -273,6 +262,6 @@ def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:
         several = [{"model": local.initial_vector(seed)} for seed in range(5)]
         for one, other in zip(ray.serve_each(Steps(), several), local.serve_each(Steps(), several), strict=True):
             assert all(np.array_equal(one[name], other[name]) for name in other)
-        with pytest.raises(TrialError, match=rf"^round {server_round}: ArithmeticError in the server's work: no way"):
+        with pytest.raises(TrialError, match=f"round {server_round}: ArithmeticError"):
             ray.serve(Fails(), model)
     assert ray.take_compute_seconds() > 0

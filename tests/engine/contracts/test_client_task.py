@@ -62,7 +62,6 @@ def result_of(spec: TrialSettings) -> tuple[Trial, LocalGrid]:
 def test_rounds_train_score_and_keep_states(choice: Choice) -> None:
     result, grid = result_of(replace(spec_of(choice), num_rounds=3, keep_model=True))
     assert result.status == "completed"
-    assert result.vector is not None
     # The clients' numbers are 0, 0.1 … 0.6; with and without 0.3 their mean is 0.3: x ← x/2 + 0.15.
     initial = float(grid.initial_vector(spec_of(choice).session.seed)[0])
     expected = ((initial / 2 + 0.15) / 2 + 0.15) / 2 + 0.15
@@ -85,7 +84,6 @@ class Twice(Participations):
 def test_a_client_algorithm_runs_on_a_task_as_on_rows() -> None:
     """Each playing halves the way, and the task carries on from one to the next: x ← x/4 + 3/4 · 0.3."""
     result, grid = result_of(replace(spec_of(replace(FEDAVG, algorithm=Twice())), num_rounds=1, keep_model=True))
-    assert result.vector is not None
     initial = float(grid.initial_vector(spec_of(FEDAVG).session.seed)[0])
     assert result.vector[0] == pytest.approx(initial / 4 + 0.75 * 0.3, abs=1e-6)
     for state in grid.client_states.values():
@@ -94,10 +92,8 @@ def test_a_client_algorithm_runs_on_a_task_as_on_rows() -> None:
 
 def test_accuracy_is_the_median_over_repeats_of_the_mean_over_clients() -> None:
     result, grid = result_of(replace(spec_of(FEDAVG), num_rounds=1, keep_model=True))
-    assert result.vector is not None
     near = np.array([1 - abs(client / 10 - float(result.vector[0])) for client in range(NUM_CLIENTS)])
     last = grid.evaluate_all(flat_record(result.vector))
-    assert last.repeats is not None
     third = last.repeats[:, 2].mean()
     assert result.round_accuracy[0] == pytest.approx(float(np.median([near.mean(), near.mean() / 2, third])))
     assert result.round_clean_accuracy[0] == result.round_accuracy[0]
@@ -110,13 +106,11 @@ def test_all_models_of_a_seed_meet_the_same_draws() -> None:
         grid.evaluate_all(flat_record(result.vector))
         for result, grid in (result_of(spec_of(FEDAVG, num_rounds=rounds)) for rounds in (1, 3))
     )
-    assert one.repeats is not None
-    assert three.repeats is not None
     assert one.repeats[0, 2] == three.repeats[0, 2]
 
 
 def test_a_client_without_rows_answers_no_query() -> None:
     host = ClientHost(federation(), QUERIES)
     results = host.query(HostCall((0, 1), Session(), {FUNCTION_KEY: "label-counts"}))
-    assert set(results.failures.values()) == {"holds no rows to describe"}
+    assert [*results.failures] == [0, 1]
     assert not host.facts().holds_rows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.devices import (
     AbsentError,
@@ -20,19 +20,14 @@ from fedscout.engine.data.devices import (
     simulated_seconds,
 )
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
-from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.federations import uneven_federation
+from tests.engine.results import local_result
 
 ROUNDS = 4
 NOTHING = RoundWork(0, 0, 0)
-
-
-def result_of(federation: Federation, spec: TrialSettings) -> Trial:
-    return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
 
 
 def without_rows(federation: Federation, client: int) -> Federation:
@@ -40,6 +35,10 @@ def without_rows(federation: Federation, client: int) -> Federation:
     parts = [federation.partition.client(other) for other in range(federation.num_clients)]
     parts[client] = parts[client][:0]
     return replace(federation, partition=Partition.from_lists(parts))
+
+
+def absent(trial: Trial) -> list[str]:
+    return [key for key, reason in trial.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
 
 
 def spec(**changes: object) -> TrialSettings:
@@ -82,7 +81,7 @@ def test_who_comes_late_is_left_out_and_told() -> None:
     check_takes_part({}, 1.0, 2.0, 0, 1, 0)
     check_takes_part({}, 5.0, None, 0, 1, 1)
     check_takes_part({}, 5.0, 5.0, 0, 1, 1)  # at the deadline is in time
-    with pytest.raises(AbsentError, match="takes 5 simulated seconds, the deadline is 2"):
+    with pytest.raises(AbsentError, match=r"\b5\b.*\b2$"):
         check_takes_part({}, 5.0, 2.0, 0, 1, 1)
 
 
@@ -90,13 +89,11 @@ def test_who_comes_late_is_left_out_and_told() -> None:
 def test_a_client_that_always_misses_might_as_well_not_be_asked(choice: Choice) -> None:
     """The model is the one of a federation in which that client fails; every round names it among the dropped."""
     federation = replace(uneven_federation(), dropout={0: 1 - 1e-12})
-    result = result_of(federation, replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True))
+    result = local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), federation)
     assert result.status == "completed"
-    gone = [key for key, reason in result.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
-    assert gone == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
-    assert result.vector is not None
+    assert absent(result) == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
     vectors = [
-        result_of(other, replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True)).vector
+        local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), other).vector
         for other in (without_rows(uneven_federation(), 0), uneven_federation())
     ]
     np.testing.assert_allclose(result.vector, vectors[0], rtol=0, atol=1e-6)
@@ -112,7 +109,7 @@ def test_a_round_that_everybody_misses_keeps_the_model() -> None:
 
     seed = next(seed for seed in range(1000) if empty_rounds(seed) == [3])
     federation = replace(uneven_federation(sizes=(20, 20, 20)), dropout=often)
-    result = result_of(federation, spec(seed=seed, num_sampled=3))
+    result = local_result(spec(seed=seed, num_sampled=3), federation)
     assert (result.status, result.error, list(result.skipped_rounds)) == ("completed", None, ["3"])
     losses = list(result.round_loss)
     assert losses[1] == losses[2] != losses[3]
@@ -121,21 +118,19 @@ def test_a_round_that_everybody_misses_keeps_the_model() -> None:
 
 def test_a_trial_of_which_most_rounds_were_missed_fails() -> None:
     include_idle_clients = dict.fromkeys(range(7), 1 - 1e-12)
-    result = result_of(replace(uneven_federation(), dropout=include_idle_clients), spec())
+    result = local_result(spec(), replace(uneven_federation(), dropout=include_idle_clients))
     assert (result.status, result.fitness) == ("failed", 0.0)
-    assert str(result.error).startswith("3 of 4 rounds were lost, round 1: FedAvg gave no model from 7 clients, 7 of")
+    assert re.match(r"3 of 4 .*round 1: FedAvg .*\b7 clients, 7 of", result.error)
 
 
 def test_simulated_seconds_add_up_and_cost_none() -> None:
     devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
     federation = replace(uneven_federation(), devices=devices)
-    result = result_of(federation, spec())
+    result = local_result(spec(), federation)
     assert result.seconds["simulated"] == 1000.0 * ROUNDS
     assert result.round_seconds == (1000.0,) * ROUNDS
-    cut = result_of(federation, spec(deadline_seconds=60.0))
+    cut = local_result(spec(deadline_seconds=60.0), federation)
     assert cut.seconds["simulated"] == 60.0 * ROUNDS
-    assert {key for key, reason in cut.dropped_clients.items() if reason.startswith(AbsentError.__name__)} == {
-        f"{server_round}:5" for server_round in range(1, ROUNDS + 1)
-    }
-    plain = result_of(uneven_federation(), spec())
+    assert absent(cut) == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
+    plain = local_result(spec(), uneven_federation())
     assert ("simulated" in plain.seconds, plain.round_seconds) == (False, None)

@@ -26,9 +26,7 @@ def assert_stratified(labels: IntArray, pool: IntArray, part: IntArray) -> None:
 
 
 @given(labels=LABELS, seed=SEEDS, test=FRACTIONS, validation=FRACTIONS)
-def test_parts_are_disjoint_complete_and_stratified(
-    labels: IntArray, seed: int, test: float, validation: float
-) -> None:
+def test_parts_are_disjoint_whole_and_stratified(labels: IntArray, seed: int, test: float, validation: float) -> None:
     split = split_client(labels, seed, 3, test, validation)
 
     every = np.concatenate([split.train, split.validation, split.test])

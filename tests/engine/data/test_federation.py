@@ -33,11 +33,6 @@ class Plus:
         return features + np.float32(self.term), (labels + 1) % num_classes
 
 
-def with_transforms(**transforms: tuple[object, ...]) -> Federation:
-    keyed = {int(name.removeprefix("client")): steps for name, steps in transforms.items()}
-    return replace(uneven_federation(), transforms=keyed)
-
-
 def test_a_partition_gives_back_its_lists() -> None:
     partition = Partition.from_lists([[4, 2], [], np.array([7, 1, 3])])
 
@@ -80,7 +75,7 @@ def test_an_untouched_client_reads_the_source_without_a_copy() -> None:
 
 def test_transforms_are_applied_once_each_and_in_order() -> None:
     """(x + 1)·3, which is neither x·3 + 1 nor (x + 2)·3."""
-    federation = with_transforms(client0=(Plus(1.0), Times(3.0)))
+    federation = replace(uneven_federation(), transforms={0: (Plus(1.0), Times(3.0))})
     before = federation.features.copy(), federation.labels.copy()
 
     data = federation.client_data(0)
@@ -123,6 +118,6 @@ def test_noise_differs_by_client_by_place_and_by_seed() -> None:
 
 
 def test_an_empty_client_can_be_corrupted() -> None:
-    data = with_transforms(**{f"client{EMPTY}": (Noisy(),)}).client_data(EMPTY)
+    data = replace(uneven_federation(), transforms={EMPTY: (Noisy(),)}).client_data(EMPTY)
 
     assert len(data.own) == len(data.clean) == 0

@@ -105,14 +105,10 @@ def test_sums_of_small_cells_are_zero() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
-    with pytest.raises(WithheldError, match=r"^holds fewer rows than federation.min_release$"):
+    with pytest.raises(WithheldError, match=r"federation\.min_release$"):
         Release(5).released_part({"enough": RowAggregate(np.ones(2), 5), "mean": RowAggregate(np.ones(2), rows)})
-    assert set(
-        Release(5).released_part({"mean": RowAggregate(np.ones(2), 5), "none": RowAggregate(np.zeros(2), 0)})
-    ) == {
-        "mean",
-        "none",
-    }
+    enough = {"mean": RowAggregate(np.ones(2), 5), "none": RowAggregate(np.zeros(2), 0)}
+    assert Release(5).released_part(enough).keys() == enough.keys()
 
 
 def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
@@ -126,7 +122,7 @@ def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
         RowAggregate(noisy, 1000),
         CountAggregate(np.array([1000, 1000])),
     ):
-        with pytest.raises(WithheldError, match="answers only with"):
+        with pytest.raises(WithheldError, match=r"detection\.epsilon"):
             release.released_part({"counts": NoisyAggregate(noisy, promised), "other": part})
 
 
@@ -135,15 +131,18 @@ def test_what_a_query_raises_does_not_pass() -> None:
         raise IndexError("index 7 is out of bounds for axis 0 with size 2")
 
     def withholds() -> Answer:
-        raise WithheldError("not this one")
+        raise WithheldError("mine")
 
-    for release, text in ((Release(5), "can't answer the query"), (Release(5, privacy=Privacy(1.0)), "with noise")):
-        with pytest.raises(WithheldError, match=text):
+    for release in (Release(5), Release(5, privacy=Privacy(1.0))):
+        with pytest.raises(WithheldError) as withheld:
             release.answer(fails)
-        with pytest.raises(WithheldError, match="not this one"):
+        assert isinstance(withheld.value.__cause__, IndexError)
+        assert not any(word in str(withheld.value) for word in ("7", "index", "IndexError"))
+        assert ("detection.epsilon" in str(withheld.value)) == (release.privacy is not None)
+        with pytest.raises(WithheldError, match="mine"):
             release.answer(withholds)
 
 
 def test_what_says_nothing_of_its_rows_does_not_pass() -> None:
-    with pytest.raises(TypeError, match="must return RowAggregate, CountAggregate or NoisyAggregate, got ndarray"):
+    with pytest.raises(TypeError, match="ndarray"):
         Release(1).released_part({"counts": np.ones(2)})  # type: ignore[dict-item]

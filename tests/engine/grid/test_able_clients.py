@@ -16,12 +16,11 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients
 from fedscout.engine.messages.calls import Assignment, ClientTable, SelectionPolicy, Session
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, SIZES, uneven_federation
+from tests.engine.results import local_result
 
 MODEL_BYTES = 4 * 53
 
@@ -119,7 +118,7 @@ def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> Non
     settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(SIZES), deadline_seconds=2.0)
     session = replace(settings.session, validation_fraction=validation_fraction)
     settings = replace(settings, session=session)
-    trial = run_trial(settings, LocalGrid(ClientHost(federation, QUERIES), session=settings.session))
+    trial = local_result(settings, federation)
     assert trial.status == "completed"
     failed = [int(key.split(":")[1]) for key in trial.dropped_clients]
     never = [client for client in range(len(SIZES)) if failed.count(client) == settings.num_rounds]

@@ -21,6 +21,7 @@ from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import EngineNeeds, HostCall, Session
 from fedscout.engine.messages.contents import client_of, flat_record, node_of, train_config
 from fedscout.engine.messages.exchange import send_query, send_train
+from fedscout.engine.training.loop import NO_ROWS
 from tests.engine.choices import Participations
 from tests.engine.federations import (
     ABLE,
@@ -38,6 +39,11 @@ from tests.engine.federations import (
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 EVERY = range(len(SIZES))
+
+
+@pytest.fixture
+def grid(host: ClientHost) -> LocalGrid:
+    return LocalGrid(host, session=session())
 
 
 class WatchedGrid(LocalGrid):
@@ -91,9 +97,7 @@ def failed(replies: Iterable[Message]) -> dict[int, str]:
 # -- Flower's interface ----------------------------------------------------------------------------------------------
 
 
-def test_it_implements_every_method_of_flower_s_grid(host: ClientHost) -> None:
-    grid = LocalGrid(host)
-
+def test_it_implements_every_method_of_flower_s_grid(grid: LocalGrid) -> None:
     assert isinstance(grid, Grid)
     for name, member in inspect.getmembers(Grid, inspect.isfunction):
         if getattr(member, "__isabstractmethod__", False):
@@ -101,9 +105,7 @@ def test_it_implements_every_method_of_flower_s_grid(host: ClientHost) -> None:
             assert list(ours) == list(inspect.signature(member).parameters), name
 
 
-def test_every_client_is_a_node_and_0_and_1_are_flower_s(host: ClientHost) -> None:
-    grid = LocalGrid(host)
-
+def test_every_client_is_a_node_and_0_and_1_are_flower_s(grid: LocalGrid) -> None:
     assert list(grid.get_node_ids()) == [2, 3, 4, 5, 6, 7, 8]
     assert [node.node_id for node in grid.get_nodes()] == [2, 3, 4, 5, 6, 7, 8]
     assert [client_of(node_of(client)) for client in EVERY] == list(EVERY)
@@ -122,8 +124,7 @@ def test_runs_and_messages(host: ClientHost) -> None:
     assert message.metadata.message_type == "query"
 
 
-def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(grid: LocalGrid) -> None:
     sent = messages(grid, clients=[1, 0, 5])
 
     ids = list(grid.push_messages(sent))
@@ -175,8 +176,7 @@ def test_a_call_is_let_go_of_before_the_next_job_is_waited_for(host: ClientHost)
     assert grid.still_held == [0, 0, 0]
 
 
-def test_pulling_one_by_one_is_sending_and_receiving(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_pulling_one_by_one_is_sending_and_receiving(grid: LocalGrid) -> None:
     together = list(grid.send_and_receive(messages(grid)))
     ids = list(grid.push_messages(messages(grid)))
     one_by_one = [reply for message_id in ids for reply in grid.pull_messages([message_id])]
@@ -200,9 +200,7 @@ def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
     assert len(list(grid.pull_messages(ids))) == 1
 
 
-def test_replies_are_sorted_by_client_whatever_the_order_of_messages(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
-
+def test_replies_are_sorted_by_client_whatever_the_order_of_messages(grid: LocalGrid) -> None:
     forwards = list(grid.send_and_receive(messages(grid)))
     backwards = list(grid.send_and_receive(reversed(messages(grid))))
 
@@ -211,8 +209,7 @@ def test_replies_are_sorted_by_client_whatever_the_order_of_messages(host: Clien
     assert aggregate_replies(forwards) == aggregate_replies(backwards)
 
 
-def test_three_types_in_one_delivery(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_three_types_in_one_delivery(grid: LocalGrid) -> None:
     offset = ArrayRecord({"offset": Array(np.zeros(3))})
     question = messages(grid, "query", [1], offset, {"function": "label-counts"})
 
@@ -223,8 +220,7 @@ def test_three_types_in_one_delivery(host: ClientHost) -> None:
     assert [len(r.content.array_records) for r in replies] == [1, 1, 0]
 
 
-def test_the_same_content_twice_to_one_client_is_answered_twice(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_the_same_content_twice_to_one_client_is_answered_twice(grid: LocalGrid) -> None:
     content = messages(grid, clients=[0])[0].content
     twice = [Message(content, node_of(0), "train"), Message(content, node_of(0), "train")]
 
@@ -236,47 +232,41 @@ def test_the_same_content_twice_to_one_client_is_answered_twice(host: ClientHost
 
 
 @pytest.mark.parametrize("node", [0, 1, 9, 2**60])
-def test_a_message_to_a_foreign_node_is_refused(host: ClientHost, node: int) -> None:
-    grid = LocalGrid(host, session=session())
+def test_a_message_to_a_foreign_node_is_refused(grid: LocalGrid, node: int) -> None:
     content = messages(grid)[0].content
 
-    with pytest.raises(ValueError, match=f"node {node}, which is not of this federation"):
+    with pytest.raises(ValueError, match=rf"\bnode {node}\b"):
         grid.push_messages([Message(content, node, "train")])
 
 
-def test_messages_that_can_t_be_read_are_refused(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_messages_that_can_t_be_read_are_refused(grid: LocalGrid) -> None:
     vector = grid.initial_vector(0)
     two_records = RecordDict({"a": flat_record(vector), "b": flat_record(vector)})
     none = RecordDict({"config": ConfigRecord({})})
 
     for content, count in ((two_records, 2), (none, 0)):
-        with pytest.raises(ValueError, match=f"exactly one ArrayRecord, got {count}"):
+        with pytest.raises(ValueError, match=f"ArrayRecord.* {count}$"):
             grid.push_messages([Message(content, 2, "train")])
-    with pytest.raises(ValueError, match="must be train, evaluate or query"):
+    with pytest.raises(ValueError, match="'system'"):
         grid.push_messages([Message(two_records, 2, "system")])
 
 
 @pytest.mark.parametrize("size", [0, 1, 52, 54])
 @pytest.mark.parametrize("message_type", ["train", "evaluate"])
-def test_a_flat_array_of_another_size_is_refused(host: ClientHost, size: int, message_type: str) -> None:
-    grid = LocalGrid(host, session=session())
-
-    with pytest.raises(ValueError, match=rf"shape \(53,\), got \({size},\)"):
+def test_a_flat_array_of_another_size_is_refused(grid: LocalGrid, size: int, message_type: str) -> None:
+    with pytest.raises(ValueError, match=rf"\(53,\).*\({size},\)"):
         grid.push_messages(messages(grid, message_type, [0], flat_record(np.zeros(size))))
 
 
 # -- what the answers are --------------------------------------------------------------------------------------------
 
 
-def test_clients_that_fail_send_an_error_and_the_others_train(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
-
+def test_clients_that_fail_send_an_error_and_the_others_train(grid: LocalGrid) -> None:
     replies = list(grid.send_and_receive(messages(grid)))
 
     assert sorted(aggregate_replies(replies)) == list(ABLE)
     assert set(failed(replies)) == {EMPTY}
-    assert "no training rows" in failed(replies)[EMPTY]
+    assert NO_ROWS in failed(replies)[EMPTY]
     (error,) = [reply for reply in replies if reply.has_error()]
     assert error.error.code == CLIENT_FAILED
 
@@ -336,8 +326,7 @@ def test_a_message_may_ask_for_individual_replies_in_a_merged_session(host: Clie
     assert len(aggregate_replies(grid.send_and_receive(messages(grid, config=individual)))) == len(ABLE)
 
 
-def test_a_message_s_own_local_training_counts(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_a_message_s_own_local_training_counts(host: ClientHost, grid: LocalGrid) -> None:
     other = LocalGrid(host, session=session(training=LocalTraining(local_epochs=5)))
     config = {"server-round": 1, **LocalTraining(local_epochs=5).to_config()}
 
@@ -346,9 +335,8 @@ def test_a_message_s_own_local_training_counts(host: ClientHost) -> None:
     )
 
 
-def test_an_evaluation_is_the_model_on_each_client_s_test_rows(host: ClientHost) -> None:
+def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) -> None:
     """The scores of the message are those of the trial's own evaluation, for the clients that were asked."""
-    grid = LocalGrid(host, session=session())
     replies = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
     every = grid.evaluate_all(flat_record(grid.initial_vector(3)))
 
@@ -384,15 +372,14 @@ def test_another_model_or_seed_is_evaluated_anew(host: ClientHost) -> None:
 
     for arrays, config in ((flat_record(vector + 1), {}), (flat_record(vector), {"seed": 4})):
         settings = {"server-round": 1, **config}
-        given = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate", arrays=arrays, config=settings)))
-        expected = aggregate_replies(
-            fresh.send_and_receive(messages(fresh, "evaluate", arrays=arrays, config=settings))
+        given, expected = (
+            aggregate_replies(each.send_and_receive(messages(each, "evaluate", arrays=arrays, config=settings)))
+            for each in (grid, fresh)
         )
         assert given == expected
 
 
-def test_a_pushed_evaluation_keeps_its_own_model(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_a_pushed_evaluation_keeps_its_own_model(grid: LocalGrid) -> None:
     vector = grid.initial_vector(3)
     grid.evaluate_all(flat_record(vector))
     expected = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate")))
@@ -445,12 +432,9 @@ def test_an_empty_state_forgets(host: ClientHost) -> None:
 
 
 def test_grids_over_one_host_do_not_share_states(host: ClientHost) -> None:
-    one, two = (LocalGrid(host, session=session(algorithm=Participations())) for _ in range(2))
-
-    list(one.send_and_receive(messages(one, clients=[0])))
-    list(two.send_and_receive(messages(two, clients=[0])))
-
-    assert two.client_states[0]["count"].tolist() == [1.0]
+    for grid in (LocalGrid(host, session=session(algorithm=Participations())) for _ in range(2)):
+        list(grid.send_and_receive(messages(grid, clients=[0])))
+        assert grid.client_states[0]["count"].tolist() == [1.0]
 
 
 # -- queries and direct training -------------------------------------------------------------------------------------
@@ -478,7 +462,7 @@ def test_fewer_rows_than_min_release_are_not_answered(fewest: int) -> None:
 
     assert list(answers.arrays) == [client for client in EVERY if SIZES[client] >= fewest]
     assert set(answers.refused) == {client for client in EVERY if SIZES[client] < fewest}
-    assert set(answers.refused.values()) <= {"holds fewer rows than federation.min_release"}
+    assert all("federation.min_release" in reason for reason in answers.refused.values())
 
 
 def test_an_unknown_function_is_refused(host: ClientHost) -> None:
@@ -486,19 +470,19 @@ def test_an_unknown_function_is_refused(host: ClientHost) -> None:
 
     assert answers.arrays == {}
     assert set(answers.refused) == {0, 1}
-    assert "must be one of ['broken', 'label-counts'], got 'os.system'" in answers.refused[0]
+    assert all("'os.system'" in reason for reason in answers.refused.values())
 
 
 def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost) -> None:
     answers = send_query(LocalGrid(host), "broken", clients=[0, 1, ONE_CLASS])
 
     assert list(answers.arrays) == [0, 1]
-    assert answers.refused == {ONE_CLASS: "can't answer the query as it is asked"}
+    assert [*answers.refused] == [ONE_CLASS]
+    assert "class" not in answers.refused[ONE_CLASS], "what the query raised stays with the client"
     assert answers.arrays[0]["mean"].shape == ()
 
 
-def test_training_without_a_strategy(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
+def test_training_without_a_strategy(grid: LocalGrid) -> None:
     vector = grid.initial_vector(3)
 
     individual = send_train(grid, vector, train_config(TRAINING, 3, 1, "individual"))
@@ -512,17 +496,11 @@ def test_training_without_a_strategy(host: ClientHost) -> None:
         assert np.array_equal(row, expected[client]["arrays"]["flat"].numpy())
     pair = [individual.clients.index(client) for client in (0, 5)]
     assert merged.num_examples.tolist() == [individual.num_examples[pair].sum()]
-    np.testing.assert_allclose(
-        merged.vectors[0],
-        np.average(individual.vectors[pair].astype(np.float64), axis=0, weights=individual.num_examples[pair]),
-        rtol=1e-6,
-        atol=1e-9,
-    )
+    mean = np.average(individual.vectors[pair].astype(np.float64), axis=0, weights=individual.num_examples[pair])
+    np.testing.assert_allclose(merged.vectors[0], mean, rtol=1e-6, atol=1e-9)
 
 
-def test_nobody_answers(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session())
-
+def test_nobody_answers(grid: LocalGrid) -> None:
     answers = send_train(grid, grid.initial_vector(3), train_config(TRAINING, 3, 1, "merged"), clients=[EMPTY])
 
     assert answers.vectors.shape == (0, 53)

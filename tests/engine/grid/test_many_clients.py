@@ -14,12 +14,11 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.host_grid import ONE_BY_ONE
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense
+from tests.engine.results import completed
 
 FEW, MANY = ONE_BY_ONE, 10 * ONE_BY_ONE
 ROWS = 3
@@ -42,9 +41,7 @@ def registered(num_clients: int) -> Federation:
 def trained(host: ClientHost) -> Trial:
     session = Session(training=LocalTraining(batch_size=4), num_scored=SAMPLED)
     settings = TrialSettings(FedAvgSpec(), num_rounds=2, num_sampled=SAMPLED, session=session)
-    trial = run_trial(settings, LocalGrid(host, session=settings.session))
-    assert trial.error is None
-    return trial
+    return completed(settings, host)
 
 
 def num_calls(host: ClientHost) -> int:

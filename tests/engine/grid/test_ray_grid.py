@@ -8,24 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.calls import EngineNeeds, Session
-from fedscout.engine.messages.contents import flat_record, node_of
+from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.metrics import Auroc
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
-from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, RaisingFedAvg, Variates, spec_of
-from tests.engine.federations import QUERIES, SIZES, uneven_federation
-from tests.engine.grid.test_local_grid import aggregate_replies, failed
+from tests.engine.federations import uneven_federation
+from tests.engine.grid.test_local_grid import aggregate_replies, failed, messages
+from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
@@ -54,13 +53,8 @@ TRIALS = {
     ids=str,
 )
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(), QUERIES, request.param)
-    yield started
-    started.stop()
-
-
-def local_result(spec: TrialSettings, host: ClientHost) -> Trial:
-    return run_trial(spec, LocalGrid(host, session=spec.session))
+    with started_hosts(uneven_federation(), request.param) as started:
+        yield started
 
 
 def ask_all(grid: HostGrid[Any]) -> list[tuple[dict[int, RecordDict], dict[int, str]]]:
@@ -68,14 +62,11 @@ def ask_all(grid: HostGrid[Any]) -> list[tuple[dict[int, RecordDict], dict[int, 
     vector = grid.initial_vector(3)
     answers = []
     for server_round in (1, 2):
-        model = RecordDict(
-            {"arrays": flat_record(vector * server_round), "config": ConfigRecord({"server-round": server_round})}
-        )
+        model = {"arrays": flat_record(vector * server_round), "config": {"server-round": server_round}}
         offset = ArrayRecord({"offset": Array(np.full(3, 0.5 * server_round))})
-        question = RecordDict({"arrays": offset, "config": ConfigRecord({"function": "label-counts"})})
+        question = {"arrays": offset, "config": {"function": "label-counts"}}
         for kind, content in (("train", model), ("evaluate", model), ("query", question)):
-            messages = [Message(content, node_of(client), kind) for client in range(len(SIZES))]
-            replies = list(grid.send_and_receive(messages))
+            replies = list(grid.send_and_receive(messages(grid, kind, **content)))
             answers.append((aggregate_replies(replies), failed(replies)))
     return answers
 
@@ -98,14 +89,12 @@ def test_replies_are_those_of_the_local_grid(
     assert by_ray == by_local
 
 
-def test_a_model_in_the_object_store_is_the_round_s_own(
-    hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_model_is_the_round_s(hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rounds, each with a new array that may take the place of the last in memory."""
     monkeypatch.setattr("fedscout.engine.grid.ray_grid.INLINE_BYTES", 0)
     spec = spec_of(FEDAVG, num_rounds=12)
 
-    result = run_trial(spec, RayGrid(hosts, spec.session))
+    result = ray_result(spec, hosts)
 
     assert_same(result, local_result(spec, host))
 
@@ -140,4 +129,4 @@ def test_a_strategy_that_can_t_be_built_is_a_result(hosts: RayHosts) -> None:
     ((_, result),) = RayRunner(hosts, NO_STORE, parallel=1).run([spec])
 
     assert result.status == "failed"
-    assert str(result.error).startswith("could not start: TypeError: ")
+    assert "TypeError" in str(result.error)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from fedscout.engine.grid import ray_grid
-from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayCall, RayGrid, RayHosts, start_hosts
-from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.grid.ray_grid import RayCall, RayGrid, RayHosts
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, Variates, spec_of
-from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.federations import uneven_federation
+from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -23,9 +22,8 @@ CHOICES = {"merged": FEDAVG, "adaptive": FEDADAM, "with client states": replace(
 
 @pytest.fixture(scope="module")
 def hosts(ray_session: None) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(), QUERIES, 3)
-    yield started
-    started.stop()
+    with started_hosts(uneven_federation(), 3) as started:
+        yield started
 
 
 @pytest.fixture
@@ -46,20 +44,16 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("seconds", [None, 60.0], ids=["no limit", "limited"])
-def test_groups_have_the_bits_of_one_process(
-    hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None
-) -> None:
+def test_groups_have_the_local_bits(hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None) -> None:
     spec = spec_of(choice, num_sampled=4, round_timeout_seconds=seconds)
-    added = run_trial(spec, RayGrid(hosts, spec.session))
+    added = ray_result(spec, hosts)
 
     assert groups
     assert None not in groups
-    assert_same(added, run_trial(spec, LocalGrid(uneven_federation(), QUERIES, session=spec.session)))
+    assert_same(added, local_result(spec, uneven_federation()))
 
 
-def test_where_a_group_fails_each_answer_is_fetched_by_itself(
-    hosts: RayHosts, groups: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_failed_group_each_is_fetched(hosts: RayHosts, groups: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(FEDAVG)
     original = RayGrid._add_in_groups
 
@@ -69,6 +63,6 @@ def test_where_a_group_fails_each_answer_is_fetched_by_itself(
             call.group = hosts.actors[0].initial_vector.remote("no seed")
 
     monkeypatch.setattr(RayGrid, "_add_in_groups", failing)
-    alone = run_trial(spec, RayGrid(hosts, spec.session))
+    alone = ray_result(spec, hosts)
 
-    assert_same(alone, run_trial(spec, LocalGrid(uneven_federation(), QUERIES, session=spec.session)))
+    assert_same(alone, local_result(spec, uneven_federation()))

@@ -32,8 +32,17 @@ RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 
 
-def job(received: np.ndarray, is_merged: bool, is_named: bool) -> Job[None]:
-    return Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
+def replies(
+    results: list[TrainResults],
+    is_merged: bool = False,
+    is_named: bool = False,
+    received: FloatArray = RECEIVED,
+    weighted_by: str = "num-examples",
+    algorithm: ClientAlgorithm | None = None,
+) -> tuple[dict[int, RecordDict], dict[int, str]]:
+    """Return contents and failures by client."""
+    job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
+    return TrainReplies(FACTS, weighted_by, algorithm).train(job, results)
 
 
 def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainResults:
@@ -50,7 +59,6 @@ def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainRe
 
 def summed(results: TrainResults, uniform: bool) -> TrainResults:
     """Return what a host that merges would send instead."""
-    assert results.vectors is not None
     weights = [1 if uniform else int(ROWS[client]) for client in results.clients]
     pairs = list(zip(results.vectors, weights, strict=True))
     good = [SCALE.total(vector[None], [weight]) for vector, weight in pairs if SCALE.holds(vector[None])[0]]
@@ -59,7 +67,7 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
 
 
 def merged(results: list[TrainResults], weighted_by: str = "num-examples") -> RecordDict:
-    contents, _ = TrainReplies(FACTS, weighted_by).train(job(RECEIVED, True, False), results)
+    contents, _ = replies(results, is_merged=True, weighted_by=weighted_by)
     (content,) = contents.values()
     return content
 
@@ -109,12 +117,11 @@ def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: in
     every = (np.random.default_rng(seed).normal(size=(5, 5)) * scale).astype(np.float32)[:num_clients]
     weights = ROWS[:num_clients]
     results = [individual(list(range(num_clients)), every)]
-    contents, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, False), results)
+    contents, _ = replies(results)
     request = Message(RecordDict(), 2, "train")
-    replies = [Message(content, reply_to=request) for content in contents.values()]
+    answered = [Message(content, reply_to=request) for content in contents.values()]
 
-    arrays, _ = FedAvg().aggregate_train(1, replies)
-    assert arrays is not None
+    arrays, _ = FedAvg().aggregate_train(1, answered)
     difference = np.abs(arrays["flat"].numpy().astype(np.float64) - merged(results)["arrays"]["flat"].numpy())
 
     magnitude = np.average(np.abs(every.astype(np.float64)), axis=0, weights=weights)
@@ -163,7 +170,7 @@ def test_one_auxiliary_vector_that_diverged_makes_the_whole_mean_nan() -> None:
     along[0, 1] = 1e10
     results = [individual([0, 1, 2, 3, 4], vectors(), auxiliary={"variate": [*along]})]
 
-    contents, _ = TrainReplies(FACTS, "num-examples", Sends()).train(job(RECEIVED, True, False), results)
+    contents, _ = replies(results, is_merged=True, algorithm=Sends())
 
     assert np.isnan(contents[0]["arrays"]["flat"].numpy()).all()
 
@@ -173,7 +180,7 @@ def test_what_clients_keep_comes_back_as_it_was_sent_however_small() -> None:
     received = np.full(5, 1e-30, np.float32)
     results = [individual([0, 1], np.tile(received, (2, 1)))]
 
-    contents, _ = TrainReplies(FACTS, "num-examples", Keeps()).train(job(received, True, False), results)
+    contents, _ = replies(results, is_merged=True, received=received, algorithm=Keeps())
 
     np.testing.assert_array_equal(contents[0]["arrays"]["flat"].numpy(), [*received[:4], 0])
 
@@ -192,7 +199,7 @@ def test_failed_clients_leave_the_mean() -> None:
     every = vectors()
     failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})
 
-    contents, failures = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, True, False), [failing])
+    contents, failures = replies([failing], is_merged=True)
 
     assert list(contents) == [0]
     assert contents[0]["metrics"]["num-examples"] == 130
@@ -205,16 +212,13 @@ def test_failed_clients_leave_the_mean() -> None:
 def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
     nothing = TrainResults(vectors=[], failures={1: "a", 4: "b"})
 
-    assert TrainReplies(FACTS, "num-examples").train(job(RECEIVED, is_merged, False), [nothing]) == (
-        {},
-        {1: "a", 4: "b"},
-    )
+    assert replies([nothing], is_merged) == ({}, {1: "a", 4: "b"})
 
 
 def test_named_arrays_are_the_flat_ones_cut_up() -> None:
     results = [individual([2], vectors()[:1])]
-    flat, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, False), results)
-    named, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, True), results)
+    flat, _ = replies(results)
+    named, _ = replies(results, is_named=True)
 
     arrays = {name: array.numpy() for name, array in named[2]["arrays"].items()}
     assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}
@@ -224,9 +228,7 @@ def test_named_arrays_are_the_flat_ones_cut_up() -> None:
 
 def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
     every = vectors()
-    contents, _ = TrainReplies(FACTS, "num-examples").train(
-        job(RECEIVED, False, False), [individual([0, 1], every[:2])]
-    )
+    contents, _ = replies([individual([0, 1], every[:2])])
     contents[0]["arrays"]["flat"].numpy()[:] = 0
     for client in (0, 1):
         assert np.array_equal(contents[client]["arrays"]["flat"].numpy(), vectors()[client])
@@ -239,7 +241,7 @@ def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) ->
     """A host's answer is one piece, in shared memory on Ray: it must be freed with the round."""
     rows = vectors()[:3].copy()
     results = [individual([0, 1, 2], rows)]
-    contents, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, is_named), results)
+    contents, _ = replies(results, is_named=is_named)
     kept, matrix = contents.pop(1), weakref.ref(rows)
     del rows
     contents.clear()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,11 +27,12 @@ from fedscout.engine.messages.contents import replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import start_trial
-from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
-from tests.engine.trials.test_resume import assert_same
+from tests.engine.grid.test_lost_processes import Diary, DiesOnce, kill_after
+from tests.engine.results import local_result, ray_result
+from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 from tests.faults.mortal import Counted, MortalCount, deaths
 from tests.ray_processes import NUM_HOSTS
 
@@ -60,21 +59,13 @@ class Own(ClientAlgorithm):
         return clients.kept("own", clients.received)
 
 
-class LosesStates(FedAvg):
-    """In round 3, the first time, the clients' states are gone; writes down every round that it configures."""
+class LosesStates(Diary):
+    """The clients' states are gone."""
 
-    def __init__(self, diary: str, **counts: Any) -> None:
-        super().__init__(**counts)
-        self.diary = Path(diary)
-
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+    def mishap(self, grid: Any) -> None:
         from ray._private.internal_api import free
 
-        with self.diary.open("a") as file:
-            file.write(f"{server_round}\n")
-        if server_round == 3 and self.diary.read_text().count("3") == 1:
-            free([state.reference for state in grid.client_states.values()])
-        return super().configure_train(server_round, arrays, config, grid)
+        free([state.reference for state in grid.client_states.values()])
 
 
 class KeepsOne(FedAvg):
@@ -112,16 +103,6 @@ class ByDrift(FedAvg):
         return ArrayRecord({"flat": Array(aggregate_models)}), metrics
 
 
-class DiesOnce(LosesStates):
-    """In round 3, the first time, its own process dies."""
-
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
-        if server_round == 3 and self.diary.read_text().count("3") == 0:
-            self.diary.write_text(f"{self.diary.read_text()}3\n")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().configure_train(server_round, arrays, config, grid)
-
-
 def wide() -> nn.Module:
     """A dense net of 300,003 parameters: 1.2 MB, a large state."""
     return nn.Sequential(nn.Linear(NUM_FEATURES, 30_000), nn.ReLU(), nn.Linear(30_000, NUM_CLASSES))
@@ -146,21 +127,6 @@ def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHost
 @pytest.fixture(scope="module")
 def host() -> ClientHost:
     return ClientHost(uneven_federation(model=wide), {})
-
-
-def local_result(spec: TrialSettings, host: ClientHost) -> Trial:
-    return run_trial(spec, LocalGrid(host, session=spec.session))
-
-
-def killed_after(hosts: RayHosts, rounds: int) -> Callable[[int], None]:
-    """Return what kills the first host once that many rounds are done."""
-    import ray
-
-    def on_round(done: int) -> None:
-        if done == rounds:
-            os.kill(ray.get(hosts.actors[0].process_id.remote()), signal.SIGKILL)
-
-    return on_round
 
 
 def stored_bytes() -> int:
@@ -194,7 +160,7 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
     def note(_: int) -> None:
         between.append(models(settled_bytes(lambda stored: models(stored) <= len(ABLE) + 2)))
 
-    run_trial(spec, RayGrid(hosts, spec.session), on_round=note)
+    ray_result(spec, hosts, on_round=note)
     after = settled_bytes(lambda stored: stored <= without)
 
     assert between == [len(ABLE) + 2] * NUM_ROUNDS
@@ -202,9 +168,7 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
 
 
 @pytest.mark.stress
-def test_old_states_are_let_go_as_soon_as_their_clients_have_trained(
-    hosts: RayHosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_states_go_once_their_clients_have_trained(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a client is trained at a time, each host has the old states of those that wait, and of the one before."""
     from ray._private.worker import global_worker
 
@@ -245,7 +209,7 @@ def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts
         stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
         between.append(round((stored - without) / WIDE_BYTES) - done)
 
-    assert run_trial(spec, RayGrid(hosts, spec.session), on_round=note).status == "completed"
+    assert ray_result(spec, hosts, on_round=note).status == "completed"
     assert max(between) <= 2
 
 
@@ -284,18 +248,16 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
     by_drift = Choice(ByDrift, wants=INDIVIDUAL, algorithm=SendsDrift())
     choice = by_drift if name.startswith("drift") else FLOWER_CHOICES.get(name, with_states)
     spec = spec_of(choice, round_timeout_seconds=limit)
-    assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
+    assert_same(ray_result(spec, hosts), local_result(spec, host))
 
 
 @pytest.mark.stress
-def test_a_host_killed_while_it_trains_sends_every_model_again(
-    hosts: RayHosts, host: ClientHost, tmp_path: Path
-) -> None:
+def test_a_host_killed_in_training_sends_every_model_again(hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
     mortal, sound = (
         spec_of(replace(FEDAVG, wants=INDIVIDUAL, algorithm=algorithm), num_rounds=NUM_ROUNDS)
         for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
     )
-    result = run_trial(mortal, RayGrid(hosts, mortal.session))
+    result = ray_result(mortal, hosts)
     assert deaths(tmp_path) == 1
     assert_same(result, local_result(sound, host))
 
@@ -327,7 +289,7 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, ho
     """The checkpoint folder is none: a trial that lost a state could not go on."""
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
 
-    result = run_trial(spec, RayGrid(hosts, spec.session), on_round=killed_after(hosts, 2))
+    result = ray_result(spec, hosts, on_round=kill_after(hosts, 2, 0))
 
     assert_same(result, local_result(spec, host))
 
@@ -340,7 +302,7 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
     mortal = spec_of(replace(FEDAVG, algorithm=MortalCount(folder=str(tmp_path))), num_rounds=NUM_ROUNDS)
 
-    result = run_trial(mortal, RayGrid(hosts, mortal.session))
+    result = ray_result(mortal, hosts)
 
     assert deaths(tmp_path) == 1
     assert_same(result, local_result(spec_of(replace(FEDAVG, algorithm=Counted()), num_rounds=NUM_ROUNDS), host))
@@ -355,17 +317,10 @@ def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
     spec = spec_of(replace(FEDAVG, algorithm=algorithm), num_rounds=NUM_ROUNDS, num_sampled=4)
     store = CheckpointStore(tmp_path, every_rounds=2)
 
-    class Stop(BaseException):
-        """Ends a trial as a signal does."""
-
-    def stop(done: int) -> None:
-        if done == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        run_trial(spec, RayGrid(hosts, spec.session), store, stop)
+    with pytest.raises(Interruption):
+        ray_result(spec, hosts, store, interrupt_in(3))
     done: list[int] = []
-    result = run_trial(spec, RayGrid(hosts, spec.session), store, done.append)
+    result = ray_result(spec, hosts, store, done.append)
 
     assert done == [3, 4]
     assert_same(result, local_result(spec, host))

@@ -53,4 +53,4 @@ def test_an_update_of_length_five_is_cut_to_the_norm(norm: float, factor: float)
 
 def test_an_update_of_length_zero_can_not_be_clipped() -> None:
     reply = reply_of(np.zeros(3), 1.0)
-    assert reply.error.reason.startswith("ZeroDivisionError in clipping: ")
+    assert reply.error.reason.startswith("ZeroDivisionError")

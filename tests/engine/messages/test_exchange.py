@@ -56,17 +56,15 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
     grid = CountingGrid(num_hosts)
     queries = [COUNTS, Query("broken"), Query("label-counts", {"offset": np.ones(3)}, clients=(0, 5))]
     trainings = [
-        training(grid, 1, "merged"),
-        training(grid, 1, "individual"),
-        training(grid, 2, "individual", (0, 3)),
-        training(grid, 2, "merged", ABLE),
+        *(training(grid, 1, "merged"), training(grid, 1, "individual")),
+        *(training(grid, 2, "individual", (0, 3)), training(grid, 2, "merged", ABLE)),
     ]
     aggregate_replies, trained = exchange(grid, queries, trainings)
     assert grid.pushes == 1
     alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
-    assert [plain(answers) for answers in aggregate_replies] == [plain(answers) for answers in alone]
+    assert [*map(plain, aggregate_replies)] == [*map(plain, alone)]
     alone_trained = [send_train(grid, t.vector, t.config, t.clients) for t in trainings]
-    assert [plain(answers) for answers in trained] == [plain(answers) for answers in alone_trained]
+    assert [*map(plain, trained)] == [*map(plain, alone_trained)]
 
 
 def test_equal_requests_are_answered_each() -> None:
@@ -84,9 +82,8 @@ def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
     large = [client for client, size in enumerate(SIZES) if size >= 5]
     assert list(counts.arrays) == large
     assert list(broken.arrays) == [client for client in large if client != ONE_CLASS]
-    assert broken.refused[ONE_CLASS] == "can't answer the query as it is asked"
-    assert ONE_CLASS not in counts.refused
-    assert counts.refused[ONE_ROW] == "holds fewer rows than federation.min_release"
+    assert ONE_CLASS in broken.refused.keys() - counts.refused.keys()
+    assert "federation.min_release" in counts.refused[ONE_ROW]
     assert trained.clients == ABLE
     assert set(trained.refused) == {EMPTY}
 

@@ -39,18 +39,16 @@ def test_one_model_is_of_all_clients(host: ClientHost) -> None:
 @pytest.mark.parametrize(
     ("models", "group", "told"),
     [
-        ((53,), [0] * 7, r"flat must have shape \(models, 53\) beside group, got \(53,\)"),
-        ((2, 52), [0] * 7, r"flat must have shape \(models, 53\) beside group, got \(2, 52\)"),
-        ((2, 53), [0] * 8, r"group must hold an integer for each of 7 clients, got int64 \(8,\)"),
-        ((2, 53), [0.0] * 7, r"group must hold an integer for each of 7 clients, got float64 \(7,\)"),
-        ((2, 53), [0, 1, 2], r"group must be in 0 … 1, or -1, with 2 models, got \[0, 1, 2\]"),
-        ((2, 53), [0, -2, 0], r"group must be in 0 … 1, or -1, with 2 models, got \[0, -2, 0\]"),
-        ((2, 53), [-1, -1], r"group must be in 0 … 1, or -1, with 2 models, got \[-1, -1\]"),
+        ((53,), [0] * 7, r"^flat .*\b53\).*\(53,\)$"),
+        ((2, 52), [0] * 7, r"^flat .*\b53\).*\(2, 52\)$"),
+        ((2, 53), [0] * 8, r"^group .*\b7\b.*int64 \(8,\)$"),
+        ((2, 53), [0.0] * 7, r"^group .*\b7\b.*float64 \(7,\)$"),
+        ((2, 53), [0, 1, 2], r"^group .*\b2 models.*\[0, 1, 2\]$"),
+        ((2, 53), [0, -2, 0], r"^group .*\b2 models.*\[0, -2, 0\]$"),
+        ((2, 53), [-1, -1], r"^group .*\b2 models.*\[-1, -1\]$"),
     ],
 )
-def test_what_is_no_several_models_is_refused(
-    host: ClientHost, models: tuple[int, ...], group: list[Any], told: str
-) -> None:
+def test_other_records_are_refused(host: ClientHost, models: tuple[int, ...], group: list[Any], told: str) -> None:
     record = ArrayRecord({"flat": Array(np.zeros(models, np.float32)), "group": Array(np.array(group))})
     with pytest.raises(ValueError, match=told):
         models_of(record, host.facts().layout, NUM_CLIENTS)

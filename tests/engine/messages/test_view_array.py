@@ -115,9 +115,9 @@ def test_a_field_that_is_set_counts() -> None:
 
 
 def test_objects_are_refused_and_unknown_names_are_missing() -> None:
-    with pytest.raises(ValueError, match="must hold numbers, got an array of Python objects"):
+    with pytest.raises(ValueError, match="objects"):
         ViewArray(np.array([object()]))
-    with pytest.raises(AttributeError, match="no attribute 'values'"):
+    with pytest.raises(AttributeError, match="values"):
         ViewArray(VALUES).values  # noqa: B018
 
 

@@ -53,11 +53,11 @@ def test_pull_is_the_derivative(name: str) -> None:
     torch.testing.assert_close(found, 3 * torch.tensor(slopes, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_a_layer_is_known_as_what_it_is(name: str) -> None:
-    assert activation_of(ACTIVATIONS[name].layer()) is ACTIVATIONS[name]
+OTHERS = (nn.LeakyReLU(0.2), nn.ELU(2.0), nn.GELU("tanh"), nn.Softplus(), nn.Identity())
 
 
-@pytest.mark.parametrize("layer", [nn.LeakyReLU(0.2), nn.ELU(2.0), nn.GELU("tanh"), nn.Softplus(), nn.Identity()])
-def test_another_function_is_not_taken_for_one(layer: nn.Module) -> None:
-    assert activation_of(layer) is None
+@pytest.mark.parametrize(
+    ("layer", "known"), [*((each.layer(), each) for each in ACTIVATIONS.values()), *((other, None) for other in OTHERS)]
+)
+def test_a_layer_is_known_as_what_it_is_and_no_other(layer: nn.Module, known: object) -> None:
+    assert activation_of(layer) is known

@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from fedscout.engine.models.convolution import ConvolutionStack, HalvingPooling, Pooling, pooling
 
 Factory = Callable[[], nn.Module]
+CAPABILITIES = ("AVX512", "AVX2", "DEFAULT")
+OTHER_POOLS: tuple[dict[str, object], ...] = (
+    *({"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"dilation": 2}),
+    *({"ceil_mode": True}, {"kernel_size": (2, 1)}),
+)
 
 
 def images(*shape: int) -> Tensor:
@@ -49,10 +54,9 @@ def odd_pools() -> nn.Module:
     )
 
 
-@pytest.fixture(params=["AVX512", "AVX2", "DEFAULT"], autouse=True)
-def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=CAPABILITIES, autouse=True)
+def _capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
-    return str(request.param)
 
 
 @pytest.mark.slow
@@ -66,7 +70,6 @@ def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int
     for parameter in module.parameters():
         parameter.grad = torch.full_like(parameter, 7)
     stack, given = ConvolutionStack.of(module), rows.clone(memory_format=torch.preserve_format)
-    assert stack is not None
 
     loss = stack.loss_and_gradient(given, labels)
 
@@ -80,7 +83,6 @@ def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int
 def test_outputs_are_those_of_the_module(factory: Factory, channels: int) -> None:
     module = built(factory).double()
     rows, stack = images(3, channels, 20, 20).double(), ConvolutionStack.of(module)
-    assert stack is not None
 
     torch.testing.assert_close(stack.outputs(rows), module(rows).detach(), rtol=1e-12, atol=1e-12)
 
@@ -104,11 +106,7 @@ def test_the_first_of_equal_maxima_gets_the_gradient(channels: int, size: tuple[
     assert torch.equal(own.backward(delta.clone(memory_format=torch.preserve_format), kept, wanted=True), gradient)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"kernel_size": (2, 1)}],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", OTHER_POOLS, ids=str)
 def test_other_poolings_are_torch_s(settings: dict[str, object]) -> None:
     layer = nn.MaxPool2d(**{"kernel_size": 2, **settings})  # type: ignore[arg-type]
     rows = images(2, 3, 9, 9)

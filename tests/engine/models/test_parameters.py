@@ -54,16 +54,16 @@ def test_join_casts_to_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"w": None}, r"must be named \['w', 'b', 'mean', 'n'\], got \['b', 'mean', 'n'\]"),
-        ({"extra": np.zeros(1)}, r"must be named .* got .*'extra'"),
-        ({"w": np.zeros((3, 2))}, r"'w' must have shape \(2, 3\), got \(3, 2\)"),
-        ({"n": np.zeros(1)}, r"'n' must have shape \(\), got \(1,\)"),
+        ({"w": None}, r"\['b', 'mean', 'n'\]$"),
+        ({"extra": np.zeros(1)}, r"'extra'\]$"),
+        ({"w": np.zeros((3, 2))}, r"'w' .*\(2, 3\).*\(3, 2\)$"),
+        ({"n": np.zeros(1)}, r"'n' .*\(1,\)$"),
     ],
 )
-def test_join_says_what_is_wrong(change: dict[str, np.ndarray | None], message: str) -> None:
+def test_join_says_what_is_wrong(change: dict[str, np.ndarray | None], named: str) -> None:
     arrays = {**LAYOUT.split(np.zeros(11, np.float32)), **change}
 
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         LAYOUT.join({name: array for name, array in arrays.items() if array is not None})

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedscout.engine.models.convolution import PairedConvolution, quick
-
-Factory = Callable[[], nn.Module]
-
-
-def lenet() -> nn.Module:
-    """LeNet-5 for images of 3 x 20 x 20."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(144, 20), nn.ReLU(), nn.Linear(20, 4)),
-    )
-
-
-def images(*shape: int) -> Tensor:
-    values = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    return values.contiguous(memory_format=torch.channels_last)
-
-
-def built(factory: Factory, seed: int = 0) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return factory()
+from tests.engine.models.test_convolution_stack import (
+    CAPABILITIES,
+    OTHER_POOLS,
+    Factory,
+    built,
+    hooked,
+    images,
+    lenet,
+)
 
 
 def gradients(module: nn.Module, parameters: list[nn.Parameter], rows: Tensor) -> Tensor:
@@ -40,14 +25,10 @@ def gradients(module: nn.Module, parameters: list[nn.Parameter], rows: Tensor) -
     return torch.cat([gradient.reshape(-1) for gradient in torch.autograd.grad(loss, parameters)])
 
 
-@pytest.fixture(params=["AVX512", "AVX2", "DEFAULT"])
-def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
-    return str(request.param)
-
-
-def test_outputs_and_gradients_are_those_of_the_module(capability: str) -> None:
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_outputs_and_gradients_are_those_of_the_module(capability: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """float64 leaves only the order of sums: a few units in the last place."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     module = built(lenet).double()
     faster, rows = quick(module), images(5, 3, 20, 20).double()
     parameters = list(module.parameters())
@@ -116,12 +97,6 @@ class Returning(nn.Sequential):
         return -super().forward(rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def hooked() -> nn.Module:
-    module = lenet()
-    module.get_submodule("1").register_forward_hook(lambda layer, given, made: made + 1)
-    return module
-
-
 @pytest.mark.parametrize(
     "factory",
     [
@@ -151,11 +126,7 @@ def test_other_convolutions_stay_as_they_are(settings: dict[str, object], monkey
     assert quick(module) is module
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"kernel_size": (2, 1)}],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", OTHER_POOLS, ids=str)
 def test_other_pools_keep_their_outputs(settings: dict[str, object]) -> None:
     pool = nn.MaxPool2d(**{"kernel_size": 2, **settings})  # type: ignore[arg-type]
     module, rows = nn.Sequential(nn.ReLU(), pool), images(2, 3, 9, 9)

@@ -24,8 +24,13 @@ from fedscout.engine.nodes.client import ClientNode
 from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
 from fedscout.engine.nodes.policy import OwnerPolicy
 from fedscout.engine.nodes.wire import Greeting, NodeAnswers, NodeCalls, Wire, model_digest
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.trial import run_trial
 
 FIRST_NODE = 7_000_000_000_000_000_000
+SIZES = (40, 17, 26, 12)
+"""Rows of four clients."""
+
 TRUSTING = OwnerPolicy(small_clients="train")
 
 
@@ -148,6 +153,25 @@ def server_side(
 def node_grid(federation: Federation, roster: NodeRoster, wire: Wire, session: Session, trial: str = "") -> NodeGrid:
     """Return a grid over a roster's nodes."""
     return NodeGrid(roster, server_side(federation), wire, session, trial)
+
+
+def over_nodes(settings: TrialSettings, federation: Federation, roster: NodeRoster, wire: Wire) -> Trial:
+    """Run a trial over a roster's nodes."""
+    return run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
+
+
+def join_late(link: NodeLink, roster: NodeRoster, after_replies: int) -> None:
+    """Have the last node of a roster appear after so many replies of the others."""
+    late, roster.members[-1:] = roster.members[-1], []
+    app = link.apps.pop(late.node or 0)
+    heard = itertools.count(1)
+
+    def join(node: int, reply: Message) -> Message:
+        if next(heard) == after_replies:
+            link.apps[late.node or 0] = app
+        return reply
+
+    link.tamper = join
 
 
 def told_in(wire: Wire, message: Message) -> list[Any]:

@@ -8,18 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     FedAvg,
-    Result,
 )
 
 from fedscout.engine.contracts.client_table import FAR_KEY, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, TrainResults
 from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
@@ -29,8 +26,19 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.selection.table import SELECTIONS, parse_selection
 from tests.engine.choices import INDIVIDUAL, NAMED, Choice
 from tests.engine.federations import QUERIES, uneven_federation, with_server_rows
-from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side, told_in
+from tests.engine.nodes.node_link import (
+    FIRST_NODE,
+    NodeLink,
+    join_late,
+    linked,
+    node_grid,
+    over_nodes,
+    server_side,
+    told_in,
+)
 from tests.engine.nodes.test_node_grid import SESSION, model_of, settings_of
+from tests.engine.results import local_result
+from tests.engine.trials.test_trial import Whole
 from tests.kits.refusals import refused
 
 SIZES = (40, 17, 26, 31, 22)
@@ -51,7 +59,7 @@ def both(settings: TrialSettings, federation: Federation) -> tuple[Trial, Trial]
     _, roster, wire = linked(federation, QUERIES, ALGORITHMS)
     server = server_side(federation) if federation.server is None else server_side(federation, federation.server)
     grid = NodeGrid(roster, server, wire, settings.session, settings.checkpoint)
-    return run_trial(settings, LocalGrid(federation, QUERIES, settings.session)), run_trial(settings, grid)
+    return local_result(settings, federation), run_trial(settings, grid)
 
 
 def assert_same_bits(settings: TrialSettings, federation: Federation) -> None:
@@ -73,20 +81,11 @@ def test_a_policy_chooses_the_same_clients(kind: str, federation: Federation) ->
 @pytest.mark.parametrize("kind", ["oort", "flash"])
 def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
-    late, roster.members[-1:] = roster.members[-1], []
-    app = link.apps.pop(late.node or 0)
-
-    def join(node: int, reply: Message) -> Message:
-        link.apps[late.node or 0] = app
-        return reply
-
-    link.tamper = join
+    join_late(link, roster, after_replies=1)
     selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))
     settings = replace(settings_of("fedavg", federation), selection=selection, num_sampled=2, num_rounds=4)
-    trial = run_trial(settings, node_grid(federation, roster, wire, settings.session))
+    trial = over_nodes(settings, federation, roster, wire)
     assert trial.status == "completed", trial.error
-    assert trial.client is not None
-    assert trial.client_rounds is not None
     assert len(trial.client) == 5, "it is scored"
     assert trial.client_rounds[-1] == 0
     assert any("joined" in note for note in trial.notes)
@@ -99,14 +98,7 @@ def test_a_strategy_with_needs_of_its_own_has_the_bits_of_a_simulation(kind: str
     assert_same_bits(settings_of(kind, held), held)
 
 
-class OwnStart(FedAvg):
-    """A user's strategy that brings its own start."""
-
-    def start(self, *args: Any, **kwargs: Any) -> Result:
-        return super().start(*args, **kwargs)
-
-
-@pytest.mark.parametrize("flower", [OwnStart, FedAvg])
+@pytest.mark.parametrize("flower", [Whole, FedAvg])
 def test_a_strategy_of_a_user_s_own_has_the_bits_of_a_simulation(flower: type, federation: Federation) -> None:
     choice = Choice(flower, wants=NAMED)
     assert_same_bits(TrialSettings(choice, num_rounds=3, num_sampled=5, session=SESSION, keep_model=True), federation)
@@ -131,7 +123,7 @@ def test_what_clients_clip_leaves_them_clipped(wrapper: type, wants: Any, federa
     settings = clipping(wrapper, wants)
     assert_same_bits(settings, federation)
     link, roster, wire = linked(federation, QUERIES)
-    run_trial(settings, node_grid(federation, roster, wire, settings.session))
+    over_nodes(settings, federation, roster, wire)
     opened = [told for message in link.heard for told in told_in(wire, message)]
     own = server_side(federation).initial_vector(3)
     first = [each for each in opened if isinstance(each, TrainResults) and each.clients][:5]
@@ -150,7 +142,7 @@ def over_a_table(federation: Federation, table: SettingsLookup) -> tuple[NodeLin
     roster.meet(federation.num_clients, patience=5.0)
     session = replace(SESSION, client_table=table)
     settings = replace(settings_of("fedavg", federation, session), num_rounds=2)
-    trial = run_trial(settings, node_grid(federation, roster, wire, settings.session))
+    trial = over_nodes(settings, federation, roster, wire)
     assert trial.status == "completed", trial.error
     return link, wire, trial
 

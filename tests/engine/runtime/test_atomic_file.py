@@ -46,7 +46,7 @@ def test_a_crash_in_writing_changes_nothing(tmp_path: Path, existing: bytes | No
         path.write_bytes(b"half a")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match="disk"):
         write_atomically(target, crash)
 
     assert files_below(tmp_path) == ([] if existing is None else ["folder/file"])
@@ -58,7 +58,7 @@ def test_a_crash_before_the_rename_leaves_nothing(tmp_path: Path, monkeypatch: p
         raise OSError("no sync")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="no sync"):
+    with pytest.raises(OSError, match="sync"):
         write_atomically(tmp_path / "folder" / "file", lambda path: path.write_bytes(b"content"))
 
     assert files_below(tmp_path) == []

@@ -26,7 +26,6 @@ def test_mode_and_token_can_be_read_anew() -> None:
 def test_auto_is_what_the_environment_says_now(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
     found = address_found()
-    assert found is not None
     assert found.rpartition(":")[2] == address.rpartition(":")[2]
     if not address.startswith("127."):
         assert found == address

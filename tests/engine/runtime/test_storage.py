@@ -22,13 +22,8 @@ def s3() -> Iterator[S3FileSystem]:
     server.start()
     host, port = server.get_host_and_port()
     try:
-        yield S3FileSystem(
-            access_key="a",
-            secret_key="b",
-            region="us-east-1",
-            endpoint_override=f"http://{host}:{port}",
-            allow_bucket_creation=True,
-        )
+        keys = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
+        yield S3FileSystem(**keys, endpoint_override=f"http://{host}:{port}", allow_bucket_creation=True)
     finally:
         server.stop()
 
@@ -75,7 +70,6 @@ def test_what_another_process_writes_below_is_read_when_asked_for(storage: FileS
     with mounted(storage) as folder:
         below = storage_of(folder / "studies" / "one")
         assert below == storage.below("studies/one")
-        assert below is not None
         below.write("result.json", b"{}")
         refresh(folder / "studies" / "one")
         assert (folder / "studies" / "one" / "result.json").read_text() == "{}"

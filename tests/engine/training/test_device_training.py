@@ -24,8 +24,6 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages.calls import HostCall, Session, TrainResults
 from fedscout.engine.messages.keys import REPLY_KEY
@@ -36,10 +34,10 @@ from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.gpu import SlabScores
 from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, ResidentRows, lane_rows
 from fedscout.engine.training.loop import RowsWork
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, QUERIES, normalised, uneven_federation, wide
+from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 from tests.ray_processes import NUM_HOSTS
@@ -90,12 +88,24 @@ def trained(
     training: LocalTraining,
     measured: bool = False,
     table: SettingsLookup | None = None,
-    algorithm: ClientAlgorithm | None = None,
+    **session_changes: Any,
 ) -> TrainResults:
-    session = Session(seed=5, training=training, client_table=table, algorithm=algorithm)
+    session = Session(seed=5, training=training, client_table=table, **session_changes)
     scored = tuple(clients) if measured else ()
     config = {**base_config(session, 1), REPLY_KEY: "individual"}
     return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), evaluated=scored))
+
+
+def assert_near(one: TrainResults, other: TrainResults) -> None:
+    """But for rounding."""
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+
+
+def assert_same_bits(some: TrainResults, together: TrainResults) -> None:
+    """Of each client that is in the first."""
+    for client, vector in zip(some.clients, some.vectors, strict=True):
+        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
 
 
 def wide_dropping() -> nn.Module:
@@ -128,14 +138,10 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
 
     one, other = (trained(host, clients, TRAININGS[name], measured=True) for host in (lanes, core))
 
-    assert one.vectors is not None
     assert one.clients == other.clients == list(clients)
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert_near(one, other)
     assert one.num_steps == other.num_steps
     assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
-    assert one.evaluation is not None
-    assert other.evaluation is not None
     for client, score in other.evaluation.own.items():
         found = one.evaluation.own[client]
         assert found.num_examples == score.num_examples
@@ -153,11 +159,7 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
 def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str, own_settings: bool) -> None:
     host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS[name]
     table = table_for(training) if own_settings else None
-    together, some = (trained(host, sorted(clients), training, table=table) for clients in (ABLE, chosen))
-    assert together.vectors is not None
-    assert some.vectors is not None
-    for client, vector in zip(some.clients, some.vectors, strict=True):
-        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+    assert_same_bits(*(trained(host, sorted(clients), training, table=table) for clients in (chosen, ABLE)))
 
 
 OWN = ((2, 1.5, 4, 1), (14, 0.5, 9, 2), (26, 1.0, 7, 4), (32, 0.1, 20, 3))
@@ -189,12 +191,10 @@ def test_lanes_of_clients_own_settings_are_the_loop(
     monkeypatch.setattr(LanePlan, "of", noted)
     training = TRAININGS[name]
     table = table_for(training)
-    one, other = (trained(host, clients, training, False, table, algorithm) for host in (lanes, core))
+    one, other = (trained(host, clients, training, table=table, algorithm=algorithm) for host in (lanes, core))
     assert max(map(len, beside)) > 1
-    assert one.vectors is not None
     assert one.clients == other.clients == list(clients)
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert_near(one, other)
     assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
 
 
@@ -204,8 +204,6 @@ def test_a_table_of_one_cell_is_one_setting_for_all_in_lanes() -> None:
     cell = SettingsCell(0.5, 20, training.learning_rate, training.batch_size, training.local_epochs)
     table = SettingsLookup(SettingsTable((cell,)))
     one, other = (trained(host, ABLE, training, table=given) for given in (table, None))
-    assert one.vectors is not None
-    assert other.vectors is not None
     np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
 
 
@@ -215,15 +213,11 @@ def test_a_table_of_one_cell_is_one_setting_for_all_in_lanes() -> None:
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: int) -> None:
     federation = uneven_federation(wide)
     host = ClientHost(federation, QUERIES, IN_LANES)
-    hosts = start_hosts(federation, QUERIES, num_hosts, device=IN_LANES)
-    try:
+    with started_hosts(federation, num_hosts, device=IN_LANES) as hosts:
         assert hosts.facts.trained_on == SIDE_BY_SIDE
         for kind in ("fedavg", "fedmedian"):
             spec = spec_of(FLOWER_CHOICES[kind], metric=Auroc())
-            local = run_trial(spec, LocalGrid(host, session=spec.session))
-            assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local)
-    finally:
-        hosts.stop()
+            assert_same(ray_result(spec, hosts), local_result(spec, host))
 
 
 @pytest.mark.parametrize("model", [normalised, alpha_dropping])
@@ -232,15 +226,9 @@ def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(mod
     assert lanes.facts().trained_on == "cpu, one client after the other"
     training = TRAININGS["epochs"]
     one = trained(lanes, (0, 1, 3, 5), training)
-    other = core_in_loop(core, (0, 1, 3, 5), training)
+    other = trained(core, (0, 1, 3, 5), training, backend="loop")
     assert one.vectors is not None
     np.testing.assert_array_equal(one.vectors, other.vectors)
-
-
-def core_in_loop(host: ClientHost, clients: tuple[int, ...], training: LocalTraining) -> TrainResults:
-    session = Session(seed=5, training=training, backend="loop")
-    config = {**base_config(session, 1), REPLY_KEY: "individual"}
-    return host.train(HostCall(clients, session, config, host.initial_vector(0)))
 
 
 def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +290,7 @@ def test_lanes_train_in_training_mode(pseudo_label_weight: float) -> None:
     assert lanes.facts().trained_on == SIDE_BY_SIDE
     training = TRAININGS["plain"].model_copy(update={"pseudo_label_weight": pseudo_label_weight})
     one, other = (trained(host, ABLE, training, measured=True) for host in (lanes, core))
-    assert one.vectors is not None
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert_near(one, other)
 
 
 class OnCores(nn.Linear):
@@ -320,7 +306,7 @@ def on_cores() -> nn.Module:
 
 
 def test_a_module_that_does_not_work_there_is_told() -> None:
-    with pytest.raises(EngineError, match=r"RuntimeError: tensors on cuda:0 and cpu; engine\.device=cpu leaves it"):
+    with pytest.raises(EngineError, match=r"RuntimeError: .*engine\.device=cpu"):
         ClientHost(uneven_federation(on_cores), QUERIES, IN_LANES)
 
 
@@ -345,8 +331,6 @@ def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest
     found = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
     assert gone
     assert all(gone)
-    assert found is not None
-    assert expected is not None
     assert found.own.keys() == expected.own.keys()
 
 
@@ -373,11 +357,10 @@ def test_where_memory_runs_out_half_as_many_go_on_and_it_is_told_once(scarce: li
     assert scarce[first : first + 2] == [4, 2]
     assert max(scarce[first + 1 :]) == 2
     assert not one.failures
-    assert one.vectors is not None
     np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    assert one.memory_note.startswith("the memory of a host's device ran out: 2 clients side by side from then on")
+    assert "2 clients" in one.memory_note
     spec = spec_of(FLOWER_CHOICES["fedavg"])
-    notes = run_trial(spec, LocalGrid(host, session=spec.session)).notes
+    notes = local_result(spec, host).notes
     assert notes.count(one.memory_note) == 1
 
 
@@ -388,7 +371,7 @@ def test_memory_for_nobody_is_the_client_s_failure(scarce: list[int], monkeypatc
     monkeypatch.setattr(ClientLanes, "_make_steps", none)
     results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), ABLE, TRAININGS["plain"])
     assert sorted(results.failures) == list(ABLE)
-    assert "too little memory for one client" in results.failures[0]
+    assert "memory" in results.failures[0]
 
 
 def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,5 +467,5 @@ def test_nothing_of_torch_s_compiler_is_loaded_where_there_is_no_gpu() -> None:
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(EngineError, match="cuda needs a GPU"):
+    with pytest.raises(EngineError, match=r"engine\.device=cuda"):
         ClientHost(uneven_federation(wide), QUERIES, HostDevice.gpu())

@@ -15,7 +15,6 @@ from torch import nn
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
     ClientResults,
-    ClientScore,
     ClientUpdate,
     LocalRun,
     TrainRequest,
@@ -113,8 +112,6 @@ def test_a_score_does_not_depend_on_who_is_scored_with_it_and_leaves_nothing_out
         alone = block_trainer(net).scores(vector, {work.client: work.data}, 0)[work.client]
         ours, loop = together[work.client], loops[work.client]
         assert alone == ours == undropped[work.client]
-        assert isinstance(ours, ClientScore)
-        assert isinstance(loop, ClientScore)
         assert ours.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
 
 
@@ -165,6 +162,5 @@ def test_gradient_with_masks_is_autograd_s(name: str) -> None:
             outputs = ACTIVATIONS[name].layer()(outputs) * masks[number]
     loss = nn.functional.cross_entropy(outputs[0], labels)
     loss.backward()  # type: ignore[no-untyped-call]
-    assert own.grad is not None
     torch.testing.assert_close(gradient, own.grad, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(losses[0], loss.detach(), rtol=1e-12, atol=1e-12)

@@ -17,7 +17,7 @@ from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.backends import LoopTrainer
-from fedscout.engine.training.loop import RowsWork, batch_bounds, descend, model_outputs, score_client
+from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, descend, model_outputs, score_client
 from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
 from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
@@ -134,9 +134,7 @@ def test_no_rows_make_no_batches() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
-def test_training_is_torch_s_loop_bit_for_bit(
-    num_rows: int, batch_size: int, batches: list[slice], epochs: int
-) -> None:
+def test_training_has_the_bits_of_torch_s(num_rows: int, batch_size: int, batches: list[slice], epochs: int) -> None:
     data = samples(num_rows)
     training = LocalTraining(local_epochs=epochs, batch_size=batch_size, learning_rate=0.3)
 
@@ -186,7 +184,7 @@ def test_a_client_of_one_class_trains_towards_it() -> None:
 
 
 def test_a_client_without_rows_can_t_train() -> None:
-    with pytest.raises(ValueError, match="no training rows"):
+    with pytest.raises(ValueError, match=NO_ROWS):
         by_engine(dense, samples(0), LocalTraining())
 
 

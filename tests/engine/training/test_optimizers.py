@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -23,6 +25,12 @@ SETTINGS = [
 ]
 
 
+TORCH_S: dict[str, type[torch.optim.Optimizer]] = {
+    **{"sgd": torch.optim.SGD, "adam": torch.optim.Adam},
+    **{"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta},
+}
+
+
 def gradients(*shape: int) -> torch.Tensor:
     return torch.randn(NUM_STEPS, *shape, generator=torch.Generator().manual_seed(1))
 
@@ -34,15 +42,10 @@ def start(*shape: int) -> torch.Tensor:
 def reference(training: LocalTraining, weights: torch.Tensor, steps: torch.Tensor) -> list[torch.Tensor]:
     """Return the weights after each step of torch's own optimiser."""
     parameter = torch.nn.Parameter(weights.clone())
-    decay = training.weight_decay
-    optimizer: torch.optim.Optimizer
-    adaptive = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta}
-    if training.optimizer in adaptive:
-        optimizer = adaptive[training.optimizer]([parameter], lr=training.learning_rate, weight_decay=decay)
-    else:
-        optimizer = torch.optim.SGD(
-            [parameter], lr=training.learning_rate, momentum=training.momentum, weight_decay=decay
-        )
+    momentum = {"momentum": training.momentum} if training.optimizer == "sgd" else {}
+    optimizer = TORCH_S[training.optimizer](
+        [parameter], lr=training.learning_rate, weight_decay=training.weight_decay, **momentum
+    )
     path = []
     for gradient in steps:
         parameter.grad = gradient.clone()
@@ -77,22 +80,14 @@ def test_a_block_of_clients_is_each_client_alone(settings: dict[str, object]) ->
     torch.testing.assert_close(block, torch.stack(alone), rtol=2 * NUM_STEPS * 2**-23, atol=2 * NUM_STEPS * 2**-23)
 
 
-def test_the_first_step_of_adam_is_the_learning_rate_in_the_gradient_s_direction() -> None:
-    """Both moments' bias corrections cancel in step one: Δ = −lr·g/(|g| + ε)."""
+@pytest.mark.parametrize(("optimizer", "share"), [(Adam(0.01, 0.0), 1.0), (RMSprop(0.01), 0.1)])
+def test_the_first_step_is_a_multiple_of_the_rate_in_the_gradient_s_direction(optimizer: Any, share: float) -> None:
+    """Δ = −lr·g/(√v + ε). Adam's bias corrections cancel in step one, so v = g²; RMSprop's v is 0.01 g²."""
     weights, gradient = torch.zeros(3), torch.tensor([2.0, -0.5, 1e-3])
 
-    Adam(0.01, 0.0).step(weights, gradient.clone())
+    optimizer.step(weights, gradient.clone())
 
-    torch.testing.assert_close(weights, -0.01 * gradient / (gradient.abs() + 1e-8))
-
-
-def test_the_first_step_of_rmsprop_by_hand() -> None:
-    """v = 0.01 g², so Δ = −lr·g / (|g| / 10 + ε): ten times the learning rate, in the gradient's direction."""
-    weights, gradient = torch.zeros(3), torch.tensor([2.0, -0.5, 1e-3])
-
-    RMSprop(0.01).step(weights, gradient.clone())
-
-    torch.testing.assert_close(weights, -0.01 * gradient / (0.1 * gradient.abs() + 1e-8))
+    torch.testing.assert_close(weights, -0.01 * gradient / (share * gradient.abs() + 1e-8))
 
 
 def test_two_steps_of_adadelta_by_hand() -> None:

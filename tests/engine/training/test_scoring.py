@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,13 +68,17 @@ def model_and_stack(factory: ModelFactory) -> tuple[FlatModel, DenseStack]:
     return model, stack
 
 
+def scored(model: FlatModel, stack: DenseStack | None, data: Sequence[Samples]) -> list[Any]:
+    """Return the scores of clients that all have the model."""
+    return score_clients(model, stack, model.vector[None], data)
+
+
 @pytest.mark.parametrize("factory", [images, shallow, wide])
 def test_together_equals_one_by_one(factory: ModelFactory) -> None:
     model, stack = model_and_stack(factory)
 
-    for data, score in zip(clients(), score_clients(model, stack, model.vector[None], clients()), strict=True):
+    for data, score in zip(clients(), scored(model, stack, clients()), strict=True):
         expected = score_client(model, data)
-        assert isinstance(score, ClientScore)
         assert (score.num_examples, score.num_correct) == (expected.num_examples, expected.num_correct)
         assert score.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
@@ -81,9 +86,8 @@ def test_together_equals_one_by_one(factory: ModelFactory) -> None:
 def test_counts_and_losses_tell_models_apart() -> None:
     """Guards the test above: neither all nor none of the rows are right, and losses are not those of chance."""
     model, stack = model_and_stack(images)
-    score = score_clients(model, stack, model.vector[None], clients())[9]
+    score = scored(model, stack, clients())[9]
 
-    assert isinstance(score, ClientScore)
     assert 0 < score.num_correct < score.num_examples == 1500
     assert abs(score.loss_sum / 1500 - np.log(NUM_CLASSES)) > 1e-3
 
@@ -97,11 +101,9 @@ def test_bits_do_not_depend_on_the_company(chosen: list[int], factory: ModelFact
     """Whoever is scored along, in whatever order, how often ever."""
     model, stack = model_and_stack(factory)
     every = clients()
-    alone = score_clients(model, stack, model.vector[None], every)
+    alone = scored(model, stack, every)
 
-    assert score_clients(model, stack, model.vector[None], [every[client] for client in chosen]) == [
-        alone[client] for client in chosen
-    ]
+    assert scored(model, stack, [every[client] for client in chosen]) == [alone[client] for client in chosen]
 
 
 @pytest.mark.parametrize("factory", [images, shallow, wide])
@@ -118,9 +120,8 @@ def test_models_of_their_own_keep_the_bits_of_clients_scored_alone(factory: Mode
     assert len({score.loss_sum for score in together if isinstance(score, ClientScore)}) > 5
     repeated = score_clients(model, stack, one.repeat(len(every), 1), every)
     assert repeated == score_clients(model, stack, one[None], every)
-    assert score_clients(model, None, own, every) == [
-        score_clients(model, None, vector[None], [data])[0] for vector, data in zip(own, every, strict=True)
-    ]
+    alone = [score_clients(model, None, vector[None], [data])[0] for vector, data in zip(own, every, strict=True)]
+    assert score_clients(model, None, own, every) == alone
 
 
 def test_many_small_clients_share_slabs_and_keep_their_bits() -> None:
@@ -128,9 +129,9 @@ def test_many_small_clients_share_slabs_and_keep_their_bits() -> None:
     every = clients([size % 23 for size in range(300)])
     assert sum(len(data) for data in every) > 3 * SLAB_ROWS
 
-    together = score_clients(model, stack, model.vector[None], every)
+    together = scored(model, stack, every)
 
-    assert together == [score_clients(model, stack, model.vector[None], [data])[0] for data in every]
+    assert together == [scored(model, stack, [data])[0] for data in every]
 
 
 def test_padding_counts_for_nothing() -> None:
@@ -140,12 +141,8 @@ def test_padding_counts_for_nothing() -> None:
     features = np.ones((BLOCK_ROWS + 3, *SHAPE), np.float32)
     labels = np.array([3] + [1] * (BLOCK_ROWS + 2))
 
-    short, long = score_clients(
-        model, stack, model.vector[None], [Samples(features, labels, np.arange(size)) for size in (2, BLOCK_ROWS + 3)]
-    )
+    short, long = scored(model, stack, [Samples(features, labels, np.arange(size)) for size in (2, BLOCK_ROWS + 3)])
 
-    assert isinstance(short, ClientScore)
-    assert isinstance(long, ClientScore)
     assert (short.num_examples, short.num_correct) == (2, 1)
     assert (long.num_examples, long.num_correct) == (BLOCK_ROWS + 3, 1)
     assert short.loss_sum == pytest.approx(np.log(2) + np.log(6), rel=1e-6)
@@ -155,8 +152,8 @@ def test_padding_counts_for_nothing() -> None:
 def test_a_client_without_rows_scores_nothing() -> None:
     model, stack = model_and_stack(images)
 
-    assert score_clients(model, stack, model.vector[None], clients([0, 0, 0])) == [ClientScore(0, 0, 0.0)] * 3
-    assert score_clients(model, stack, model.vector[None], []) == []
+    assert scored(model, stack, clients([0, 0, 0])) == [ClientScore(0, 0, 0.0)] * 3
+    assert scored(model, stack, []) == []
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -167,13 +164,11 @@ def test_a_client_whose_data_do_not_fit_fails_alone(together: bool) -> None:
     wrong_shape = Samples(np.ones((5, 3), np.float32), np.zeros(5, np.int64), np.arange(5))
     used = stack if together else None
 
-    scores = score_clients(model, used, model.vector[None], [*every[:2], wrong_label, every[3], wrong_shape, every[4]])
+    scores = scored(model, used, [*every[:2], wrong_label, every[3], wrong_shape, every[4]])
 
     assert isinstance(scores[2], IndexError)
     assert isinstance(scores[4], RuntimeError | ValueError)
-    assert [scores[0], scores[1], scores[3], scores[5]] == score_clients(
-        model, used, model.vector[None], [every[0], every[1], *every[3:5]]
-    )
+    assert [scores[0], scores[1], scores[3], scores[5]] == scored(model, used, [every[0], every[1], *every[3:5]])
 
 
 @pytest.mark.parametrize("factory", [normalised, linear])
@@ -184,15 +179,14 @@ def test_other_modules_are_scored_one_by_one(factory: ModelFactory) -> None:
     labels: IntArray = generator.integers(0, 3, 60)
     every = [Samples(features, labels, np.arange(start, start + 20)) for start in (0, 20, 40)]
 
-    assert score_clients(model, None, model.vector[None], every) == [score_client(model, data) for data in every]
+    assert scored(model, None, every) == [score_client(model, data) for data in every]
 
 
 def test_a_model_that_diverged_is_scored_all_the_same() -> None:
     model, stack = model_and_stack(images)
     model.load(torch.full_like(model.vector, torch.nan))
 
-    for score in score_clients(model, stack, model.vector[None], clients()):
-        assert isinstance(score, ClientScore)
+    for score in scored(model, stack, clients()):
         assert np.isnan(score.loss_sum) == (score.num_examples > 0)
 
 
@@ -212,8 +206,6 @@ def test_outputs_that_are_not_numbers_have_no_score(metric: str | None, bad: flo
 
     good, missing = score_clients(model, stack if together else None, vectors, data, measure)
 
-    assert isinstance(good, ClientScore)
-    assert isinstance(missing, ClientScore)
     assert not good.is_missing
     assert missing.is_missing
     assert missing.metric is None or isnan(missing.metric)

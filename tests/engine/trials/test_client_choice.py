@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
@@ -20,12 +20,10 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.devices import Device
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import (
     Assignment,
     ClientTable,
     Cohort,
-    Losses,
     ReportRequest,
     RoundReport,
     SelectionPolicy,
@@ -37,7 +35,9 @@ from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, INDIVIDUAL, Choice, spec_of
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, dense, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.results import ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_all_same, assert_going_on
+from tests.engine.trials.test_trial import Whole
 from tests.ray_processes import NUM_HOSTS
 
 EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, include_idle_clients=True)
@@ -113,16 +113,8 @@ def run(host: ClientHost, settings: TrialSettings, merge: bool = True) -> tuple[
     return trial, Recorder.told[-1]
 
 
-def assert_same_report(one: RoundReport, other: RoundReport) -> None:
-    for name in RoundReport.__dataclass_fields__:
-        left, right = getattr(one, name), getattr(other, name)
-        if isinstance(left, Losses):
-            for part in Losses.__dataclass_fields__:
-                assert_array_equal(getattr(left, part), getattr(right, part))
-        elif isinstance(left, np.ndarray):
-            assert_array_equal(left, right)
-        else:
-            assert left == right
+def assert_same_reports(ours: Sequence[RoundReport], theirs: Sequence[RoundReport]) -> None:
+    np.testing.assert_equal(list(map(asdict, ours)), list(map(asdict, theirs)))  # NaN is what was not measured
 
 
 def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
@@ -163,7 +155,6 @@ def test_a_report_holds_the_received_model_s_losses_and_what_training_moved(host
             client, own.labels[own.rows], session.seed, session.test_fraction, session.validation_fraction
         )
         for losses, part in ((report.training, split.train), (report.validation, split.validation)):
-            assert losses is not None
             rows = own.rows[part]
             if not len(rows):
                 assert np.isnan(losses.cross_entropy[place])
@@ -178,7 +169,6 @@ def test_a_report_holds_the_received_model_s_losses_and_what_training_moved(host
             assert_allclose(losses.entropy[place], -(p * p.log()).sum(dim=1).mean(), rtol=1e-6)
         assert report.num_examples[place] == len(split.train)
     alone, _ = run(host, settings_of(num_rounds=1, selection=Choosing(fixed=(0,)), keep_model=True))
-    assert alone.vector is not None
     norm = np.linalg.norm(alone.vector.astype(np.float64) - received)
     assert_allclose(report.update_norm[0], norm, rtol=1e-4)  # a merged mean of one is rounded
     assert np.isnan(report.update_norm[~report.trained]).all()
@@ -189,9 +179,8 @@ def test_a_report_holds_the_received_model_s_losses_and_what_training_moved(host
 def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, strategy: Choice) -> None:
     (one, reports), (other, others) = (run(host, settings_of(strategy), merge) for merge in (True, False))
     assert_all_same(one, other)
-    assert len(reports) == len(others) == 4
-    for left, right in zip(reports, others, strict=True):
-        assert_same_report(left, right)
+    assert len(reports) == 4
+    assert_same_reports(reports, others)
 
 
 @pytest.mark.stress
@@ -200,15 +189,11 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
 def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     settings = settings_of(FEDADAM)
     expected, reports = run(host, settings)
-    hosts = start_hosts(uneven_federation(), QUERIES, num_hosts)
-    try:
-        found = run_trial(settings, RayGrid(hosts, session=settings.session))
-    finally:
-        hosts.stop()
+    with started_hosts(uneven_federation(), num_hosts) as hosts:
+        found = ray_result(settings, hosts)
     assert_all_same(found, expected)
     assert found.client_rounds == expected.client_rounds
-    for left, right in zip(Recorder.told[-1], reports, strict=True):
-        assert_same_report(left, right)
+    assert_same_reports(Recorder.told[-1], reports)
 
 
 @pytest.mark.parametrize("stopped_in", [1, 3])
@@ -242,8 +227,6 @@ def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> 
     gaps, _ = run(host, replace(settings, selection=half))
     whole, _ = run(host, settings)
     received = LocalGrid(host, session=settings.session).initial_vector(settings.session.seed)
-    assert gaps.vector is not None
-    assert whole.vector is not None
     layout = host.facts().layout
     sides = [layout.split(vector) for vector in (gaps.vector, received, whole.vector)]
     kept = [np.array_equal(sides[0][name], sides[1][name]) for name in sides[0]]
@@ -275,16 +258,13 @@ class Willful(FedAvg):
         return list(super().configure_train(*arguments))[:1]
 
 
-class OnItsOwn(FedAvg):
-    """Drives its rounds itself."""
-
-    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
-        return super().start(grid, *arguments, **named)
-
-
 def writes_to_the_table(server_round: int, table: ClientTable, *_: Any) -> IntArray:
     table.clients[:] = 99 + np.arange(len(table.clients))
     return table.clients[:3]
+
+
+def assigns_to_all(table: ClientTable, _: Sequence[int]) -> Mapping[int, Assignment]:
+    return dict.fromkeys(table.clients, Assignment())
 
 
 def unruly(**does: Any) -> Choosing:
@@ -292,24 +272,22 @@ def unruly(**does: Any) -> Choosing:
     return Choosing(ReportRequest(), validation_share=0.0, does=does)
 
 
-ASSIGNS = "must assign an Assignment to some of the clients"
-NUMBERS = "must choose clients by their numbers, got"
 FAILURES: dict[str, tuple[Choice, Choosing, str]] = {
-    "samples by itself": (Choice(Willful), Choosing(), "all 3 clients that selection.kind=recorder chose, it asked 1"),
-    "own start": (Choice(OnItsOwn), Choosing(), "can't choose for OnItsOwn, which brings its own start"),
-    "twice": (FEDAVG, Choosing(fixed=(1, 1, 2)), "must choose different clients of the 7 that can be reached, got"),
-    "nobody": (FEDAVG, Choosing(fixed=(1, 77)), "different clients of the 7 that can be reached, got [1, 77]"),
-    "parts": (FEDAVG, Choosing(fixed=(0.7, 1.9)), f"{NUMBERS} [0.7, 1.9]"),
-    "texts": (FEDAVG, Choosing(fixed=("a",)), f"{NUMBERS} ['a']"),
-    "nothing": (FEDAVG, unruly(choose=lambda *_: None), f"{NUMBERS} [None]"),
-    "no assignment": (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), "some of the clients [1] that it chose, got {1: 3}"),
-    "assigns to all": (FEDAVG, unruly(assign=lambda table, _: dict.fromkeys([*table.clients], Assignment())), ASSIGNS),
-    "assigns nothing": (FEDAVG, unruly(assign=lambda *_: None), ASSIGNS),
-    "writes to the table": (
+    "samples by itself": (Choice(Willful), Choosing(), r"\b3\b.*selection\.kind=recorder .*\b1\b"),
+    "own start": (Choice(Whole), Choosing(), "Whole"),
+    "twice": (FEDAVG, Choosing(fixed=(1, 1, 2)), r"\b7\b.*\[1, 1, 2\]$"),
+    "nobody": (FEDAVG, Choosing(fixed=(1, 77)), r"\b7\b.*\[1, 77\]$"),
+    "parts": (FEDAVG, Choosing(fixed=(0.7, 1.9)), r"\[0\.7, 1\.9\]$"),
+    "texts": (FEDAVG, Choosing(fixed=("a",)), r"\['a'\]$"),
+    "nothing": (FEDAVG, unruly(choose=lambda *_: None), r"\[None\]$"),
+    "no assignment": (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), r"Assignment .*\[1\].*\{1: 3\}$"),
+    "assigns to all": (
         FEDAVG,
-        unruly(choose=writes_to_the_table),
-        "assignment destination is read-only",
+        unruly(assign=assigns_to_all),
+        "an Assignment",
     ),
+    "assigns nothing": (FEDAVG, unruly(assign=lambda *_: None), "an Assignment"),
+    "writes to the table": (FEDAVG, unruly(choose=writes_to_the_table), "read-only"),
 }
 
 
@@ -318,12 +296,12 @@ def test_what_can_t_be_chosen_fails_the_trial_with_its_reason(host: ClientHost, 
     strategy, selection, reason = FAILURES[name]
     trial, _ = run(host, settings_of(strategy, selection))
     assert trial.status == "failed"
-    assert reason in str(trial.error)
+    assert re.search(reason, str(trial.error))
 
 
 @pytest.mark.parametrize("given", [{"epochs": 0}, {"epochs": 1.5}, {"withheld": -0.1}, {"withheld": 1.0}])
 def test_an_assignment_is_of_whole_epochs_and_a_share(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="of an Assignment must be"):
+    with pytest.raises(ValueError, match=next(iter(given))):
         Assignment(**given)
     assert Assignment(np.int64(2), 0.0).epochs == 2
 
@@ -336,7 +314,8 @@ def test_a_policy_may_choose_lazily_and_draws_anew_in_every_round(host: ClientHo
     assert np.count_nonzero(trial.client_rounds) > 3
     assert not trial.notes
     few, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
-    assert few.notes == ("selection.kind=recorder chose 2 clients in the last round, not 3",)
+    (note,) = few.notes
+    assert re.match(r"selection\.kind=recorder .*\b2\b.*\b3$", note)
 
 
 def test_who_can_never_answer_is_not_in_the_table() -> None:
@@ -355,20 +334,15 @@ def test_who_can_never_answer_is_not_in_the_table() -> None:
     assert not trial.notes
     nobody, _ = run(ClientHost(replace(federation, release=Release(50, "abstain")), QUERIES), settings)
     assert nobody.status == "failed"
-    assert "must have clients to choose from, got none" in str(nobody.error)
+    assert "selection.kind=recorder" in str(nobody.error)
 
 
 def test_who_is_corrupted_measures_its_own_rows() -> None:
     """The report is of what a client sees, labels moved and all, not of what the rows were before."""
     assert CORRUPTED in ABLE
-    host, clean = ClientHost(uneven_federation(), QUERIES), uneven_federation()
-    _, (report,) = run(host, settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3))))
-    _, (other,) = run(
-        ClientHost(replace(clean, transforms={}), QUERIES),
-        settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3))),
-    )
-    assert report.training is not None
-    assert other.training is not None
+    settings = settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3)))
+    hosts = (ClientHost(replace(uneven_federation(), **own), QUERIES) for own in ({}, {"transforms": {}}))
+    (report,), (other,) = (run(host, settings)[1] for host in hosts)
     differs = report.clients[report.training.cross_entropy != other.training.cross_entropy].tolist()
     assert CORRUPTED in differs
     assert not {0, 1, 3} & {*differs}

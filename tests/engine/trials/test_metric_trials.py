@@ -14,12 +14,10 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, ClientScore
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.replies import fold_evaluation
 from fedscout.engine.messages.calls import EvaluateResults, HostCall
 from fedscout.engine.metrics import OF_CLASSES, Auroc, MacroF1
 from fedscout.engine.trials.record import Trial
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import (
     CORRUPTED,
@@ -30,6 +28,7 @@ from tests.engine.federations import (
     plain_model,
     uneven_federation,
 )
+from tests.engine.results import completed, local_result
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,7 @@ def outputs_and_labels(federation: Federation, vector: FloatArray, clean: bool =
 
 
 def run(federation: Federation, **changes: object) -> Trial:
-    spec = spec_of(FEDAVG, **{"num_sampled": federation.num_seen, **changes})
-    trial = run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session))
-    assert trial.error is None
-    return trial
+    return completed(spec_of(FEDAVG, **{"num_sampled": federation.num_seen, **changes}), federation)
 
 
 @pytest.mark.parametrize("name", OF_CLASSES)
@@ -70,8 +66,6 @@ def test_it_is_that_of_the_pooled_test_rows(name: str, backend: str) -> None:
     federation, metric = uneven_federation(), OF_CLASSES[name]()
     trial = run(federation, metric=metric, backend=backend)
     assert trial.metric == name
-    assert trial.round_metric is not None
-    assert trial.round_clean_metric is not None
     for measured, clean in ((trial.round_metric, False), (trial.round_clean_metric, True)):
         expected = metric.value(metric.statistics(*outputs_and_labels(federation, trial.vector, clean)))
         assert measured[-1] == pytest.approx(expected, abs=1e-12)
@@ -91,8 +85,6 @@ def test_beside_it_all_is_as_without_it() -> None:
 def test_each_client_has_its_own() -> None:
     """That of its rows alone; without rows it has none, and where nobody is corrupted both views are one."""
     trial = run(uneven_federation(), metric=MacroF1())
-    assert trial.client_metric is not None
-    assert trial.client_clean_metric is not None
     known = [client for client in trial.client if client not in (EMPTY, ONE_ROW)]
     for client, own, clean in zip(trial.client, trial.client_metric, trial.client_clean_metric, strict=True):
         assert np.isnan(own) == (client not in known)
@@ -114,7 +106,7 @@ class WatchedHost(ClientHost):
 def test_nobody_reads_the_counts_of_a_client() -> None:
     """A host tells the sums over its clients, which count all their rows, and none of a single one."""
     host, spec = WatchedHost(uneven_federation()), spec_of(FEDAVG, metric=MacroF1())
-    assert run_trial(spec, LocalGrid(host, session=spec.session)).error is None
+    completed(spec, host)
     assert len(host.answers) == spec.num_rounds
     for answer in host.answers:
         assert all(score.statistics is None for told in (answer.own, answer.clean) for score in told.values())
@@ -124,9 +116,7 @@ def test_nobody_reads_the_counts_of_a_client() -> None:
 def test_models_of_their_own_are_what_clients_are_scored_with() -> None:
     """Twice the outputs predict the same classes, so both models' macro F1 are one; the macro F1 of none is missing."""
     trial = run(uneven_federation(), metric=MacroF1())
-    own = spec_of(replace(FEDAVG, algorithm=Doubled()), metric=MacroF1())
-    doubled = run_trial(own, LocalGrid(uneven_federation(), QUERIES, session=own.session))
-    assert doubled.error is None
+    doubled = completed(spec_of(replace(FEDAVG, algorithm=Doubled()), metric=MacroF1()), uneven_federation())
     assert trial.round_global_metric is None
     assert doubled.round_global_metric == trial.round_metric
     assert doubled.global_accuracy == pytest.approx(trial.own_fitness)
@@ -135,7 +125,6 @@ def test_models_of_their_own_are_what_clients_are_scored_with() -> None:
 def test_clients_that_join_later_have_theirs_apart() -> None:
     federation = uneven_federation()
     trial = run(replace(federation, unseen=frozenset((0, 5))), metric=MacroF1())
-    assert trial.round_new_client_metric is not None
     assert len(trial.round_new_client_metric) == trial.num_rounds
     assert trial.new_client_accuracy == pytest.approx(np.mean(trial.round_new_client_metric))
     assert set(trial.client) == {1, 2, 3, 4, 6}
@@ -144,9 +133,10 @@ def test_clients_that_join_later_have_theirs_apart() -> None:
 def test_rows_of_one_class_have_no_area_and_the_trial_says_so() -> None:
     federation = uneven_federation()
     one = replace(federation, labels=np.zeros_like(federation.labels), transforms={})
-    spec = spec_of(FEDAVG, metric=Auroc())
-    trial = run_trial(spec, LocalGrid(one, QUERIES, session=spec.session))
-    assert trial.error == "the rows to evaluate on (test) have no auroc: too many have the same label"
+    trial = local_result(spec_of(FEDAVG, metric=Auroc()), one)
+    assert trial.error is not None
+    assert "(test)" in trial.error
+    assert "auroc" in trial.error
 
 
 def test_the_worst_tenth_of_the_clients_is_rounded_up_and_knows_only_who_has_rows() -> None:

@@ -22,9 +22,9 @@ from fedscout.engine.messages.calls import EvaluateResults, HostCall, Session, T
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.metrics import R2, Mae
 from fedscout.engine.trials.record import Trial
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, Variates, spec_of
 from tests.engine.federations import CORRUPTED, NUM_FEATURES, QUERIES, plain_model, uneven_federation
+from tests.engine.results import completed, local_result
 
 SEED, SHARE = 3, 0.2
 Floats = npt.NDArray[np.float64]
@@ -58,10 +58,7 @@ def rows_of(built: Federation, part: str) -> npt.NDArray[np.int64]:
 
 
 def run(built: Federation, **changes: object) -> Trial:
-    spec = spec_of(FEDAVG, **{"num_sampled": built.num_seen, "metric": R2(), **changes})
-    trial = run_trial(spec, LocalGrid(built, QUERIES, session=spec.session))
-    assert trial.error is None
-    return trial
+    return completed(spec_of(FEDAVG, **{"num_sampled": built.num_seen, "metric": R2(), **changes}), built)
 
 
 def test_a_step_by_hand() -> None:
@@ -73,7 +70,6 @@ def test_a_step_by_hand() -> None:
     training = LocalTraining(batch_size=1000, learning_rate=0.1)
     trained = run(alone, num_sampled=1, num_rounds=1, training=training)
     rows = rows_of(alone, "train")
-    assert alone.targets is not None
     targets = (alone.targets[rows] - alone.targets[rows].mean()) / alone.targets[rows].std()
     inputs = np.column_stack([alone.features[rows].astype(np.float64), np.ones(len(rows))])
     expected = start - 0.1 * 2 * inputs.T @ (inputs @ start - targets) / len(rows)
@@ -84,8 +80,6 @@ def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
     """In both views, which differ by the corrupted client's features; the loss is the standardised squared error."""
     built = federation()
     trial = run(built)
-    assert built.targets is not None
-    assert trial.round_clean_metric is not None
     scale = TargetScale.of(built.targets[rows_of(built, "train")])
     test = rows_of(built, "test")
     said = plain_model(net, trial.vector).eval()(torch.from_numpy(built.features[test])).detach().numpy()[:, 0]
@@ -93,7 +87,6 @@ def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
     assert trial.round_clean_metric[-1] == pytest.approx(expected, abs=1e-6)
     errors = (built.targets[test] - scale.mean) / scale.deviation - said
     assert trial.round_clean_loss[-1] == pytest.approx(np.mean(errors**2), rel=1e-5)
-    assert trial.round_metric is not None
     assert trial.round_metric[-1] < trial.round_clean_metric[-1]
     assert all(np.isnan(trial.round_accuracy))
     assert trial.own_fitness == pytest.approx(np.mean(trial.round_metric))
@@ -102,7 +95,6 @@ def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
 def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
     """Whatever their targets are, the trained model has the same bits."""
     built = federation()
-    assert built.targets is not None
     other = built.targets.copy()
     other[rows_of(built, "test")] *= -1e6
     changed = replace(built, targets=other)
@@ -112,7 +104,6 @@ def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
 
 def test_unit_and_origin_of_the_target_change_nothing_but_the_absolute_error() -> None:
     built = federation()
-    assert built.targets is not None
     scaled = replace(built, targets=1024 * built.targets + 4096)
     np.testing.assert_allclose(run(built).round_metric, run(scaled).round_metric, rtol=1e-4)
     ours, theirs = run(built, metric=Mae()).round_metric, run(scaled, metric=Mae()).round_metric
@@ -127,7 +118,6 @@ def test_clients_of_the_same_rows_have_their_own_targets_where_features_are_corr
 def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
     """Their targets may be anything: the others learn the same bits."""
     built = replace(federation(), unseen=frozenset((0,)))
-    assert built.targets is not None
     other = built.targets.copy()
     other[built.partition.client(0)] *= 100
     ours, theirs = run(built), run(replace(built, targets=other))
@@ -162,13 +152,10 @@ TRAININGS = (
 @pytest.mark.parametrize("algorithm", [None, Variates()])
 def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: ClientAlgorithm | None) -> None:
     """The same to the order of float32 sums; the corrupted client reads rows of its own."""
-    spec = {"num_rounds": 3, "training": training}
+    choice, built = replace(FEDAVG, algorithm=algorithm), federation()
     blocks, loop = (
-        run_trial(chosen, LocalGrid(federation(), QUERIES, session=chosen.session))
-        for chosen in (
-            spec_of(replace(FEDAVG, algorithm=algorithm), metric=R2(), backend=backend, **spec)
-            for backend in ("auto", "loop")
-        )
+        local_result(spec_of(choice, num_rounds=3, training=training, metric=R2(), backend=backend), built)
+        for backend in ("auto", "loop")
     )
     np.testing.assert_allclose(blocks.vector, loop.vector, atol=2e-5)
     assert not np.array_equal(blocks.vector, loop.vector)
@@ -186,8 +173,6 @@ def trained(host: ClientHost, clients: tuple[int, ...]) -> TrainResults:
 def test_a_client_has_its_bits_whoever_trains_beside_it(some: tuple[int, ...]) -> None:
     host = ClientHost(federation(), QUERIES)
     few, every = trained(host, tuple(sorted(some))), trained(host, (0, 1, 2, 3, 5))
-    assert few.vectors is not None
-    assert every.vectors is not None
     for client, vector, loss in zip(few.clients, few.vectors, few.losses, strict=True):
         place = every.clients.index(client)
         assert np.array_equal(vector, every.vectors[place])

@@ -76,7 +76,6 @@ class Wilful(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         values = {name: array.numpy() for name, array in arrays.items()}
         if self.average is not None:
             values = {name: 0.5 * value + 0.5 * self.average[name] for name, value in values.items()}
@@ -193,28 +192,19 @@ def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, name: str, stop
     assert_going_on(spec, ClientHost(federation, QUERIES), tmp_path, stopped_in)
 
 
-def test_only_the_rounds_since_the_last_checkpoint_are_repeated(host: ClientHost, tmp_path: Path) -> None:
-    """Checkpoints after rounds 3 and 6; stopped in round 8."""
-    spec = spec_of(FEDADAM, num_rounds=9)
-    store = CheckpointStore(tmp_path, every_rounds=3)
-
+@pytest.mark.parametrize(("every_rounds", "num_rounds", "rest"), [(3, 9, [7, 8, 9]), (1, 3, [1, 2, 3])])
+def test_only_the_rounds_since_the_last_checkpoint_are_repeated(
+    host: ClientHost, tmp_path: Path, every_rounds: int, num_rounds: int, rest: list[int]
+) -> None:
+    """Checkpoints after rounds 3 and 6, stopped in round 8; one of more rounds than are asked for is not used."""
+    store = CheckpointStore(tmp_path, every_rounds)
     with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=8)
-    resumed, trained = run(spec, host, store)
+        run(spec_of(FEDADAM, num_rounds=9), host, store, stop_in=8)
 
-    assert trained == [7, 8, 9]
-    assert_same(resumed, run(spec, host)[0])
+    resumed, trained = run(spec_of(FEDADAM, num_rounds=num_rounds), host, store)
 
-
-def test_a_checkpoint_of_more_rounds_than_asked_for_is_not_used(host: ClientHost, tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, every_rounds=1)
-    with pytest.raises(Interruption):
-        run(spec_of(FEDAVG, num_rounds=9), host, store, stop_in=6)
-
-    shorter, trained = run(spec_of(FEDAVG, num_rounds=3), host, store)
-
-    assert trained == [1, 2, 3]
-    assert_same(shorter, run(spec_of(FEDAVG, num_rounds=3), host)[0])
+    assert trained == rest
+    assert_same(resumed, run(spec_of(FEDADAM, num_rounds=num_rounds), host)[0])
 
 
 class Planted:
@@ -267,7 +257,6 @@ def test_a_checkpoint_that_can_t_be_used_is_ignored_and_reported(
     with pytest.raises(Interruption):
         run(spec, host, store, stop_in=3)
     path = store.path(spec.key)
-    assert path is not None
     DAMAGES[damage](path)
 
     with caplog.at_level(logging.WARNING, logger="fedscout"):
@@ -276,7 +265,7 @@ def test_a_checkpoint_that_can_t_be_used_is_ignored_and_reported(
     assert trained == [1, 2, 3]
     assert_same(result, run(spec, host)[0])
     (line,) = (record.getMessage() for record in caplog.records if record.name == "fedscout")
-    assert line.startswith(f"checkpoint {path} can't be read and is ignored")
+    assert str(path) in line
     assert not (tmp_path / "ran").exists()
 
 
@@ -291,9 +280,7 @@ class WithFile(FedAvg):
         self.log.close()
 
 
-def test_a_strategy_that_can_t_be_stored_goes_on_without_and_says_so_once(
-    host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_strategy_with_a_file_goes_on(host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = spec_of(Choice(WithFile))
 
     with caplog.at_level(logging.WARNING, logger="fedscout"):
@@ -301,21 +288,20 @@ def test_a_strategy_that_can_t_be_stored_goes_on_without_and_says_so_once(
 
     assert result.status == "completed"
     assert_same(result, run(spec_of(FEDAVG), host)[0])
-    assert [record.getMessage() for record in caplog.records if record.name == "fedscout"] == [
-        f"trial {spec.key[:12]} goes on without a checkpoint: strategy.log can't be stored, it is of type TextIOWrapper"
-    ]
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedscout")
+    assert all(named in line for named in (spec.key[:12], "strategy.log", "TextIOWrapper"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_folder_that_can_t_be_written_does_not_end_the_trial(
-    host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_blocked_folder_does_not_end_it(host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    result, _ = run(spec_of(FEDAVG), host, CheckpointStore(tmp_path / "file" / "checkpoints", every_rounds=1))
+    spec = spec_of(FEDAVG)
+
+    result, _ = run(spec, host, CheckpointStore(tmp_path / "file" / "checkpoints", every_rounds=1))
 
     assert result.status == "completed"
-    assert "goes on without a checkpoint" in caplog.text
+    assert spec.key[:12] in caplog.text
 
 
 @dataclass

@@ -6,28 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import scored_clients
 from fedscout.engine.messages.calls import Session
-from fedscout.engine.messages.contents import flat_record, metrics_of, node_of
+from fedscout.engine.messages.contents import flat_record, metrics_of
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.grid.test_local_grid import WatchedGrid, messages
+from tests.engine.results import completed
 from tests.engine.trials.test_resume import rounds_of
 
 UNSEEN = frozenset((1, 5))
 
 
 def run(federation: Federation, num_scored: int | None, choice: Choice = FEDAVG) -> Trial:
-    spec = spec_of(choice, num_sampled=federation.num_seen, num_scored=num_scored)
-    trial = run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session))
-    assert trial.error is None
-    return trial
+    return completed(spec_of(choice, num_sampled=federation.num_seen, num_scored=num_scored), federation)
 
 
 @pytest.mark.parametrize("choice", [FEDAVG, replace(FEDAVG, algorithm=Variates())], ids=["plain", "with states"])
@@ -89,9 +86,7 @@ def test_a_strategy_that_evaluates_others_is_answered_by_them() -> None:
     grid = LocalGrid(uneven_federation(), QUERIES, session=Session(num_scored=2))
     arrays = flat_record(grid.initial_vector(0))
     known = {*grid.evaluate_all(arrays).clients}
-    content = RecordDict({"arrays": arrays, "config": ConfigRecord({})})
-    messages = [grid.create_message(content, "evaluate", node_of(client), "") for client in range(7)]
-    replies = list(grid.send_and_receive(messages))
+    replies = list(grid.send_and_receive(messages(grid, "evaluate", arrays=arrays)))
 
     assert len(known) == 2
     assert len(replies) == 7

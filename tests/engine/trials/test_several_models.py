@@ -16,8 +16,8 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.contents import flat_record, read_array, several_models, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
-from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import Choice, Variates, rounds_of, spec_of
+from tests.engine.results import local_result
 from tests.engine.trials.test_resume import assert_going_on
 
 GROUP = np.array([0, 1, 1, 0, 0, 2, 1])
@@ -38,7 +38,6 @@ class Shifted(FedAvg):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, Any]:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         return several_models(read_array(arrays[FLAT_KEY]) * self.factors, self.group), metrics
 
 
@@ -47,9 +46,8 @@ CHOICE = Choice(Shifted)
 
 def test_each_client_is_scored_under_its_group_s_model(host: ClientHost) -> None:
     spec = spec_of(CHOICE)
-    trial = run_trial(spec, LocalGrid(host, session=spec.session))
+    trial = local_result(spec, host)
     assert trial.error is None
-    assert trial.vector is not None
     assert trial.vector.shape == (3, 53)
     for group, vector in enumerate(trial.vector):
         alone = LocalGrid(host, session=spec.session).evaluate_all(flat_record(vector))
@@ -59,15 +57,15 @@ def test_each_client_is_scored_under_its_group_s_model(host: ClientHost) -> None
     assert trial.round_accuracy[-1] == pytest.approx(
         np.dot(trial.client_accuracy, trial.client_num_examples) / sum(trial.client_num_examples), rel=1e-12
     )
-    assert trial.notes == ("it has 3 models, of the clients 0, 3-4; 1-2, 6; 5",)
+    (note,) = trial.notes
+    assert note.endswith(" 0, 3-4; 1-2, 6; 5")
 
 
 def test_a_group_that_all_are_in_is_scored_as_one_model(host: ClientHost) -> None:
     plain, shifted = (spec_of(choice, num_sampled=4) for choice in (Choice(FedAvg), CHOICE))
-    expected, found = (run_trial(spec, LocalGrid(host, session=spec.session)) for spec in (plain, shifted))
+    expected, found = (local_result(spec, host) for spec in (plain, shifted))
     first = GROUP == 0  # its model is FedAvg's
     assert np.array(found.client_accuracy)[first].tolist() == np.array(expected.client_accuracy)[first].tolist()
-    assert found.vector is not None
     np.testing.assert_array_equal(found.vector[0], expected.vector)
 
 
@@ -79,12 +77,12 @@ def test_a_resumed_trial_is_an_uninterrupted_one(host: ClientHost, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"factors": np.array([[1], [np.inf], [1]], np.float32)}, "are not finite (diverged)"),
-        ({"group": np.append(GROUP, 0)}, "ValueError: group must hold an integer for each of 7 clients"),
+        ({"factors": np.array([[1], [np.inf], [1]], np.float32)}, "diverged"),
+        ({"group": np.append(GROUP, 0)}, "ValueError: group"),
     ],
 )
 def test_models_that_can_t_be_used_fail_the_trial(host: ClientHost, changes: dict[str, Any], reason: str) -> None:
     spec = spec_of(Choice(type("Unusable", (Shifted,), changes)))
-    trial = run_trial(spec, LocalGrid(host, session=spec.session))
+    trial = local_result(spec, host)
     assert (trial.status, trial.vector, rounds_of(trial)) == ("failed", None, [])
     assert reason in str(trial.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -28,6 +29,7 @@ from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import client_of, flat_record
 from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.seeds import UNSEEDED
+from fedscout.engine.training.loop import NO_ROWS
 from fedscout.engine.trials.own_start import trained_rounds
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
@@ -47,13 +49,10 @@ from tests.engine.choices import (
 )
 from tests.engine.federations import EMPTY, ONE_ROW, QUERIES, SIZES, TWO_ROWS, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, named_record
+from tests.engine.results import completed, local_result
 
 DIVERGING = LocalTraining(learning_rate=100.0, weight_decay=10.0, batch_size=1, local_epochs=2)
 """Every step multiplies the weights by 1 − 100·10 = −999; eighty steps take them beyond float32's 3·10^38."""
-
-
-def result_of(spec: TrialSettings, host: ClientHost) -> Trial:
-    return run_trial(spec, LocalGrid(host, session=spec.session))
 
 
 # -- fitness ---------------------------------------------------------------------------------------------------------
@@ -105,7 +104,7 @@ def test_a_failed_trial_has_no_fitness() -> None:
 
 
 def test_fitness_comes_from_all_clients_weighted_by_rows(host: ClientHost) -> None:
-    result = result_of(spec_of(FEDAVG), host)
+    result = local_result(spec_of(FEDAVG), host)
 
     assert result.client == tuple(range(7))
     rows = np.array([8, 3, 0, 2, 0, 7, 1])
@@ -124,7 +123,7 @@ def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: Cl
     """
     choice = FLOWER_CHOICES[name]
     spec = spec_of(choice)
-    result = result_of(spec, host)
+    result = local_result(spec, host)
 
     grid = LocalGrid(host, session=spec.session)
     vector = grid.initial_vector(spec.session.seed)
@@ -138,16 +137,13 @@ def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: Cl
     assert result.error is None
     assert result.status == "completed"
     assert result.num_rounds == 3
-    assert result.vector is not None
     if name in ("fedadam", "fedyogi", "fedadagrad", "qfedavg"):
         np.testing.assert_allclose(result.vector, grid.flat_vector(by_flower.arrays), rtol=1e-4, atol=1e-6)
     else:
         assert np.array_equal(result.vector, grid.flat_vector(by_flower.arrays))
     assert not np.array_equal(result.vector, vector)
-    assert result.dropped_clients == {
-        f"{server_round}:{EMPTY}": "ValueError in local training: the client has no training rows"
-        for server_round in (1, 2, 3)
-    }
+    assert [*result.dropped_clients] == [f"{server_round}:{EMPTY}" for server_round in (1, 2, 3)]
+    assert all(NO_ROWS in reason for reason in result.dropped_clients.values())
 
 
 def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
@@ -157,11 +153,10 @@ def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
     amplifies it.
     """
     merged, individual, named = (
-        result_of(spec_of(FLOWER_CHOICES[name]), host).vector
+        local_result(spec_of(FLOWER_CHOICES[name]), host).vector
         for name in ("fedavg", "fedavg-individual", "fedavg-named")
     )
 
-    assert merged is not None
     assert np.array_equal(individual, named)
     assert np.abs(merged).max() < 4
     np.testing.assert_allclose(individual, merged, rtol=0, atol=1e-5)
@@ -169,7 +164,7 @@ def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
 
 def test_training_learns(host: ClientHost) -> None:
     """Better than knowing nothing: guessing three classes alike costs ln 3 and is right in a third of the rows."""
-    result = result_of(spec_of(FEDAVG, num_rounds=30), host)
+    result = local_result(spec_of(FEDAVG, num_rounds=30), host)
 
     assert result.round_loss[-1] < math.log(3)
     assert result.round_clean_loss[-1] < math.log(3)
@@ -178,8 +173,8 @@ def test_training_learns(host: ClientHost) -> None:
 
 
 def test_a_rule_reaches_local_training(host: ClientHost) -> None:
-    plain, ruled = (result_of(spec_of(replace(FEDAVG, algorithm=rule)), host).vector for rule in (None, Variates()))
-    without_effect = result_of(spec_of(replace(FEDAVG, algorithm=Variates(strength=0.0))), host).vector
+    plain, ruled = (local_result(spec_of(replace(FEDAVG, algorithm=rule)), host).vector for rule in (None, Variates()))
+    without_effect = local_result(spec_of(replace(FEDAVG, algorithm=Variates(strength=0.0))), host).vector
 
     assert not np.array_equal(plain, ruled)
     assert np.array_equal(plain, without_effect)
@@ -188,7 +183,7 @@ def test_a_rule_reaches_local_training(host: ClientHost) -> None:
 def test_batch_norm_trials_complete() -> None:
     host = ClientHost(uneven_federation(normalised), QUERIES)
 
-    result = result_of(spec_of(FEDAVG), host)
+    result = local_result(spec_of(FEDAVG), host)
 
     assert result.status == "completed"
     assert {key for key in result.dropped_clients if key.startswith("1:")} == {
@@ -201,7 +196,7 @@ Silent = overriding("start", lambda flower, **kwargs: flower(**{**kwargs, "evalu
 
 
 def test_a_strategy_with_its_own_start_is_run_whole(host: ClientHost) -> None:
-    driven, whole, silent = (result_of(spec_of(Choice(kind)), host) for kind in (FedAvg, Whole, Silent))
+    driven, whole, silent = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, Whole, Silent))
 
     assert np.array_equal(whole.vector, driven.vector)
     assert np.array_equal(silent.vector, driven.vector)
@@ -212,9 +207,7 @@ def test_a_strategy_with_its_own_start_is_run_whole(host: ClientHost) -> None:
 
 
 @pytest.mark.parametrize(("timeout_seconds", "handed"), [(None, 3600.0), (500.0, 500.0)])
-def test_a_start_is_handed_what_flower_s_is_and_its_rounds_are_told(
-    host: ClientHost, timeout_seconds: float | None, handed: float
-) -> None:
+def test_a_start_is_handed_what_flower_s_is(host: ClientHost, timeout_seconds: float | None, handed: float) -> None:
     """An hour is Flower's own default."""
     given: dict[str, Any] = {}
 
@@ -225,7 +218,7 @@ def test_a_start_is_handed_what_flower_s_is_and_its_rounds_are_told(
 
     spec = spec_of(Choice(Handed), num_rounds=4, timeout_seconds=timeout_seconds)
     told: list[int] = []
-    result = run_trial(spec, LocalGrid(host, session=spec.session), on_round=told.append)
+    result = local_result(spec, host, on_round=told.append)
     assert (result.error, result.num_rounds, told) == (None, 4, [1, 2, 3, 4])
     assert (given["num_rounds"], given["timeout"]) == (4, handed)
     assert inspect.signature(FedAvg.start).parameters["timeout"].default == 3600
@@ -260,7 +253,7 @@ def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
     strategy = Choice(kind)
     built: list[Any] = []
     object.__setattr__(strategy, "flower", lambda **counts: built.append(kind(**counts)) or built[0])
-    result = result_of(spec_of(strategy), host)
+    result = local_result(spec_of(strategy), host)
 
     assert result.error is None
     assert [score["accuracy"] for score in built[0].scores[1:]] == list(result.round_accuracy)
@@ -269,12 +262,12 @@ def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
 
 @pytest.mark.parametrize("told", [(), (2,), (1, 2, 3)])
 def test_however_it_tells_its_rounds_they_are_the_same(host: ClientHost, told: tuple[int, ...]) -> None:
-    driven, own = (result_of(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(told=told)))
+    driven, own = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(told=told)))
     assert list(own.round_loss) == list(driven.round_loss)
 
 
 def test_a_start_that_ends_early_keeps_its_model(host: ClientHost) -> None:
-    driven, early = (result_of(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(trainings=2)))
+    driven, early = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(trainings=2)))
     assert list(early.round_loss) == [driven.round_loss[i] for i in (0, 1, 1)]
 
 
@@ -284,7 +277,7 @@ Resting = overriding("configure_train", lambda flower, number, *args: [] if numb
 
 def test_a_round_that_leaves_the_model_as_it_was_is_listed_whoever_drives(host: ClientHost) -> None:
     silent = type("Silent", (Resting,), {"start": Silent.start})
-    driven, own = (result_of(spec_of(Choice(kind), num_rounds=4), host) for kind in (Resting, silent))
+    driven, own = (local_result(spec_of(Choice(kind), num_rounds=4), host) for kind in (Resting, silent))
     assert list(own.round_loss) == list(driven.round_loss)
     assert own.round_loss[0] == own.round_loss[1] != own.round_loss[2]
     assert [*own.skipped_rounds] == [*driven.skipped_rounds] == ["2"]
@@ -299,10 +292,9 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
         for s in range(1000)
         if [all(misses(federation.dropout, s, r, client) for client in range(7)) for r in range(1, 5)] == pattern
     )
-    result = result_of(spec_of(Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
+    result = local_result(spec_of(Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
     assert (result.status, result.fitness) == ("failed", 0.0)
-    assert str(result.error).startswith("3 of 4 rounds were lost, round 2: ")
-    assert "AbsentError" in str(result.error)
+    assert re.match("3 of 4 .*round 2: .*AbsentError", str(result.error))
     assert [*result.skipped_rounds] == ["2", "3", "4"]
 
 
@@ -326,53 +318,45 @@ def test_the_rounds_of_trainings_are_counted_on(told: list[int | None], expected
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"trainings": 6}, "it sent 6 and left out 1, 2"),
-        ({"trainings": 6, "told": (2,)}, "it sent 6 and left out 1"),
-        ({"trainings": 6, "told": (4,)}, "must train 3 rounds, got round 4 to evaluate"),
+        ({"trainings": 6}, r"\b6\b.*\b1, 2$"),
+        ({"trainings": 6, "told": (2,)}, r"\b6\b.*\b1$"),
+        ({"trainings": 6, "told": (4,)}, r"\b3\b.*\b4\b"),
     ],
 )
 def test_rounds_that_cannot_be_told_apart_are_refused(host: ClientHost, attributes: Any, reason: str) -> None:
-    assert reason in str(result_of(spec_of(Choice(telling(**attributes))), host).error)
-
-
-class Evaluating(FedAvg):
-    """Keeps what it was told of evaluation."""
-
-    seen: list[tuple[int, MetricRecord | None]]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        metrics = super().aggregate_evaluate(server_round, replies)
-        type(self).seen.append((server_round, metrics))
-        return metrics
+    assert re.search(reason, str(local_result(spec_of(Choice(telling(**attributes))), host).error))
 
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) -> None:
     """It is told the weighted accuracy that the trial records."""
-    Evaluating.seen = []
-    spec = spec_of(Choice(Evaluating, wants=EngineNeeds(replies="merged", sees_evaluation=asks)))
+    seen: list[tuple[int, MetricRecord]] = []
+
+    def keep(flower: Any, server_round: int, replies: Iterable[Message]) -> MetricRecord:
+        seen.append((server_round, flower(server_round, replies)))
+        return seen[-1][1]
+
+    needs = EngineNeeds(replies="merged", sees_evaluation=asks)
+    spec = spec_of(Choice(overriding("aggregate_evaluate", keep), wants=needs))
     grid = WatchedGrid(host, session=spec.session)
 
     result = run_trial(spec, grid)
 
-    assert [server_round for server_round, _ in Evaluating.seen] == ([1, 2, 3] if asks else [])
-    for (_, metrics), accuracy in zip(Evaluating.seen, result.round_accuracy, strict=False):
-        assert metrics is not None
+    assert [server_round for server_round, _ in seen] == ([1, 2, 3] if asks else [])
+    for (_, metrics), accuracy in zip(seen, result.round_accuracy, strict=False):
         assert metrics["accuracy"] == pytest.approx(accuracy, rel=1e-12)
     assert [method for method, _ in grid.calls_made].count("evaluate") == (3 if asks else 1)
 
 
 @pytest.mark.parametrize("num_sampled", [2, len(SIZES)])
 @pytest.mark.parametrize("fails", [False, True])
-def test_scores_that_come_with_the_next_training_are_those_of_a_trip_of_their_own(
-    host: ClientHost, num_sampled: int, fails: bool
-) -> None:
+def test_scores_that_come_with_training_are_those_of_own_trips(host: ClientHost, num_sampled: int, fails: bool) -> None:
     """A strategy that sees the evaluation has every model scored at once; nobody's rounds may tell the difference."""
     results = []
     for asks in (False, True):
         choice = configured({"lr": -1.0}, since=3) if fails else FEDAVG  # which fails it before it is sent
         choice = replace(choice, wants=EngineNeeds(replies="merged", sees_evaluation=asks))
-        results.append(result_of(spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
+        results.append(local_result(spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
 
     first, second = results
     assert first.num_rounds == (2 if fails else 5)
@@ -413,27 +397,27 @@ def aggregated(change: Callable[[Any, list[Message]], Any], wants: EngineNeeds =
 
 FAILURES: dict[str, tuple[Choice, dict[str, Any], int, str]] = {
     **{
-        f"diverging {name}": (FLOWER_CHOICES[name], {"training": DIVERGING}, 0, "are not finite (diverged)")
+        f"diverging {name}": (FLOWER_CHOICES[name], {"training": DIVERGING}, 0, "diverged")
         for name in ("fedavg", "fedavg-individual", "fedmedian")
     },
-    "raises": (Choice(RaisingFedAvg), {}, 1, "round 2: RuntimeError: the user's mistake"),
+    "raises": (Choice(RaisingFedAvg), {}, 1, "^round 2: RuntimeError"),
     "six replies where Bulyan needs 4f + 3": (
         *(Choice(Bulyan, {"num_malicious_nodes": 1}, INDIVIDUAL), {}, 1),
-        "2 of 3 rounds were lost, round 1: Bulyan gave no model from 7 clients, 1 of them failed",
+        r"^2 of 3 .*round 1: Bulyan .*\b7 clients, 1 of",
     ),
-    "no answer": (replace(FEDAVG, algorithm=Unwilling()), {}, 1, "7 of them failed: RuntimeError in local training"),
-    "no validation rows": (FEDAVG, {"evaluate_on": "validation"}, 0, "no client has rows to evaluate on (validation)"),
+    "no answer": (replace(FEDAVG, algorithm=Unwilling()), {}, 1, "7 of .*: RuntimeError"),
+    "no validation rows": (FEDAVG, {"evaluate_on": "validation"}, 0, r"\(validation\)"),
     "too slow": (
         *(Choice(overriding("aggregate_train", slowly)), {"num_rounds": 50, "timeout_seconds": 0.25}, 1),
-        "the trial took longer than 0.25 s",
+        r"\b0\.25 s$",
     ),
-    "can't be built": (Misfit(FedAvg), {}, 0, "could not start: StrategyError: misfit must have 99 clients, got 7"),
-    "another size": (aggregated(lambda *_: (flat_record(np.zeros(1)), None)), {}, 0, "must have shape (53,), got (1,)"),
-    "no model": (Choice(overriding("start", lambda *_, **__: Result())), {}, 0, "Own.start gave no model"),
-    "two step sizes": (configured({"lr": 0.3, "learning-rate": 0.4}), {}, 0, "got 0.4 and 0.3"),
-    "a missing key": (aggregated(lambda *_: {}["node-config"]), {}, 0, "round 1: KeyError: 'node-config'"),
+    "can't be built": (Misfit(FedAvg), {}, 0, "StrategyError: misfit .*99 .*7$"),
+    "another size": (aggregated(lambda *_: (flat_record(np.zeros(1)), None)), {}, 0, r"\(53,\).*\(1,\)"),
+    "no model": (Choice(overriding("start", lambda *_, **__: Result())), {}, 0, r"Own\.start"),
+    "two step sizes": (configured({"lr": 0.3, "learning-rate": 0.4}), {}, 0, r"\b0\.4\b.*\b0\.3$"),
+    "a missing key": (aggregated(lambda *_: {}["node-config"]), {}, 0, "^round 1: KeyError: 'node-config'"),
     **{
-        f"a record that no client sends, {held}": (aggregated(read), {}, 0, f"'node-config', it holds {held}: ")
+        f"a record that no client sends, {held}": (aggregated(read), {}, 0, f"'node-config'.*{held}: ")
         for held, read in {
             "arrays, metrics": lambda _, replies: replies[0].content["node-config"],
             "none of that kind": lambda _, replies: replies[0].content.config_records["node-config"],
@@ -441,7 +425,7 @@ FAILURES: dict[str, tuple[Choice, dict[str, Any], int, str]] = {
         }.items()
     },
     **{
-        f"returns {name}, {wants.arrays}": (aggregated(change, wants), {}, 0, "Own.aggregate_train must return")
+        f"returns {name}, {wants.arrays}": (aggregated(change, wants), {}, 0, r"Own\.aggregate_train")
         for wants in (MERGED, NAMED)
         for name, change in {
             "a record": lambda arrays, _: arrays,
@@ -456,9 +440,9 @@ FAILURES: dict[str, tuple[Choice, dict[str, Any], int, str]] = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_costs_the_trial_alone_and_is_told(host: ClientHost, name: str) -> None:
     choice, changes, num_rounds, reason = FAILURES[name]
-    result = result_of(spec_of(choice, **changes), host)
+    result = local_result(spec_of(choice, **changes), host)
     assert (result.status, result.fitness, result.vector) == ("failed", 0.0, None)
-    assert reason in str(result.error)
+    assert re.search(reason, str(result.error))
     assert result.num_rounds == num_rounds or name == "too slow"
 
 
@@ -469,16 +453,16 @@ def test_bulyan_goes_on_after_a_round_with_too_few_clients() -> None:
         s for s in range(1000) if [misses({5: 0.3}, s, r, 5) for r in range(1, 5)] == [False, True, False, False]
     )
     choice = Choice(Bulyan, {"num_malicious_nodes": 1}, INDIVIDUAL)
-    result = result_of(spec_of(choice, seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
+    result = local_result(spec_of(choice, seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
 
     assert (result.status, result.error, list(result.skipped_rounds)) == ("completed", None, ["2"])
     losses = list(result.round_loss)
     assert losses[0] == losses[1] != losses[2] != losses[3]
-    assert result.skipped_rounds["2"].startswith("Bulyan gave no model from 7 clients, 1 of them failed: AbsentError")
+    assert re.match(r"Bulyan .*\b7 clients, 1 of .*: AbsentError", result.skipped_rounds["2"])
 
 
 def test_enough_time_changes_nothing(host: ClientHost) -> None:
-    timed, free = (result_of(spec_of(FEDAVG, timeout_seconds=limit), host) for limit in (600.0, None))
+    timed, free = (local_result(spec_of(FEDAVG, timeout_seconds=limit), host) for limit in (600.0, None))
 
     assert np.array_equal(timed.vector, free.vector)
 
@@ -529,7 +513,7 @@ def draws(flower: Any, *args: Any) -> Any:
 def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) -> None:
     python, numpy_, torch_ = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
 
-    assert result_of(spec_of(Choice(kind), num_sampled=5), host).status == "completed"
+    assert local_result(spec_of(Choice(kind), num_sampled=5), host).status == "completed"
 
     assert random.getstate() == python
     after = np.random.get_state()  # noqa: NPY002
@@ -539,7 +523,7 @@ def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) 
 
 
 def test_the_seed_fixes_the_trial_and_nothing_else_does(host: ClientHost) -> None:
-    first, again, other = (result_of(spec_of(FEDAVG, seed=seed), host) for seed in (3, 3, 4))
+    first, again, other = (local_result(spec_of(FEDAVG, seed=seed), host) for seed in (3, 3, 4))
 
     assert np.array_equal(first.vector, again.vector)
     assert rounds_of(first) == rounds_of(again)
@@ -553,7 +537,7 @@ def test_every_phase_is_timed_and_rounds_are_told(host: ClientHost) -> None:
     spec = spec_of(FEDAVG)
     told: list[int] = []
 
-    result = run_trial(spec, LocalGrid(host, session=spec.session), on_round=told.append)
+    result = local_result(spec, host, on_round=told.append)
 
     assert told == [1, 2, 3]
     assert {"configure", "train", "aggregate", "evaluate", "hosts"} <= set(result.seconds)
@@ -562,44 +546,35 @@ def test_every_phase_is_timed_and_rounds_are_told(host: ClientHost) -> None:
 
 
 def test_the_model_is_kept_only_if_asked_for(host: ClientHost) -> None:
-    assert result_of(spec_of(FEDAVG, keep_model=False), host).vector is None
+    assert local_result(spec_of(FEDAVG, keep_model=False), host).vector is None
 
 
 def test_arrays_come_as_the_strategy_needs_them(host: ClientHost) -> None:
     seen: list[list[str]] = []
 
-    class Looking(FedAvg):
-        def configure_train(
-            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-        ) -> Iterable[Message]:
-            seen.append(list(arrays))
-            messages = list(super().configure_train(server_round, arrays, config, grid))
-            assert {client_of(m.metadata.dst_node_id) for m in messages} == set(range(len(SIZES)))
-            return messages
+    def looks(flower: Any, number: int, arrays: ArrayRecord, *args: Any) -> list[Message]:
+        seen.append(list(arrays))
+        messages = list(flower(number, arrays, *args))
+        assert {client_of(m.metadata.dst_node_id) for m in messages} == set(range(len(SIZES)))
+        return messages
 
     for needs in (NAMED, INDIVIDUAL):
-        assert result_of(spec_of(Choice(Looking, wants=needs), num_rounds=1), host).error is None
+        completed(spec_of(Choice(overriding("configure_train", looks), wants=needs), num_rounds=1), host)
 
     assert seen == [["0.weight", "0.bias", "2.weight", "2.bias"], ["flat"]]
 
 
-class Expectant(FedAvg):
-    """Waits for a million nodes."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{**settings, "min_available_nodes": 10**6})
-
-
-def test_a_strategy_that_waits_for_clients_that_there_are_not_fails(
-    host: ClientHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_that_waits_for_more_clients_fails(host: ClientHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's sampling asks for nodes once a second until there are enough; without a limit it waits for ever."""
+
+    def expectant(**counts: Any) -> FedAvg:
+        return FedAvg(**{**counts, "min_available_nodes": 10**6})
+
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
     monkeypatch.setattr("fedscout.engine.grid.watchdog.PAUSE_SECONDS", -1.0)
-    spec = spec_of(Choice(Expectant))
-    result = run_trial(spec, LocalGrid(host, session=spec.session))
+    result = local_result(spec_of(Choice(expectant)), host)
     assert result.status == "failed"
-    assert "waits for more clients than the" in str(result.error)
+    assert re.search(rf"\bwaits\b.*\b{len(SIZES)}\b", str(result.error))
 
 
 def test_asking_for_nodes_often_is_no_waiting(host: ClientHost) -> None:
@@ -609,7 +584,7 @@ def test_asking_for_nodes_often_is_no_waiting(host: ClientHost) -> None:
         return flower(*args)
 
     kinds = (overriding("configure_train", looks), FedAvg)
-    curious, plain = (result_of(spec_of(Choice(kind)), host) for kind in kinds)
+    curious, plain = (local_result(spec_of(Choice(kind)), host) for kind in kinds)
     assert curious.error is None
     np.testing.assert_array_equal(curious.vector, plain.vector)
 
@@ -624,11 +599,10 @@ def test_what_no_client_reads_is_named_once(host: ClientHost) -> None:
             message.content["hints"] = MetricRecord({"hint": 1.0})
         return messages
 
-    result = result_of(spec_of(Choice(overriding("configure_train", chats))), host)
-    assert [note for note in result.notes if "no client" in note] == [
-        "it sends temperature, proximal-mu, hints, which no client here reads (docs/custom_strategy.md)"
-    ]
-    assert result_of(spec_of(Choice(FedAvg)), host).notes == ()
+    result = local_result(spec_of(Choice(overriding("configure_train", chats))), host)
+    (note,) = (note for note in result.notes if "temperature" in note)
+    assert "temperature, proximal-mu, hints" in note
+    assert local_result(spec_of(Choice(FedAvg)), host).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -637,8 +611,8 @@ def test_what_no_client_reads_is_named_once(host: ClientHost) -> None:
 )
 def test_the_step_size_has_two_names(host: ClientHost, changes: dict[str, float], expected: float) -> None:
     training = LocalTraining(local_epochs=2, batch_size=8, learning_rate=expected)
-    changed = result_of(spec_of(configured(changes)), host)
-    direct = result_of(spec_of(FEDAVG, training=training), host)
+    changed = local_result(spec_of(configured(changes)), host)
+    direct = local_result(spec_of(FEDAVG, training=training), host)
     np.testing.assert_array_equal(changed.vector, direct.vector)
 
 
@@ -647,8 +621,8 @@ def test_a_strategy_that_samples_by_its_own_is_noted(host: ClientHost) -> None:
         def __init__(self, **_: Any) -> None:
             super().__init__()
 
-    result = result_of(spec_of(Choice(Blind), num_sampled=3), host)
-    assert "it trains 7 of 7 clients in its first round, not 3" in result.notes
+    result = local_result(spec_of(Choice(Blind), num_sampled=3), host)
+    assert any(re.search(r"\b7 of 7\b.*\b3$", note) for note in result.notes)
 
 
 @pytest.mark.parametrize("metric", [None, *OF_CLASSES])
@@ -671,7 +645,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
 
     host = ClientHost(uneven_federation(normalised, (12, 20, 9, 11, 14, 10, 13)), QUERIES)
     measure = None if metric is None else OF_CLASSES[metric]()
-    result = result_of(spec_of(Choice(Overshooting), metric=measure, worst_clients=True), host)
+    result = local_result(spec_of(Choice(Overshooting), metric=measure, worst_clients=True), host)
     expected = [server_round == bad for server_round in (1, 2, 3)]
     measured = {name: values for name, values in vars(result).items() if name.startswith("round_") and values}
     del measured["round_train_loss"]
@@ -679,9 +653,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
     for name, values in measured.items():
         assert np.isnan(values).tolist() == expected, name
     assert result.status == ("failed" if is_failed else "completed")
-    scores = result.scores()
-    assert scores is not None
-    assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(scores)))
+    assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(result.scores())))
     assert sum("numbers" in note for note in result.notes) == 1
 
 
@@ -693,7 +665,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
     ],
 )
 def test_a_schedule_may_end_at_a_rate_of_zero(host: ClientHost, asked: Mapping[str, Any]) -> None:
-    result = result_of(spec_of(configured(asked, since=2)), host)
+    result = local_result(spec_of(configured(asked, since=2)), host)
     assert (result.status, result.num_rounds) == ("completed", 3)
     losses = result.round_loss
     assert losses[0] == losses[1] == losses[2]
@@ -708,7 +680,7 @@ def test_a_schedule_may_end_at_a_rate_of_zero(host: ClientHost, asked: Mapping[s
     ],
 )
 def test_a_value_out_of_its_range_is_refused_in_one_line(host: ClientHost, name: str, value: Any) -> None:
-    result = result_of(spec_of(configured({name: value}, since=2)), host)
+    result = local_result(spec_of(configured({name: value}, since=2)), host)
     assert (result.status, result.num_rounds) == ("failed", 1)
     error = str(result.error)
     assert "\n" not in error
@@ -720,17 +692,14 @@ def test_a_value_out_of_its_range_is_refused_in_one_line(host: ClientHost, name:
 def test_several_messages_to_a_client_are_several_trainings_and_noted(host: ClientHost) -> None:
     """As in Flower, where a client answers each message: the mean of equal answers is the mean of one each."""
 
-    class Thrice(FedAvg):
-        def configure_train(
-            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-        ) -> Iterable[Message]:
-            each = list(super().configure_train(server_round, arrays, config, grid))
-            return [Message(one.content, one.metadata.dst_node_id, "train") for one in each for _ in range(3)]
+    def repeat(flower: Any, *args: Any) -> list[Message]:
+        return [Message(one.content, one.metadata.dst_node_id, "train") for one in flower(*args) for _ in range(3)]
 
-    once, thrice = (result_of(spec_of(Choice(each)), host) for each in (FedAvg, Thrice))
+    kinds = (FedAvg, overriding("configure_train", repeat))
+    once, thrice = (local_result(spec_of(Choice(each)), host) for each in kinds)
     np.testing.assert_allclose(thrice.vector, once.vector, atol=1e-6)
     (note,) = set(thrice.notes) - set(once.notes)
-    assert "3 train messages" in note
+    assert re.search(r"\b3 train\b", note)
 
 
 @pytest.mark.parametrize("seed", [None, 7])
@@ -740,5 +709,5 @@ def test_a_generator_without_a_seed_is_noted(host: ClientHost, seed: int | None)
             super().__init__(**counts)
             self.generator = np.random.default_rng(seed)
 
-    notes = result_of(spec_of(Choice(Drawing)), host).notes
-    assert [note for note in notes if "without a seed" in note] == ([UNSEEDED] if seed is None else [])
+    notes = local_result(spec_of(Choice(Drawing)), host).notes
+    assert notes.count(UNSEEDED) == (seed is None)

@@ -159,7 +159,7 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", crash)
-        with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet can't be written: disk full$"):
+        with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet .*disk full$"):
             log.append(RECORD)
 
     assert files_below(tmp_path) == ["trials/00000-fedcba987654.parquet"]
@@ -169,9 +169,7 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "damage", ["truncated", "empty", "text", "another table", "other parameters", "no digest", "folder"]
 )
-def test_files_that_are_no_trials_are_set_aside_and_reported(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     log = log_in(tmp_path)
     log.append(FAILED)
     bad = log.append(RECORD)
@@ -194,9 +192,10 @@ def test_files_that_are_no_trials_are_set_aside_and_reported(
 
     assert records == [FAILED]
     assert not bad.exists()
-    assert (tmp_path / "quarantine" / bad.name).exists()
+    aside = tmp_path / "quarantine" / bad.name
+    assert aside.exists()
     assert str(bad) in caplog.text
-    assert "moved to" in caplog.text
+    assert str(aside) in caplog.text
     assert len(pd.read_parquet(tmp_path / "trials")) == 1
     log.append(RECORD)
     assert log.read() == [FAILED, RECORD]
@@ -252,15 +251,14 @@ def test_an_edited_value_is_found_and_the_trial_set_aside(tmp_path: Path, caplog
 
     rows, faults = read_columns(log.folder, ["trial"])
     assert rows == [{"trial": 0}]
-    assert faults == {edited: "ValueError: its values are not those that were written, their digest differs"}
+    assert [*faults] == [edited]
+    assert faults[edited].startswith("ValueError: ")
     assert log.read() == [FAILED]
     assert (tmp_path / "quarantine" / edited.name).exists()
-    assert f"{edited} can't be used and was moved to" in caplog.text
+    assert str(edited) in caplog.text
 
 
-def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trial_that_was_run_again_takes_the_earlier_s_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As after an edit of the user's code, which gives the trial another key; nothing is wrong with the file."""
     log = log_in(tmp_path)
     earlier = log.append(RECORD)
@@ -269,10 +267,8 @@ def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
     assert log.read() == [again]
     aside = tmp_path / "quarantine" / earlier.name
     assert aside.exists()
-    aggregate_models = (
-        f"{earlier} is no longer trial {RECORD.trial} and was moved to {aside} (what it ran on has changed)"
-    )
-    assert caplog.messages == [aggregate_models]
+    (message,) = caplog.messages
+    assert all(str(named) in message for named in (earlier, f"trial {RECORD.trial}", aside))
 
 
 # Many trials.
@@ -309,9 +305,7 @@ def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: 
 @pytest.mark.parametrize(
     ("later", "num_parts"), [([], 1), ([*many(5, first=4)], 2)], ids=["a single file", "the later of two parts"]
 )
-def test_of_a_trial_that_lies_there_twice_the_later_counts(
-    tmp_path: Path, log_of_fours: TrialLog, later: list[Trial], num_parts: int
-) -> None:
+def test_the_later_of_two_counts(tmp_path: Path, log_of_fours: TrialLog, later: list[Trial], num_parts: int) -> None:
     """As where a run was killed before it removed the single files, or a trial ran anew."""
     newer = replace(RECORD, trial=2, key="again", fitness=0.875)
     log = filled(log_of_fours, [*many(4), replace(RECORD, trial=9), newer, *later])
@@ -340,9 +334,7 @@ def give_other_parameters(part: Path) -> None:
     "damage",
     [flip, give_other_parameters, lambda part: part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])],
 )
-def test_a_damaged_part_is_set_aside_whole(
-    tmp_path: Path, log_of_fours: TrialLog, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_part_is_set_aside(tmp_path: Path, log_of_fours: TrialLog, damage: Callable[[Path], object]) -> None:
     log = filled(log_of_fours, many(6))
     part = tmp_path / "trials" / "part-00000.parquet"
     damage(part)

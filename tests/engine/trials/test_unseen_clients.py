@@ -9,22 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, RecordDict
 
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
-from fedscout.engine.messages.contents import client_of, node_of
+from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.scenarios.features import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation
-from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.grid.test_local_grid import WatchedGrid, messages
+from tests.engine.results import completed, local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_all_same
 
 UNSEEN = frozenset((1, 5))
@@ -45,10 +44,7 @@ def cut(federation: Federation, num_clients: int) -> Federation:
 
 
 def run(federation: Federation, choice: Choice = FEDAVG, **changes: Any) -> Trial:
-    spec = spec_of(choice, num_sampled=federation.num_seen, **changes)
-    trial = run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session))
-    assert trial.error is None
-    return trial
+    return completed(spec_of(choice, num_sampled=federation.num_seen, **changes), federation)
 
 
 def accuracy(federation: Federation, vector: Any, clients: Sequence[int]) -> float:
@@ -86,10 +82,8 @@ def test_they_are_no_nodes_of_the_grid() -> None:
 @pytest.mark.parametrize("message_type", ["train", "query", "evaluate"])
 def test_a_message_to_one_of_them_is_refused(message_type: str) -> None:
     grid = LocalGrid(without(uneven_federation(), UNSEEN), QUERIES)
-    content = RecordDict({"config": ConfigRecord({FUNCTION_KEY: "label-counts"})})
-    message = grid.create_message(content, message_type, node_of(5), "")
-    with pytest.raises(ValueError, match="node 7, which is not of this federation"):
-        grid.push_messages([message])
+    with pytest.raises(ValueError, match=r"\bnode 7\b"):
+        grid.push_messages(messages(grid, message_type, [5], config={FUNCTION_KEY: "label-counts"}))
 
 
 @pytest.mark.parametrize("choice", [FEDAVG, replace(FEDAVG, algorithm=Variates())], ids=["plain", "with states"])
@@ -102,7 +96,6 @@ def test_the_others_train_as_if_they_did_not_exist(choice: Choice) -> None:
     assert with_them.client_accuracy == alone.client_accuracy
     assert with_them.bytes_up == alone.bytes_up
     assert alone.round_new_client_accuracy is None
-    assert with_them.round_new_client_accuracy is not None
     assert with_them.round_new_client_accuracy[-1] == accuracy(federation, with_them.vector, sorted(LAST))
 
 
@@ -120,8 +113,9 @@ def test_an_attacker_has_no_accomplice_among_them() -> None:
 def test_new_clients_without_rows_to_score_are_told() -> None:
     spec = spec_of(FEDAVG, num_sampled=6)
     federation = without(uneven_federation(), frozenset((4,)))
-    trial = run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session))
-    assert trial.error == "no unseen client has rows to evaluate on (test)"
+    trial = local_result(spec, federation)
+    assert trial.error is not None
+    assert {"unseen", "(test)"} <= {*trial.error.split()}
 
 
 @pytest.mark.stress
@@ -129,7 +123,5 @@ def test_new_clients_without_rows_to_score_are_told() -> None:
 def test_two_hosts_give_the_local_grid_s_bits(ray_session: None) -> None:
     federation = without(uneven_federation(), UNSEEN)
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_sampled=4)
-    hosts = start_hosts(federation, QUERIES, 2)
-    by_ray = run_trial(spec, RayGrid(hosts, spec.session))
-    hosts.stop()
-    assert_all_same(by_ray, run_trial(spec, LocalGrid(federation, QUERIES, session=spec.session)))
+    with started_hosts(federation, 2) as hosts:
+        assert_all_same(ray_result(spec, hosts), local_result(spec, federation))

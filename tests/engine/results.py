@@ -1,0 +1,42 @@
+"""Results of trials in this process and on Ray's hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.federations import QUERIES
+
+
+def local_result(settings: TrialSettings, source: Federation | ClientHost, *arguments: Any, **named: Any) -> Trial:
+    """Run a trial on the local grid of a federation, or of a host; further arguments are `run_trial`'s."""
+    return run_trial(settings, LocalGrid(source, QUERIES, settings.session), *arguments, **named)
+
+
+def completed(settings: TrialSettings, source: Federation | ClientHost) -> Trial:
+    """Return the result of a trial that does not fail."""
+    result = local_result(settings, source)
+    assert result.error is None
+    return result
+
+
+def ray_result(settings: TrialSettings, hosts: RayHosts, *arguments: Any, **named: Any) -> Trial:
+    """Run a trial on Ray's hosts."""
+    return run_trial(settings, RayGrid(hosts, settings.session), *arguments, **named)
+
+
+@contextmanager
+def started_hosts(federation: Federation, num_hosts: int, **options: Any) -> Iterator[RayHosts]:
+    """Start hosts on Ray, and stop them at the end."""
+    hosts = start_hosts(federation, QUERIES, num_hosts, **options)
+    try:
+        yield hosts
+    finally:
+        hosts.stop()
