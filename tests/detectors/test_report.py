@@ -83,7 +83,7 @@ def test_a_calibrated_finding_is_found_by_name(report: HeterogeneityReport) -> N
 
 
 def test_flags_beyond_the_repetitions_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"must not exceed outlier_repetitions \(3\), got 4"):
+    with pytest.raises(ValidationError, match="outlier_min_flags"):
         DetectionConfig(outlier_repetitions=3)
 
 

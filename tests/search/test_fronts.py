@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
@@ -22,7 +21,6 @@ from fedscout.search.searchers.racing import RacingSearcher
 from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
 from fedscout.strategies.specification import RealRange
 
-FINDERS = "genetic, tpe, gp, racing, random or grid"
 POINTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
 
 
@@ -163,19 +161,3 @@ def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
 
 def test_a_list_of_one_is_that_one() -> None:
     assert SearchConfig(objective=["accuracy"]) == SearchConfig()  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"kind": "cmaes", "strategies": ["fedprox"]}, rf"{FINDERS} .*rank by one number, got cmaes"),
-        ({"kind": "one_shot"}, rf"{FINDERS} where objective names two.*rank by one number, got one_shot"),
-        ({"objective": ["accuracy", "accuracy"]}, "objective must name two different ones"),
-        ({"objective": ["accuracy", "rounds_to_target"]}, "target must be given where objective=accuracy, rounds_to"),
-        ({"objective": ["accuracy"] * 3}, "must be one or two of accuracy, worst_clients"),
-        ({"objective": []}, "must be one or two of accuracy, worst_clients"),
-    ],
-)
-def test_what_makes_no_front_is_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        SearchConfig.model_validate({"kind": "tpe", "objective": ["accuracy", "worst_clients"], **given})

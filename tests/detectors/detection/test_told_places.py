@@ -31,7 +31,6 @@ def test_the_density_is_of_the_feature_of_largest_variance_and_of_groups_that_ma
     ]
     built = federation(clients)
     density = report_of(built).density
-    assert density is not None
     assert density.feature == 1
     assert [sum(density.counts[client]) for client in range(3)] == SIZES
     told = {count for counts in density.counts.values() for count in counts} - {0}

@@ -33,7 +33,6 @@ def compared(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
 
 
 def told(comparison: Comparison | None) -> tuple[object, ...]:
-    assert comparison is not None
     return comparison.distances, comparison.from_average, comparison.diverged, comparison.average.tobytes()
 
 
@@ -64,7 +63,6 @@ def test_mean_distances_over_several_chunks() -> None:
 def test_distance_from_the_weighted_average() -> None:
     """Weights 10, 20, 30 of the triangle: average (1, 2)."""
     comparison = compare(TRIANGLE)
-    assert comparison is not None
     assert comparison.from_average == pytest.approx({0: np.sqrt(5), 1: np.sqrt(8), 2: np.sqrt(5)})
 
 
@@ -108,7 +106,6 @@ def test_who_is_flagged_is_told() -> None:
 def test_a_diverged_client_is_flagged_and_does_not_disturb_the_others() -> None:
     vectors = np.concatenate([TRIANGLE, [[np.nan, 0]]]).astype(np.float32)
     comparison = compare(vectors)
-    assert comparison is not None
     assert comparison.distances == pytest.approx({0: 3.5, 1: 4, 2: 4.5})
     assert flag_outliers(comparison, 90) == (2, 3)
 
@@ -145,8 +142,6 @@ def test_many_clients_are_compared_in_projection() -> None:
     vectors[7] += 2
     exact = compare(vectors)
     projected = compare(vectors, DetectionConfig(max_pairwise_clients=10, projection_size=256))
-    assert exact is not None
-    assert projected is not None
     assert projected.distances != exact.distances
     assert projected.distances == pytest.approx(exact.distances, rel=5 * np.sqrt(2 / 256))
     assert max(projected.distances, key=projected.distances.__getitem__) == 7
@@ -172,7 +167,6 @@ def test_messages_of_two_rounds() -> None:
     shares = first.num_examples / first.num_examples.sum()
     average = (shares @ first.vectors.astype(np.float64)).astype(np.float32)
     second = send_train(grid, average, train_config(training, seeds[1], 2, "individual"))
-    assert comparisons[1] is not None
     assert list(comparisons[1].distances.values()) == pytest.approx(mean_distances(second.vectors), rel=1e-4)
 
 

@@ -33,7 +33,6 @@ def test_sums_over_groups_by_hand() -> None:
 def test_the_spread_of_group_sums_by_hand() -> None:
     """|y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1."""
     found = FeatureGroups.read({0: told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))})
-    assert found is not None
     assert found.excess == pytest.approx(0.64)
     assert found.num_groups == {0: 2.0}
 
@@ -45,7 +44,6 @@ def test_the_design_effect_by_hand() -> None:
     """
     rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
     found = FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
-    assert found is not None
     assert found.effects[0].tolist() == [1.25]
 
 
@@ -56,7 +54,6 @@ def test_the_design_effect_is_kish(alike: float, effect: float) -> None:
     groups = np.repeat(np.arange(4000), 5)
     common, own = generator.normal(size=(4000, 1)), generator.normal(size=(20_000, 1))
     found = FeatureGroups.read({0: told(np.sqrt(alike) * common[groups] + np.sqrt(1 - alike) * own, groups)})
-    assert found is not None
     assert found.of([0], [0]).item() == pytest.approx(effect, abs=0.15)
 
 
@@ -100,7 +97,6 @@ def test_groups_make_the_difference() -> None:
 
 def test_a_shifted_client_is_found_in_groups() -> None:
     finding = report_of(0, grouped=True, shift=2.0).calibrated_finding("feature_skew")
-    assert finding is not None
     assert finding.flagged_clients == (3,)
 
 
@@ -108,8 +104,6 @@ def test_groups_of_one_row_are_rows() -> None:
     plain, grouped = (report_of(5, grouped, rows_each=1) for grouped in (False, True))
     for name in ("label_skew", "feature_skew"):
         one, other = plain.calibrated_finding(name), grouped.calibrated_finding(name)
-        assert one is not None
-        assert other is not None
         assert other.flagged_clients == one.flagged_clients
         assert other.p_value == pytest.approx(one.p_value, rel=0.3)
 

@@ -112,7 +112,6 @@ def test_a_race_tells_the_least_budget_with_which_each_strategy_starts(
     (note,) = small.notes()
     assert note.startswith(f"{len(small.never_started)} of {len(SPACE.kinds)} strategies never started")
     told = re.search(r"search\.racing\.trainings=([\d.]+) lets", note)
-    assert told is not None
     enough = float(told[1])
     assert (raced(enough).never_started, raced(enough).notes()) == ((), [])
     assert raced(enough - 0.5).never_started
@@ -138,7 +137,6 @@ def test_the_best_survive_each_rung_and_the_best_of_all_wins(seed: int) -> None:
             best = sorted(stage, key=lambda each: -each.fitness)[: following.size]
             assert {each.spec for each in told[start : start + following.size]} == {each.spec for each in best}
     best_of_all = searcher.archive.best()
-    assert best_of_all is not None
     assert quality(best_of_all.spec) == max(quality(each.spec) for each in told)
 
 
@@ -149,7 +147,6 @@ def test_only_full_trainings_can_be_the_best() -> None:
         trials(searcher, lambda p: Trial(p.spec, fitness=0.9 if p.num_rounds else 0.1, asked_rounds=p.num_rounds))
     )
     best = searcher.archive.best()
-    assert best is not None
     assert best == told[-1]
     assert best.asked_rounds is None
 
@@ -233,7 +230,6 @@ def test_where_all_of_a_rung_fail_the_next_best_take_their_place() -> None:
     searcher = make(5)
     told = list(trials(searcher, evaluate))
     best = searcher.archive.best()
-    assert best is not None
     assert best.spec == worst
     assert told[-1].asked_rounds is None
 
