@@ -227,7 +227,7 @@ def test_why_models_differ() -> None:
     none = CalibratedFinding(name="feature_skew", rate=RATE, p_value=0.6, sentence="")
     unknown = CalibratedFinding(name="feature_skew", rate=RATE, sentence="")
     assert explain_model_differences([none]) is None
-    assert explain_model_differences([none, skew]) == "there is label skew"
-    assert explain_model_differences([skew.model_copy(update={"name": "feature_skew"})]) == "there is feature skew"
-    assert "feature skew was not measured" in str(explain_model_differences([unknown]))
+    for finding, named in ((skew, "label skew"), (skew.model_copy(update={"name": "feature_skew"}), "feature skew")):
+        assert named in str(explain_model_differences([none, finding]))
+    assert "feature skew was not" in str(explain_model_differences([unknown]))
     assert explain_model_differences([]) is None

@@ -28,21 +28,18 @@ from fedscout.strategies import (
     MultiKrumSpec,
     RealRange,
     SearchSpace,
-    parse_strategy,
     space_of,
 )
 
 COHORT = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2)
 SPACE = space_of(COHORT)
-CUSTOM = parse_strategy(
+CUSTOM = CustomSpec.model_validate(
     {
-        "kind": "custom",
         "path": "flwr.serverapp.strategy:FedTrimmedAvg",
         "values": {"weighted_by_key": "num-examples"},
         "ranges": {"beta": {"low": 0.0, "high": 0.3}},
     }
 )
-assert isinstance(CUSTOM, CustomSpec)
 SPACES = {
     "default": SPACE,
     "wide": space_of(COHORT, ranges="wide"),
@@ -182,12 +179,9 @@ def test_what_the_cohort_forbids_is_refused_with_the_reason() -> None:
     assert "got 2" in fault
 
 
-@pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
-def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found(finish_reason: str) -> None:
-    assert faults(PROX, finish_reason=finish_reason)
-
-
-def test_a_refusal_is_no_answer() -> None:
+def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found_nor_is_a_refusal() -> None:
+    for finish_reason in ("length", "content_filter"):
+        assert faults(PROX, finish_reason=finish_reason)
     (fault,) = faults("", refusal="I can't\nhelp with that.")
     assert "I can't help with that." in fault
 

@@ -120,17 +120,15 @@ def test_the_last_answer_and_its_fault_are_in_the_error(
 
 
 def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(
-    server: Server, model_at: ModelAt, situation: RecommendationContext
+    model_at: ModelAt, situation: RecommendationContext
 ) -> None:
-    found = recommend_by_llm(situation, model_at(server([says("hm", usage=None), GOOD])))
+    found = recommend_by_llm(situation, model_at([says("hm", usage=None), GOOD]))
     assert found.model_use.prompt_tokens is None
 
 
-def test_tokens_and_cost_of_all_answers_are_added(
-    server: Server, model_at: ModelAt, situation: RecommendationContext
-) -> None:
+def test_tokens_and_cost_of_all_answers_are_added(model_at: ModelAt, situation: RecommendationContext) -> None:
     """Two answers of 1000 and 50 tokens, at 3 and 20 US dollars a million."""
-    model = model_at(server([says("hm"), GOOD]), prices={"gpt-4.1": {"input": 3, "output": 20}})
+    model = model_at([says("hm"), GOOD], prices={"gpt-4.1": {"input": 3, "output": 20}})
     use = recommend_by_llm(situation, model).model_use
     assert (use.prompt_tokens, use.completion_tokens) == (2000, 100)
     assert use.cost_usd == pytest.approx(2 * (1000 * 3 + 50 * 20) / 1e6)
@@ -191,9 +189,9 @@ def test_the_record_of_a_recommendation_repeats_it_without_a_server(
 
 
 def test_the_record_is_refused_for_another_diagnosis(
-    server: Server, model_at: ModelAt, situation_of: SituationOf, tmp_path: Path
+    model_at: ModelAt, situation_of: SituationOf, tmp_path: Path
 ) -> None:
-    recommend_by_llm(situation_of(diagnosis_of(label_skew="high")), model_at(server([GOOD])))
+    recommend_by_llm(situation_of(diagnosis_of(label_skew="high")), model_at([GOOD]))
     settings = RecommenderConfig(replay=tmp_path / "llm.jsonl")
     with (
         RecordedChat(settings, None) as chat,

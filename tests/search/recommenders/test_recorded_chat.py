@@ -26,7 +26,7 @@ def request(text: str = "which?", **fields: Any) -> ChatRequest:
 
 
 @pytest.fixture
-def record(server: Server, model_at: ModelAt, tmp_path: Path) -> Path:
+def record(model_at: ModelAt, tmp_path: Path) -> Path:
     """Return a record of one exchange, whose server has gone."""
     with ModelServer([says("this")]) as gone:
         model_at(gone).chat.complete(request())
@@ -86,9 +86,9 @@ def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: d
     assert named in str(caught.value)
 
 
-def test_a_recorded_failure_fails_again(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
+def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:
     with pytest.raises(UnreachableModelError):
-        model_at(server([fails(503, "overloaded")])).chat.complete(request())
+        model_at([fails(503, "overloaded")]).chat.complete(request())
     with (
         RecordedChat(RecommenderConfig(replay=tmp_path / "llm.jsonl"), None) as chat,
         refused(RecommenderError, key="the recorded request"),
@@ -106,22 +106,18 @@ def test_a_record_holds_no_key(record: Path) -> None:
     assert (exchange.reply.prompt_tokens, exchange.reply.completion_tokens) == (1000, 50)
 
 
-def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(
-    record: Path, server: Server, model_at: ModelAt
-) -> None:
+def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(record: Path, model_at: ModelAt) -> None:
     whole = record.read_text()
     record.write_text(whole + whole[: len(whole) // 2])
-    model = model_at(server([says("that")]))
+    model = model_at([says("that")])
     assert model.chat.complete(request()).text == "this"
     assert model.chat.complete(request("and now?")).text == "that"
     assert len(Transcript(record).exchanges) == 2
 
 
-def test_unusual_line_breaks_in_a_text_do_not_break_the_record(
-    server: Server, model_at: ModelAt, tmp_path: Path
-) -> None:
+def test_unusual_line_breaks_in_a_text_do_not_break_the_record(model_at: ModelAt, tmp_path: Path) -> None:
     text = "a\u2028b\u0085c\nd"
-    model_at(server([says(text)])).chat.complete(request(text))
+    model_at([says(text)]).chat.complete(request(text))
     (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
     assert exchange.reply.text == text
 
@@ -137,14 +133,14 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None) -> 
         Transcript(tmp_path)  # a folder
 
 
-def test_an_exchange_that_can_not_be_kept_stops_the_work(server: Server, tmp_path: Path, model_at: ModelAt) -> None:
-    model = model_at(server([says("this")]))
+def test_an_exchange_that_can_not_be_kept_stops_the_work(tmp_path: Path, model_at: ModelAt) -> None:
+    model = model_at([says("this")])
     (tmp_path / "llm.jsonl").mkdir()
     with pytest.raises(EngineError, match="jsonl"):
         model.chat.complete(request())
 
 
-def test_a_record_is_one_json_object_a_line(record: Path, server: Server, model_at: ModelAt) -> None:
-    model_at(server([says("that")])).chat.complete(request("and now?"))
+def test_a_record_is_one_json_object_a_line(record: Path, model_at: ModelAt) -> None:
+    model_at([says("that")]).chat.complete(request("and now?"))
     for line in record.read_text().splitlines():
         assert isinstance(json.loads(line), dict)

@@ -107,8 +107,7 @@ def test_clients_parameters_are_one_coordinate_for_all_strategies() -> None:
 
 def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> None:
     coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedprox")))
-    beyond = coordinates.encode(FedAdamSpec(eta=30))
-    assert beyond["fedadam.eta"] == 1.0
+    assert coordinates.encode(FedAdamSpec(eta=30))["fedadam.eta"] == 1.0
     assert coordinates.encode(FedAvgSpec()) is None
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
     users = Coordinates(SearchSpace(COHORT, "default", {own.label: own}))
