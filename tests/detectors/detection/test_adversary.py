@@ -47,9 +47,9 @@ def row_by_gradient(grid: LocalGrid, client: int) -> np.ndarray | None:
     answers = send_train(grid, vector, train_config(training, 0, 1, "individual"), [client])
     if not len(answers.vectors):
         return None
-    aggregate_models = grid.facts.layout.split(answers.vectors[0].astype(np.float64) - vector)
-    unit = int(np.abs(aggregate_models["0.bias"]).argmax())
-    return np.asarray(aggregate_models["0.weight"][unit] / aggregate_models["0.bias"][unit])
+    step = grid.facts.layout.split(answers.vectors[0].astype(np.float64) - vector)
+    unit = int(np.abs(step["0.bias"]).argmax())
+    return np.asarray(step["0.weight"][unit] / step["0.bias"][unit])
 
 
 def test_a_model_trained_on_one_row_is_that_row_unless_the_client_abstains() -> None:

@@ -37,7 +37,7 @@ def test_looks_come_after_each_batch_with_two_seeds_at_least_and_at_the_end(
 @pytest.mark.parametrize("fault", [{"max_seeds": -1}, {"batch": 0}, {"num_challengers": 0}, {"resolution": -0.01}])
 def test_a_plan_without_sense_is_refused(fault: dict[str, float]) -> None:
     SequentialDesign(max_seeds=0, batch=1, num_challengers=1, resolution=0.01)
-    with pytest.raises(ValidationError, match=next(iter(fault))):
+    with pytest.raises(ValidationError, match=f"{next(iter(fault))}\n"):
         SequentialDesign.model_validate({"max_seeds": 4, **fault})
 
 
