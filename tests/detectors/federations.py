@@ -10,9 +10,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from scipy.special import softmax
 
-from fedscout.detectors import CLIENT_QUERIES
+from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
+from fedscout.detectors.detect import detect
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Answer, Arrays, ClientTransform, Partition, QueryInputs, Release, Samples
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.host_grid import HostGrid
@@ -107,6 +109,13 @@ def federation(
         transforms=transforms or {},
         release=Release(min_release),
     )
+
+
+def report_of(source: Federation | LocalGrid, seed: int = 0, **settings: object) -> HeterogeneityReport:
+    """Return the report on a federation, with settings as a user names them."""
+    grid = source if isinstance(source, LocalGrid) else LocalGrid(source, CLIENT_QUERIES)
+    asked = DetectionConfig.model_validate(settings)
+    return detect(grid, grid.initial_vectors, LocalTraining(), asked, seed, grouped=grid.facts.grouped)
 
 
 def gaussian_clients(sizes: Sequence[int], num_features: int = 6, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:

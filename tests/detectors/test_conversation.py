@@ -36,14 +36,12 @@ def trained_rows(grid: RecordingGrid, *seeds: int) -> Conversation[list[int]]:
     return [int(own.num_examples.sum()) for own in answers]
 
 
-def test_each_conversation_hears_its_own_answers(grid: RecordingGrid) -> None:
+def test_each_conversation_hears_its_own_answers_and_the_longest_sets_the_number_of_exchanges(
+    grid: RecordingGrid,
+) -> None:
     talks = {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1), "none": rows_of()}
     results = run_lockstep(grid, talks)
     assert results == {"up": [10, 20, 30], "models": [48, 48], "down": [30, 20], "none": []}  # 80 % train
-
-
-def test_the_longest_conversation_sets_the_number_of_exchanges(grid: RecordingGrid) -> None:
-    run_lockstep(grid, {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1)})
     assert [[kind for kind, _, _ in contents] for contents in grid.exchanges] == [
         ["query", "query", "train", "train"],
         ["query", "query"],

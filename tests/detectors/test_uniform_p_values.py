@@ -70,12 +70,10 @@ def smallest_row_ps(federation: list[Rows], min_release: int = MIN_RELEASE) -> t
         sums.add(client, len(own.data), moments["sum"].astype(float), moments["scatter"].astype(float))
         classes.add(client, by_class["counts"], by_class["sums"], by_class["squares"])
     pooled = sums.pooled()
-    assert pooled is not None
     within = within_covariance(pooled, classes)
     shifts = label_adjusted_shifts(classes, within)
     comparison = discriminant(classes, within, pooled.num_rows)
     assert isinstance(shifts, Shifts)
-    assert comparison is not None
     norms, answers = [], {}
     for client, (features, labels) in enumerate(federation):
         data = samples(features, labels)
@@ -102,7 +100,6 @@ def smallest_model_p(federation: list[Rows], generator: np.random.Generator, num
         distances = dict(enumerate(mean_distances(vectors).tolist()))
         parts.append(Comparison(distances, distances, (), np.zeros(1, np.float32)))
     found = model_test(parts, parts, RATE)
-    assert found is not None
     return min(found.p_values.values())
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from fedscout.detectors import CalibratedFinding, ClientEvidence, HeterogeneityReport
 from fedscout.detectors.report import DetectorName, Verdict, verdicts
-from tests.detectors.detection.test_detect import report_of
-from tests.detectors.federations import FlipLabels, federation, gaussian_clients
+from tests.detectors.federations import FlipLabels, federation, gaussian_clients, report_of
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
@@ -33,6 +35,8 @@ FACTS = StudyFacts(
     config_hash="0123",
 )
 
+CURVES = ("round_accuracy", "round_clean_accuracy", "round_loss", "round_clean_loss", "round_train_loss")
+
 Measured = Mapping[str, Any]
 """What a trial found, by field."""
 Outcome = Callable[[TrialSettings], Measured]
@@ -50,9 +54,20 @@ def failed(reason: str) -> Measured:
 
 def measured(own: float, clean: float, loss: float, num_rounds: int) -> Measured:
     """Return rounds that are all alike, of clients with 200 test rows each."""
-    one = {"accuracy": own, "clean_accuracy": clean, "loss": loss, "clean_loss": loss, "train_loss": loss}
+    one = dict(zip(CURVES, (own, clean, loss, loss, loss), strict=True))
     clients = {"client": tuple(range(NUM_CLIENTS)), "client_num_examples": (200,) * NUM_CLIENTS}
-    return {**{f"round_{name}": (value,) * num_rounds for name, value in one.items()}, **clients}
+    return {**{name: (value,) * num_rounds for name, value in one.items()}, **clients}
+
+
+def of_rounds(scores: Iterable[float]) -> Measured:
+    """Return these numbers as each of the curves over rounds."""
+    return dict.fromkeys(CURVES, tuple(scores))
+
+
+def generator_of(spec: TrialSettings) -> np.random.Generator:
+    """Return a generator of a configuration and a seed, the same whenever it is asked for."""
+    text = f"{spec.strategy.kind}{dict(spec.strategy.parameters())}{spec.session.seed}"
+    return np.random.default_rng(list(text.encode()))
 
 
 @dataclass
@@ -116,6 +131,14 @@ def study(folder: Path, runner: TrialRunner | ScriptedRunner, config: SearchConf
     """Run a study, or the rest of one."""
     ledger = open_ledger(folder, runner, view=config.view, validation_fraction=config.validation_fraction, **facts)
     return run_study(config, ledger)
+
+
+def keep_trials(source: Path, folder: Path, kept: Callable[[int], bool]) -> None:
+    """Make a folder whose log has those of a study's trials whose places, by number, are kept."""
+    (folder / "trials").mkdir(parents=True)
+    for place, file in enumerate(sorted((source / "trials").iterdir())):
+        if kept(place):
+            (folder / "trials" / file.name).write_bytes(file.read_bytes())
 
 
 def document(outcome: StudyOutcome) -> dict[str, Any]:

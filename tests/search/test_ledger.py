@@ -153,8 +153,7 @@ def test_a_checkpoint_is_forgotten_once_its_trial_is_in_the_log(tmp_path: Path) 
 
 
 def test_a_checkpoint_left_by_a_kill_between_log_and_removal_is_forgotten_later(tmp_path: Path) -> None:
-    records = open_ledger(tmp_path, scripted()).run(PLANS)
-    runner = scripted()
+    records, runner = open_ledger(tmp_path, scripted()).run(PLANS), scripted()
     open_ledger(tmp_path, runner).run(PLANS)
     assert runner.forgotten == [record.key for record in records]
 

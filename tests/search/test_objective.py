@@ -9,11 +9,12 @@ from math import nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.record import Trial
-from fedscout.search.config import SearchConfig
+from fedscout.experiments.config import load_config
 from fedscout.search.objective import ACCURACY, MEASURES, Objective
+from tests.kits.refusals import refused
 
 SCORES = st.lists(st.floats(0, 1), min_size=12, max_size=12)
 
@@ -36,12 +37,19 @@ def test_the_first_five_rounds_whose_mean_is_there_count() -> None:
     assert rounds(target=0.4).fitness(found, "clean") == 12 + 1 - 8
 
 
-def test_one_lucky_round_is_not_there() -> None:
-    assert rounds().fitness(trial([0.5, 1.0, *[0.5] * 10]), "own") == pytest.approx(0.6 / 0.8)
-
-
-def test_who_does_not_get_there_has_the_share_of_the_target_that_is_reached() -> None:
-    assert rounds().fitness(trial([0.1, 0.2, 0.3, 0.4, 0.5, *[0.0] * 7]), "own") == pytest.approx(0.3 / 0.8)
+@pytest.mark.parametrize(
+    ("scores", "reached"),
+    [
+        ([0.5, 1.0, *[0.5] * 10], 0.6),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, *[0.0] * 7], 0.3),
+        ([1.0, 1.0], 0.8),
+        ([0.4, 0.4], 0.4),
+    ],
+    ids=["one lucky round", "not there", "just begun", "just begun, and low"],
+)
+def test_who_is_not_there_has_the_share_of_the_target_that_is_reached(scores: list[float], reached: float) -> None:
+    assert rounds().fitness(trial(scores), "own") == pytest.approx(reached / 0.8)
+    assert rounds().fitness(trial([1.0, 1.0]), "own") < 1
 
 
 @given(ours=SCORES, theirs=SCORES, target=st.floats(0.05, 1), name=st.sampled_from(["rounds", "bytes"]))
@@ -71,12 +79,6 @@ def test_a_training_of_few_rounds_has_them_all_for_five() -> None:
     short = Objective("rounds_to_target", 3, 0.5)
     assert short.fitness(trial([0.4, 0.5, 0.6]), "own") == 1
     assert short.fitness(trial([0.4, 0.5, 0.3]), "own") == pytest.approx(0.8)
-
-
-def test_who_has_just_begun_is_not_there() -> None:
-    assert rounds().fitness(trial([1.0, 1.0]), "own") == pytest.approx(1.0)
-    assert rounds().fitness(trial([1.0, 1.0]), "own") < 1
-    assert rounds().fitness(trial([0.4, 0.4]), "own") == pytest.approx(0.5)
 
 
 def test_the_worst_clients_have_the_mean_of_the_last_five_rounds() -> None:
@@ -127,16 +129,26 @@ def test_people_read_points_of_shares_and_rounds_of_rounds() -> None:
     assert worst.measure(MEASURES["macro_f1"]).told(0.031) == "+3.1 points of macro F1 of the worst tenth"
 
 
+FRONT = "objective=[accuracy,worst_clients]"
+
+
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "key", "named"),
     [
-        ({"objective": "rounds_to_target"}, "target must be given where objective=rounds_to_target"),
-        ({"target": 0.9}, "target must be left out unless objective is rounds_to_target or bytes_to"),
-        ({"objective": "bytes_to_target", "target": 0}, "greater than 0"),
-        ({"objective": "time_to_accuracy"}, "target must be given where objective=time_to_accuracy"),
-        ({"objective": "loss"}, "must be one or two of accuracy, worst_clients"),
+        (["objective=rounds_to_target"], "target", "objective=rounds_to_target"),
+        (["target=0.9"], "target", "got 0.9"),
+        (["objective=bytes_to_target", "target=0"], "target", "got 0"),
+        (["objective=time_to_accuracy"], "target", "objective=time_to_accuracy"),
+        (["objective=loss"], "objective", "'loss'"),
+        (["kind=cmaes", FRONT, "strategies=[fedprox]"], "kind", "genetic, tpe, gp, racing, random or grid"),
+        (["kind=one_shot", FRONT], "kind", "got one_shot"),
+        (["objective=[accuracy,accuracy]"], "objective", "accuracy, accuracy"),
+        (["objective=[accuracy,rounds_to_target]"], "target", "objective=accuracy, rounds_to_target"),
+        (["objective=[accuracy,accuracy,accuracy]"], "objective", "['accuracy', 'accuracy', 'accuracy']"),
+        (["objective=[]"], "objective", "got []"),
+        (["kind=one_shot", "warm_start=[earlier]"], "warm_start", "kind=one_shot"),
     ],
 )
-def test_what_makes_no_objective_is_refused(given: dict[str, object], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        SearchConfig.model_validate(given)
+def test_what_makes_no_objective_or_front_is_refused(given: list[str], key: str, named: str) -> None:
+    with refused(ConfigurationError, key=f"search.{key}", names=named):
+        load_config([f"search.{setting}" for setting in given])

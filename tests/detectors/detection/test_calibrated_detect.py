@@ -10,8 +10,7 @@ from fedscout.detectors.detect import detect
 from fedscout.detectors.report import Verdict, verdicts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from tests.detectors.detection.test_detect import report_of
-from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, SpreadGrid, federation, gaussian_clients
+from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, federation, gaussian_clients, report_of
 from tests.detectors.rates import most_alarms
 
 
@@ -19,28 +18,12 @@ def calibrated(report: HeterogeneityReport) -> dict[str, CalibratedFinding]:
     return {finding.name: finding for finding in report.calibrated}
 
 
-def test_like_clients_are_called_nothing() -> None:
-    found = calibrated(report_of(federation(gaussian_clients([150] * 5))))
-    assert list(found) == ["label_skew", "feature_skew", "outliers"]
-    assert all(finding.measured and not finding.detected for finding in found.values())
-    assert sum(finding.rate for finding in found.values()) == pytest.approx(0.05)
-
-
-def test_flipped_labels_are_an_outlier_and_no_skew() -> None:
-    """As many rows of each class before as after, so counts and features as a whole are as they were."""
-    found = calibrated(report_of(federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)})))
-    assert found["outliers"].flagged_clients == (2,)
-    assert found["outliers"].clients[2].source == "labels"
-    assert not found["label_skew"].detected
-    assert not found["feature_skew"].detected
-
-
 def test_shifted_features_are_a_skew_and_no_outlier() -> None:
     found = calibrated(report_of(federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(1.5, 0.1),)})))
     assert found["feature_skew"].flagged_clients == (3,)
     assert all(shift.shift > 0.2 for shift in found["feature_skew"].clients[3].features)
     assert not found["outliers"].detected
-    assert "Distances of models did not decide, as there is feature skew" in found["outliers"].sentence
+    assert "feature skew" in found["outliers"].sentence
 
 
 def test_skewed_labels_are_no_feature_skew() -> None:
@@ -90,23 +73,12 @@ def test_half_of_the_rows_told_of_class_by_class_suffice(told: int, compared: st
 
 def test_classes_as_one_are_not_compared_where_labels_are_skewed() -> None:
     clients = many_classes(6)
-    clients[2] = (clients[2][0], np.repeat([0, 1, 2, 3, 4, 5, 6, 7], [9, 3, 3, 3, 3, 3, 3, 3]))
-    clients[3] = (
-        clients[3][0],
-        np.array([0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 4 + [6] * 4 + [7] * 2),
-    )
-    clients[4] = (clients[4][0], np.array([8] * 4 + [9] * 26))
+    clients[2] = (clients[2][0], np.repeat(np.arange(8), [9] + [3] * 7))
+    clients[3] = (clients[3][0], np.repeat(np.arange(8), [4] * 7 + [2]))
+    clients[4] = (clients[4][0], np.repeat([8, 9], [4, 26]))
     found = calibrated(report_of(federation(clients, num_classes=10)))
     assert found["label_skew"].detected
     assert not found["feature_skew"].measured
-
-
-@pytest.mark.slow
-def test_the_same_findings_on_any_number_of_hosts() -> None:
-    source = federation(gaussian_clients([40, 41, 40, 45, 50]), transforms={2: (FlipLabels(),)})
-    expected = report_of(source, seed=4).calibrated
-    for num_hosts in (2, 3):
-        assert report_of(SpreadGrid(source, num_hosts), seed=4).calibrated == expected
 
 
 def test_clients_without_rows_are_compared_by_models_alone() -> None:
@@ -121,9 +93,7 @@ def test_clients_without_rows_are_compared_by_models_alone() -> None:
 
 def test_the_rate_and_the_effects_are_settings() -> None:
     source = federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)})
-    found = calibrated(report_of(source, false_alarm_rate=0.3))
-    assert found["outliers"].rate == pytest.approx(0.1)
-    assert found["outliers"].clients[2].source == "labels"
+    assert calibrated(report_of(source, false_alarm_rate=0.3))["outliers"].rate == pytest.approx(0.1)
     shifted = federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(1.5, 0.1),)})
     assert calibrated(report_of(shifted, feature_effect=1.0))["feature_skew"].detected
     assert not calibrated(report_of(shifted, feature_effect=2.0))["feature_skew"].detected

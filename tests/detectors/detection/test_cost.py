@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors import DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detect import detect
-from fedscout.engine.contracts.config import LocalTraining
-from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
+from fedscout.detectors import HeterogeneityReport
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, report_of
 
 
 def detection(num_clients: int, **settings: int) -> tuple[HeterogeneityReport, RecordingGrid]:
     grid = RecordingGrid(federation(gaussian_clients([12] * num_clients)))
-    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(**settings), seed=0), grid
+    return report_of(grid, **settings), grid
 
 
 @pytest.mark.parametrize("num_clients", [3, 4, 8, 9, 40])
@@ -52,6 +50,7 @@ def test_limits_on_what_the_server_holds_cost_exchanges_and_change_nothing(monke
     monkeypatch.setattr("fedscout.detectors.outliers.GROUP_BYTES", 1)
     parts, grid = detection(20)
     assert parts.without_timings() == whole.without_timings()
+    assert list(parts.feature_skew.client_values) == list(range(20))
     moments = [len(clients) for _, clients, config in grid.sent if config.get("function") == "feature_moments"]
     assert moments == [8, 3, 3, 3, 3]
     trained = [sum(kind == "train" for kind, _, _ in contents) for contents in grid.exchanges]
@@ -63,7 +62,7 @@ def test_the_order_of_exchanges_hides_no_dependence() -> None:
     clients = gaussian_clients([12] * 10)
     clients[9][0][0, 0] = np.inf
     grid = RecordingGrid(federation(clients))
-    report = detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0)
+    report = report_of(grid)
     asked = {config["function"]: clients for kind, clients, config in grid.sent if kind == "query"}
     assert asked["feature_centroid"] == asked["feature_histogram"] == asked["label_agreement"] == tuple(range(9))
     assert asked["mean_output"] == tuple(range(10))

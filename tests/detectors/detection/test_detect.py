@@ -8,27 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detect import detect
 from fedscout.detectors.statistics import paired_clients
-from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
-from fedscout.engine.grid.local_grid import LocalGrid
-from tests.detectors.federations import AddNoise, FlipLabels, RecordingGrid, SpreadGrid, federation, gaussian_clients
+from tests.detectors.federations import (
+    AddNoise,
+    FlipLabels,
+    RecordingGrid,
+    SpreadGrid,
+    federation,
+    gaussian_clients,
+    report_of,
+)
 from tests.kits.refusals import refused
-
-
-def report_of(source: Federation | LocalGrid, seed: int = 0, **settings: object) -> HeterogeneityReport:
-    grid = source if isinstance(source, LocalGrid) else LocalGrid(source, CLIENT_QUERIES)
-    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(**settings), seed)
 
 
 def test_facts_of_the_federation() -> None:
     report = report_of(federation(gaussian_clients([20, 3, 40, 60]), num_classes=3))
-    assert report.num_clients == 4
-    assert report.num_classes == 3
-    assert report.num_features == 6
+    assert (report.num_clients, report.num_classes, report.num_features) == (4, 3, 6)
     assert [(c.client, c.num_rows, c.label_counts) for c in report.clients] == [
         (0, 20, (10, 10, 0)),
         (2, 40, (20, 20, 0)),
@@ -37,7 +33,7 @@ def test_facts_of_the_federation() -> None:
     assert report.clients[0].heterogeneity_index == pytest.approx(1 - 1 / 2)
     assert report.metrics.quantity_ratio == 3
     assert report.metrics.quantity_gini == pytest.approx(160 / (2 * 9 * 40))
-    assert report.withheld == {1: "holds fewer rows than federation.min_release"}
+    assert {client: "federation.min_release" in reason for client, reason in report.withheld.items()} == {1: True}
 
 
 def test_clients_that_join_later_are_not_asked() -> None:
@@ -65,17 +61,24 @@ def test_iid_clients_have_neither_label_nor_feature_skew() -> None:
     report = report_of(federation(gaussian_clients([300] * 4)))
     assert not report.label_skew.detected
     assert not report.feature_skew.detected
+    assert [finding.name for finding in report.calibrated] == ["label_skew", "feature_skew", "outliers"]
+    assert all(finding.measured and not finding.detected for finding in report.calibrated)
+    assert sum(finding.rate for finding in report.calibrated) == pytest.approx(0.05)
     assert report.metrics.feature_wasserstein is not None
     assert report.metrics.feature_wasserstein < 0.25
 
 
 def test_a_poisoned_client_is_the_only_flag_of_any_detector() -> None:
+    """Tests find as many rows of each class before as after, so counts and features as a whole are as they were."""
     report = report_of(federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)}))
     assert report.outliers.flagged_clients == (2,)
     assert report.label_skew.flagged_clients == ()
     assert report.feature_skew.flagged_clients == ()
     farthest = max(report.metrics.model_distances, key=report.metrics.model_distances.__getitem__)
     assert farthest == 2
+    labels, features, outliers = report.calibrated
+    assert (outliers.flagged_clients, outliers.clients[2].source) == ((2,), "labels")
+    assert (labels.detected, features.detected) == (False, False)
 
 
 def test_a_corrupted_client_is_flagged_for_its_features() -> None:
@@ -115,7 +118,7 @@ def test_the_same_seed_gives_the_same_report_on_any_number_of_hosts() -> None:
 def test_samples_and_projections_are_stated() -> None:
     source = federation(gaussian_clients([20] * 8))
     report = report_of(source, max_pairwise_clients=5, projection_size=16)
-    assert any("5 clients drawn by seed, of 8" in note for note in report.notes)
+    assert any("5 clients" in note and "of 8" in note for note in report.notes)
     assert any("16 parameters" in note for note in report.notes)
     assert set(report.metrics.model_distances) == set(range(8))
     assert report_of(source).notes == ()
@@ -148,7 +151,7 @@ def test_label_distances_are_over_the_clients_that_were_drawn() -> None:
 def test_too_many_features_are_said_to_be_not_measured() -> None:
     report = report_of(federation(gaussian_clients([20] * 3)), max_features=5)
     assert not report.feature_skew.measured
-    assert "6 features exceed max_features = 5" in report.feature_skew.sentence
+    assert "max_features = 5" in report.feature_skew.sentence
     assert report.num_features == 6
     assert report.metrics.feature_wasserstein is None
 
@@ -159,7 +162,7 @@ def test_where_no_client_has_usable_features_they_are_not_measured() -> None:
         features[0, 0] = np.nan
     report = report_of(federation(clients))
     skew = report.feature_skew
-    assert skew.sentence == "Feature skew: not measured; no client gave its feature sums."
+    assert "no client" in skew.sentence
     assert (skew.measured, skew.threshold, report.num_features) == (False, 0, None)
     assert report.label_skew.measured
 
@@ -180,29 +183,16 @@ def test_a_client_with_unusable_features_is_noted() -> None:
     clients[1][0][3, 2] = np.nan
     report = report_of(federation(clients))
     assert set(report.feature_skew.client_values) == {0, 2, 3}
-    assert any("client 1" in note and "must be finite" in note for note in report.notes)
+    assert any("client 1" in note and "finite" in note for note in report.notes)
 
 
-def test_two_clients_leave_the_outliers_unmeasured() -> None:
-    report = report_of(federation(gaussian_clients([20] * 2)))
-    assert report.label_skew.measured
-    assert report.feature_skew.measured
-    assert not report.outliers.measured
-
-
-def test_a_single_client_can_not_be_compared() -> None:
-    report = report_of(federation(gaussian_clients([20])))
-    assert not any(finding.measured for finding in report.findings)
-    assert report.metrics.label_hellinger is None
+@pytest.mark.parametrize(("num_clients", "measured"), [(2, {"label_skew", "feature_skew"}), (1, set())])
+def test_two_clients_leave_the_outliers_unmeasured_and_one_all(num_clients: int, measured: set[str]) -> None:
+    report = report_of(federation(gaussian_clients([20] * num_clients)))
+    assert {finding.name for finding in report.findings if finding.measured} == measured
+    assert (report.metrics.label_hellinger is None) == (num_clients == 1)
 
 
 def test_without_any_answer_there_is_no_report() -> None:
     with refused(DataError, key="at least one client"):
         report_of(federation(gaussian_clients([3, 3])))
-
-
-def test_more_clients_than_the_first_block() -> None:
-    """The first exchange is read in blocks; nothing may depend on them."""
-    source = federation(gaussian_clients([10 + k for k in range(20)]))
-    report = report_of(source)
-    assert list(report.feature_skew.client_values) == list(range(20))

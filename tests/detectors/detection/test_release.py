@@ -103,4 +103,4 @@ def test_a_client_with_few_rows_answers_nothing() -> None:
     for query, (arrays, config) in MESSAGES.items():
         answers = send_query(grid, query, arrays=arrays, config=config)
         assert set(answers.arrays) == {1, 2}, query
-        assert answers.refused == {0: "holds fewer rows than federation.min_release"}
+        assert {client: "federation.min_release" in reason for client, reason in answers.refused.items()} == {0: True}

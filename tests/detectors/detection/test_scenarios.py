@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detect import detect
-from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.detectors import HeterogeneityReport
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from tests.detectors.federations import report_of as detected
 
 SEEDS = (0, 1, 2)
 AFFECTED = 2
@@ -26,8 +24,7 @@ AFFECTED = 2
 @cache
 def report_of(dataset: str, scenario: str, seed: int, folder: Path | None = None) -> HeterogeneityReport:
     config = FederationConfig(dataset=dataset, num_clients=4, scenario=scenario, seed=seed, folder=folder)
-    grid = LocalGrid(build_federation(config, ModelConfig()), CLIENT_QUERIES)
-    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed)
+    return detected(build_federation(config, ModelConfig()), seed)
 
 
 def check_orderings(dataset: str, seed: int, folder: Path | None = None) -> None:

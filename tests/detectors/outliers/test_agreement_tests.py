@@ -111,7 +111,6 @@ def test_what_one_client_lacks_the_others_do_not() -> None:
     """A poisoned client lowers what all are expected to agree; the others are above it, and above is no alarm."""
     rows, right = np.full((4, 2), 100), np.array([[95, 95], [0, 0], [95, 95], [95, 95]])
     found = count_test(agreements(rows, right))
-    assert found is not None
     assert flagged(found) == [1]
     assert found.effects[1] == 1
     assert found.effects[0] == pytest.approx(1 - 95 / (190 / 3))
@@ -123,14 +122,12 @@ def test_a_class_of_one_client_alone_says_nothing() -> None:
     for right_there in (0, 30):
         rows = np.array([[50, 30], [50, 0], [50, 0], [50, 0]])
         found = count_test(agreements(rows, np.array([[40, right_there], [40, 0], [40, 0], [40, 0]])))
-        assert found is not None
         assert found.effects == dict.fromkeys(range(4), 0.0)
         assert found.classes[0] == ()
 
 
 def test_a_single_row_may_miss_all_that_it_should_agree() -> None:
     found = count_test(agreements(np.ones((3, 1), int), np.array([[0], [1], [1]])))
-    assert found is not None
     assert found.effects[0] == 1.0
 
 
@@ -141,8 +138,6 @@ def test_the_order_of_clients_does_not_matter() -> None:
     order = generator.permutation(6)
     plain = count_test(agreements(rows, right))
     permuted = count_test(agreements(rows[order], right[order]))
-    assert plain is not None
-    assert permuted is not None
     for position, client in enumerate(order):
         assert permuted.p_values[position] == pytest.approx(plain.p_values[int(client)])
         assert permuted.effects[position] == pytest.approx(plain.effects[int(client)])

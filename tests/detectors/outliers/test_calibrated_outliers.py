@@ -164,17 +164,14 @@ def test_who_is_missing_in_a_repetition_is_compared_in_the_others() -> None:
     """Twice the median client in the repetition that it is part of, whose scale is another."""
     small, large = compared(1.0, 1.0, 1.0), compared(10.0, 10.0, 10.0, 20.0, 10.0)
     found = model_test([small, large], [large] * 5, RATE)
-    assert found is not None
     assert found.effects == pytest.approx({0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0, 4: 0.0})
     unparted = model_test([large], [small] * 5, RATE)
-    assert unparted is not None
     assert [unparted.p_values[client] for client in (3, 4)] == [1.0, 1.0]
 
 
 def test_effects_are_relative_to_the_median_client_over_all_repetitions() -> None:
     """Geometric means over the median distance: 1 / sqrt(8), sqrt(2), sqrt(2); the first is a quarter of the others."""
     found = model_test([compared(1.0, 2.0, 4.0), compared(1.0, 8.0, 4.0)], [compared(1.0, 1.0, 1.0)] * 3, RATE)
-    assert found is not None
     assert found.effects == pytest.approx({0: -0.75, 1: 0.0, 2: 0.0})
 
 
@@ -230,7 +227,7 @@ def test_why_models_differ() -> None:
     none = CalibratedFinding(name="feature_skew", rate=RATE, p_value=0.6, sentence="")
     unknown = CalibratedFinding(name="feature_skew", rate=RATE, sentence="")
     assert explain_model_differences([none]) is None
-    assert explain_model_differences([none, skew]) == "there is label skew"
-    assert explain_model_differences([skew.model_copy(update={"name": "feature_skew"})]) == "there is feature skew"
-    assert "feature skew was not measured" in str(explain_model_differences([unknown]))
+    for finding, named in ((skew, "label skew"), (skew.model_copy(update={"name": "feature_skew"}), "feature skew")):
+        assert named in str(explain_model_differences([none, finding]))
+    assert "feature skew was not" in str(explain_model_differences([unknown]))
     assert explain_model_differences([]) is None

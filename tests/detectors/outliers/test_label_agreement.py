@@ -132,7 +132,6 @@ def test_two_classes_give_fisher_s_direction() -> None:
     pooled, classes = measure(members)
     within = within_covariance(pooled, classes)
     found = discriminant(classes, within, pooled.num_rows)
-    assert found is not None
     scale = np.sqrt(np.diag(within))
     pull = 8 / (8 + pooled.num_rows)
     correlation = (1 - pull) * within / np.outer(scale, scale) + pull * np.eye(8)
@@ -143,24 +142,19 @@ def test_two_classes_give_fisher_s_direction() -> None:
     np.testing.assert_allclose(found.sums, classes.sums @ found.axes)
 
 
-def test_there_are_as_many_axes_as_classes_less_one() -> None:
-    generator = np.random.default_rng(1)
-    pooled, classes = measure([draw(generator, [60, 80, 70]) for _ in range(3)])
-    found = discriminant(classes, within_covariance(pooled, classes), pooled.num_rows)
-    assert found is not None
-    assert found.axes.shape == (8, 2)
+def discriminant_of(members: list[tuple[np.ndarray, np.ndarray]], num_classes: int = 3) -> Discriminant | None:
+    pooled, classes = measure(members, num_classes)
+    return discriminant(classes, within_covariance(pooled, classes), pooled.num_rows)
 
 
-def test_a_feature_that_does_not_vary_has_no_part_in_it() -> None:
+def test_there_are_as_many_axes_as_classes_less_one_and_a_constant_feature_has_no_part_in_them() -> None:
     generator = np.random.default_rng(1)
     members = [draw(generator, [60, 80, 70]) for _ in range(3)]
+    assert discriminant_of(members).axes.shape == (8, 2)
     for features, _ in members:
         features[:, 3] = 7.0
-    pooled, classes = measure(members)
-    found = discriminant(classes, within_covariance(pooled, classes), pooled.num_rows)
-    assert found is not None
-    assert found.axes.shape == (8, 2)
-    assert found.axes[3].tolist() == [0, 0]
+    assert discriminant_of(members).axes.shape == (8, 2)
+    assert discriminant_of(members).axes[3].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("apart", "is_compared"), [(0.01, False), (1.0, True)])
@@ -169,14 +163,11 @@ def test_classes_are_compared_if_their_means_differ_beyond_chance(apart: float, 
     low = np.tile([0.0, 2.0], 50)[:, None]
     labels = np.repeat([0, 1], 50)
     features = (low + apart * labels[:, None]).astype(np.float32)
-    pooled, classes = measure([(features, labels), (features, labels)], num_classes=2)
-    found = discriminant(classes, within_covariance(pooled, classes), pooled.num_rows)
-    assert (found is not None) == is_compared
+    assert (discriminant_of([(features, labels)] * 2, num_classes=2) is not None) == is_compared
 
 
 def test_one_class_has_no_discriminant() -> None:
-    pooled, classes = measure([draw(np.random.default_rng(1), [60, 0, 0]) for _ in range(3)])
-    assert discriminant(classes, within_covariance(pooled, classes), pooled.num_rows) is None
+    assert discriminant_of([draw(np.random.default_rng(1), [60, 0, 0]) for _ in range(3)]) is None
 
 
 def test_strange_clients_are_left_out_of_the_means() -> None:
@@ -187,11 +178,9 @@ def test_strange_clients_are_left_out_of_the_means() -> None:
     pooled, classes = measure(members)
     within = within_covariance(pooled, classes)
     found = discriminant(classes, within, pooled.num_rows, strange=[3])
-    assert found is not None
     assert found.left_out == found.shifted == {3}
     _, others = measure([member for client, member in enumerate(members) if client != 3])
     np.testing.assert_array_equal(found.counts, others.pooled_counts)
     np.testing.assert_allclose(found.sums, others.sums @ found.axes, rtol=1e-9)
     everyone = discriminant(classes, within, pooled.num_rows, strange=[1, 2, 3])
-    assert everyone is not None
     assert (everyone.left_out, everyone.shifted) == (frozenset(), {1, 2, 3})

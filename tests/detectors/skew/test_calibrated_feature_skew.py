@@ -25,10 +25,8 @@ from fedscout.detectors.calibrated_feature_skew import (
 from fedscout.detectors.feature_skew import (
     ClassMoments,
     ClientTotals,
-    MomentSums,
     PooledMoments,
     excess_variance,
-    feature_moments,
     row_norms,
 )
 from fedscout.detectors.report import CalibratedFinding
@@ -37,6 +35,7 @@ from fedscout.engine.data.federation import Names
 from tests.detectors.federations import inputs, samples
 from tests.detectors.rates import fewest_alarms, most_alarms
 from tests.detectors.skew.test_class_sums import moments_of
+from tests.detectors.skew.test_feature_skew import pool
 
 RATE = 0.05
 NUM_FEATURES = 8
@@ -55,23 +54,18 @@ def draw(generator: np.random.Generator, counts: Sequence[int]) -> Client:
     return features.astype(np.float32), labels
 
 
-def pooled_of(clients: Sequence[Client]) -> PooledMoments:
-    sums = MomentSums()
-    for client, (x, _) in enumerate(clients):
-        answer = feature_moments(inputs(samples(x), config={"max_features": 100}))
-        sums.add(client, len(x), answer["sum"].values, answer["scatter"].values)
-    pooled = sums.pooled()
-    assert pooled is not None
-    return pooled
-
-
 def measure(clients: Sequence[Client], num_classes: int = 3) -> tuple[PooledMoments, ClassMoments]:
-    return pooled_of(clients), moments_of(list(clients), num_classes)
+    return pool([x for x, _ in clients]), moments_of(list(clients), num_classes)
 
 
-def shifts_of(clients: Sequence[Client]) -> Shifts:
-    pooled, classes = measure(clients)
-    shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))
+def compared(clients: Sequence[Client], num_classes: int = 3) -> Shifts | str:
+    """Return shifts, or why there are none."""
+    pooled, classes = measure(clients, num_classes)
+    return label_adjusted_shifts(classes, within_covariance(pooled, classes))
+
+
+def shifts_of(clients: Sequence[Client], num_classes: int = 3) -> Shifts:
+    shifts = compared(clients, num_classes)
     assert isinstance(shifts, Shifts)
     return shifts
 
@@ -125,10 +119,7 @@ def test_one_feature_adds_no_more_than_its_cap() -> None:
 def two_clients(apart: float) -> Shifts:
     low = np.tile([0.0, 2.0], 50)[:, None]
     labels = np.zeros(100, np.int64)
-    pooled, classes = measure([(low, labels), (low + apart, labels)], num_classes=1)
-    shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))
-    assert isinstance(shifts, Shifts)
-    return shifts
+    return shifts_of([(low, labels), (low + apart, labels)], num_classes=1)
 
 
 @pytest.mark.sampled(2)
@@ -141,8 +132,7 @@ def test_false_alarms_keep_to_the_rate(clients: int, rows: int, federations: int
     alarms = 0
     for _ in range(federations):
         counts = unlike_labels(generator, clients, rows) if skewed else [[rows // 3] * 3] * clients
-        pooled, classes = measure([draw(generator, own) for own in counts])
-        shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))  # none if no class is shared
+        shifts = compared([draw(generator, own) for own in counts])  # none if no class is shared
         alarms += decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
     assert fewest_alarms(federations, 0.5 * RATE) <= alarms <= most_alarms(federations, RATE)
 
@@ -186,13 +176,8 @@ def test_who_is_at_both_limits_is_flagged_and_its_largest_five_shifts_are_named(
     measured = (clients, np.array([1.0, RATE / 3, 1.0]), offsets, np.zeros(3), np.arange(10, 18))
     found = decide_shifts(*measured, RATE, effect, "a test", "of any class").clients[4]  # p-value by Holm: three times
     assert found.flagged
-    assert [(each.feature, each.shift) for each in found.features] == [
-        (14, 0.9),
-        (16, 0.8),
-        (13, -0.7),
-        (12, 0.5),
-        (15, 0.4),
-    ]
+    shifts = {14: 0.9, 16: 0.8, 13: -0.7, 12: 0.5, 15: 0.4}
+    assert [(each.feature, each.shift) for each in found.features] == list(shifts.items())
     for rate, min_effect in ((RATE * 0.99, effect), (RATE, effect + 0.01)):
         spared = decide_shifts(*measured, rate, min_effect, "a test", "of any class").clients[4]
         assert not spared.flagged
@@ -200,7 +185,7 @@ def test_who_is_at_both_limits_is_flagged_and_its_largest_five_shifts_are_named(
     names = Names(clients=tuple("abcde"), features=tuple(f"column {number}" for number in range(18)))
     told = describe_shift(4, found, names, "of any class")
     assert "client e" in told
-    assert [int(number) for number in re.findall(r"column (\d+)", told)] == [14, 16, 13, 12, 15]
+    assert [int(number) for number in re.findall(r"column (\d+)", told)] == list(shifts)
     assert "column" not in describe_shift(4, spared, names, "of any class")
 
 
@@ -274,10 +259,7 @@ def test_the_second_test_keeps_to_its_part_of_the_rate(kind: str, clients: int, 
                 "heavy": lambda shape: generator.standard_t(3, shape),
             }[kind]((rows, num_features))
             members.append((features.astype(np.float32), generator.integers(0, 2, rows)))
-        pooled, classes = measure(members, 2)
-        shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))
-        assert isinstance(shifts, Shifts)
-        alarms += bool((holm(shifts.one_feature_p_values()) <= 0.05 / 3).any())
+        alarms += bool((holm(shifts_of(members, 2).one_feature_p_values()) <= 0.05 / 3).any())
     assert alarms <= most_alarms(300, 0.05 / 3)
 
 
@@ -288,7 +270,7 @@ def test_rows_of_a_class_that_nobody_else_holds_were_not_compared() -> None:
 
 
 def test_nothing_told_is_nothing_released_and_no_features_do_not_vary() -> None:
-    pooled = pooled_of([draw(np.random.default_rng(0), [10, 10, 10])])
+    pooled = pool([draw(np.random.default_rng(0), [10, 10, 10])[0]])
     nobody = ClassMoments.empty_moments(0, NUM_FEATURES)
     assert released_share(nobody, pooled) == 0
     np.testing.assert_allclose(within_covariance(pooled, nobody), pooled.covariance, rtol=1e-9)
@@ -319,9 +301,7 @@ def test_a_class_of_one_client_alone_says_nothing() -> None:
     generator = np.random.default_rng(7)
     members = [draw(generator, counts) for counts in ([50, 0, 0], [50, 0, 0], [0, 0, 80])]
     assert shifts_of(members).clients == (0, 1)
-    apart = [draw(generator, counts) for counts in ([50, 0, 0], [0, 50, 0])]
-    pooled, classes = measure(apart)
-    why = label_adjusted_shifts(classes, within_covariance(pooled, classes))
+    why = compared([draw(generator, counts) for counts in ([50, 0, 0], [0, 50, 0])])
     assert isinstance(why, str)
     assert why in decide_feature_skew_calibrated(why, RATE, 0.25).sentence
     assert not decide_feature_skew_calibrated(why, RATE, 0.25).measured
@@ -332,7 +312,7 @@ def test_classes_as_one_is_the_comparison_without_labels() -> None:
     generator = np.random.default_rng(8)
     members = [draw(generator, [40, 30, 30]) for _ in range(5)]
     unlabelled = [(features, np.zeros(len(features), np.int64)) for features, _ in members]
-    pooled = pooled_of(members)
+    pooled = pool([x for x, _ in members])
     rows = [x.astype(np.float64) for x, _ in members]
     totals = {k: ClientTotals(len(x), x.sum(axis=0), len(x) * x.var(axis=0)) for k, x in enumerate(rows)}
     merged = label_adjusted_shifts(classes_as_one(totals, pooled), pooled.covariance)

@@ -101,8 +101,7 @@ def test_a_certain_but_small_difference_is_not_called_skew() -> None:
     assert not finding.detected
     found = decide(counts, min_effect=0.01)
     assert found.flagged_clients == (3,)
-    assert "2.0% of the rows of client 3 would have to change class" in found.sentence
-    assert "most of all classes 0 and 1" in found.sentence
+    assert [value for value in ("2.0%", "client 3", "classes 0 and 1") if value not in found.sentence] == []
 
 
 @pytest.mark.parametrize("rows", [20, 2000])

@@ -61,7 +61,6 @@ def test_without_some_clients_the_sums_are_those_of_the_others() -> None:
     generator = np.random.default_rng(0)
     clients = [(generator.normal(size=(30, 3)), generator.integers(0, 2, 30)) for _ in range(4)]
     found = moments_of(clients, num_classes=2).without({1, 2})
-    assert found is not None
     others = moments_of([clients[0], clients[3]], num_classes=2)
     np.testing.assert_array_equal(found[0], others.pooled_counts)
     np.testing.assert_allclose(found[1], others.sums, rtol=1e-12)
@@ -90,7 +89,6 @@ def test_sums_of_each_client_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPat
     for size in (96, 95):
         monkeypatch.setattr(calculated, "KEPT_BYTES", size)
         found[size] = moments_of(clients, num_classes=2)
-    assert found[96].own is not None
     assert found[95].own is None
     assert {client: sums.tolist() for client, sums in found[96].own.items()} == {0: [[0] * 3] * 2, 1: [[5] * 3] * 2}
     np.testing.assert_array_equal(found[96].sums, found[95].sums)

@@ -5,30 +5,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_allclose
 
-from fedscout.detectors import DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detect import detect
-from fedscout.engine.contracts.config import LocalTraining
-from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
+from fedscout.detectors import HeterogeneityReport
+from tests.detectors.federations import federation, gaussian_clients, report_of
 
 Rows = list[tuple[np.ndarray, np.ndarray]]
 
 
 def detected(clients: Rows, min_release: int = 5) -> HeterogeneityReport:
-    grid = RecordingGrid(federation(clients, min_release=min_release))
-    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1)
-    return detect(grid, grid.initial_vectors, LocalTraining(), settings, seed=1)
+    source = federation(clients, min_release=min_release)
+    return report_of(source, 1, outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1)
 
 
 def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for_clients_that_shift_together() -> None:
-    aggregate_models = np.array([1.0, -1, 0, 0, 0, 0])
-    clients = gaussian_clients([300] * 7)
+    by = {1: 1, 2: 1, 3: -1}
     clients = [
-        (rows + aggregate_models * (index in (1, 2)) - aggregate_models * (index == 3), y)
-        for index, (rows, y) in enumerate(clients)
+        (rows + by.get(index, 0) * np.array([1.0, -1, 0, 0, 0, 0]), y)
+        for index, (rows, y) in enumerate(gaussian_clients([300] * 7))
     ]
     report = detected(clients)
     finding = report.calibrated_finding("feature_skew")
-    assert finding is not None
     shifts = {own.client: np.array(own.shift) for own in report.features}
     for client, shift in shifts.items():
         assert_allclose(np.linalg.norm(shift), finding.clients[client].effect, atol=1e-12)

@@ -7,8 +7,7 @@ import pytest
 
 from fedscout.detectors.feature_skew import Bins, feature_divergence
 from fedscout.detectors.statistics import js_divergence
-from tests.detectors.detection.test_detect import report_of
-from tests.detectors.federations import AddNoise, federation, gaussian_clients
+from tests.detectors.federations import AddNoise, federation, gaussian_clients, report_of
 
 
 def bins_of(num_features: int, bins: int = 4) -> Bins:

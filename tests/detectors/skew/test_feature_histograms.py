@@ -46,7 +46,7 @@ def test_means_of_groups_are_float64() -> None:
 
 @pytest.mark.parametrize("bins", [0, MAX_BINS + 1])
 def test_too_many_bins_or_none_are_refused(bins: int) -> None:
-    with pytest.raises(WithheldError, match=f"bins must be from 1 to {MAX_BINS}, got {bins}"):
+    with pytest.raises(WithheldError, match="bins"):
         count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), bins, reach=1.0))
     for allowed in (1, MAX_BINS):
         assert count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), allowed, reach=1.0))[0, 0] == 5
@@ -64,7 +64,6 @@ def test_constant_features_are_left_out() -> None:
     second = count(np.array([[5, -0.5], [5, -0.5]]), bins)
     assert first[0].tolist() == [2, 0, 0, 0]
     distances = feature_distances([first, second], bins)
-    assert distances is not None
     assert distances.wasserstein == pytest.approx(1)
     assert distances.hellinger == pytest.approx(1)
 
@@ -75,7 +74,6 @@ def test_a_shift_of_whole_bins_is_measured_exactly_and_averaged() -> None:
     middles = (np.floor(generator.uniform(-8, 8, size=(300, 2))) + 0.5) * 0.25
     bins = Bins.around(np.zeros(2), np.ones(2), bins=32, reach=4.0)
     distances = feature_distances([count(middles, bins), count(middles + np.array([0.5, 0]), bins)], bins)
-    assert distances is not None
     assert distances.wasserstein == pytest.approx(0.25)
 
 
@@ -88,7 +86,6 @@ def test_error_is_at_most_one_bin_width(min_release: int) -> None:
     for shift in (0.0, 0.07, 0.3, 1.1):
         first, second = (np.clip(generator.normal(m, 0.8, size=(400, 1)), -4, 4) for m in (0, shift))
         distances = feature_distances([count(own, bins, min_release) for own in (first, second)], bins)
-        assert distances is not None
         assert distances.wasserstein == pytest.approx(wasserstein_distance(first[:, 0], second[:, 0]), abs=0.25)
 
 

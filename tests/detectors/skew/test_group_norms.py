@@ -7,13 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedscout.detectors import CLIENT_QUERIES, DetectionConfig
-from fedscout.detectors.detect import detect
+from fedscout.detectors import DetectionConfig
 from fedscout.detectors.feature_skew import FeatureGroups, group_norms
 from fedscout.detectors.report import HeterogeneityReport
-from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.grid.local_grid import LocalGrid
-from tests.detectors.federations import federation, inputs, let_out, samples
+from tests.detectors.federations import federation, inputs, let_out, report_of, samples
 from tests.detectors.rates import most_alarms
 
 
@@ -23,17 +20,15 @@ def told(rows: np.ndarray, groups: np.ndarray) -> dict[str, np.ndarray]:
     return dict(let_out(group_norms(replace(asked, groups=groups)), 1))
 
 
-def test_sums_over_groups_by_hand() -> None:
-    """Groups of rows 1, 2 and -1: sums 3 and -1; squares 9 + 1, fourth powers 81 + 1, sizes 4 + 1."""
+def test_sums_over_groups_and_their_spread_by_hand() -> None:
+    """Groups of rows 1, 2 and -1: sums 3 and -1; squares 9 + 1, fourth powers 81 + 1, sizes 4 + 1.
+
+    |y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1.
+    """
     answer = told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))
     assert answer["squares"].tolist() == [10]
     assert answer["norms"].tolist() == [3, 2, 5, 10, 82]
-
-
-def test_the_spread_of_group_sums_by_hand() -> None:
-    """|y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1."""
-    found = FeatureGroups.read({0: told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))})
-    assert found is not None
+    found = FeatureGroups.read({0: answer})
     assert found.excess == pytest.approx(0.64)
     assert found.num_groups == {0: 2.0}
 
@@ -45,7 +40,6 @@ def test_the_design_effect_by_hand() -> None:
     """
     rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
     found = FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
-    assert found is not None
     assert found.effects[0].tolist() == [1.25]
 
 
@@ -56,11 +50,13 @@ def test_the_design_effect_is_kish(alike: float, effect: float) -> None:
     groups = np.repeat(np.arange(4000), 5)
     common, own = generator.normal(size=(4000, 1)), generator.normal(size=(20_000, 1))
     found = FeatureGroups.read({0: told(np.sqrt(alike) * common[groups] + np.sqrt(1 - alike) * own, groups)})
-    assert found is not None
     assert found.of([0], [0]).item() == pytest.approx(effect, abs=0.15)
 
 
-def report_of(seed: int, grouped: bool, shift: float = 0.0, rows_each: int = 5) -> HeterogeneityReport:
+QUICK = {"outlier_repetitions": 1, "outlier_min_flags": 1}
+
+
+def of_subjects(seed: int, grouped: bool, shift: float = 0.0, rows_each: int = 5) -> HeterogeneityReport:
     """Return the report on ten clients of 20 subjects, whose rows scatter half as much as they do."""
     generator = np.random.default_rng(seed)
     clients = []
@@ -71,10 +67,7 @@ def report_of(seed: int, grouped: bool, shift: float = 0.0, rows_each: int = 5) 
         clients.append((centres[subject] + 0.5 * generator.normal(size=(len(subject), 6)) + labels[:, None], labels))
     source = federation(clients)
     groups = np.arange(len(source.labels)) // rows_each
-    grid = LocalGrid(replace(source, groups=groups) if grouped else source, CLIENT_QUERIES)
-    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1)
-    training = LocalTraining()
-    return detect(grid, grid.initial_vectors, training, settings, seed, grouped=grid.facts.grouped)
+    return report_of(replace(source, groups=groups) if grouped else source, seed, **QUICK)
 
 
 def alarms(reports: list[HeterogeneityReport], name: str) -> int:
@@ -84,32 +77,28 @@ def alarms(reports: list[HeterogeneityReport], name: str) -> int:
 @pytest.mark.stress
 def test_ten_clients_of_subjects_have_neither_skew() -> None:
     rate = DetectionConfig().detector_rate
-    reports = [report_of(seed, grouped=True) for seed in range(60)]
+    reports = [of_subjects(seed, grouped=True) for seed in range(60)]
     assert alarms(reports, "label_skew") <= most_alarms(60, rate)
     assert alarms(reports, "feature_skew") <= most_alarms(60, rate)
 
 
 @pytest.mark.slow
 def test_groups_make_the_difference() -> None:
-    without = [report_of(seed, grouped=False) for seed in range(6)]
-    with_groups = [report_of(seed, grouped=True) for seed in range(6)]
+    without, with_groups = ([of_subjects(seed, grouped) for seed in range(6)] for grouped in (False, True))
     for name in ("label_skew", "feature_skew"):
         assert alarms(without, name) >= 2
         assert alarms(with_groups, name) <= most_alarms(6, DetectionConfig().detector_rate)
 
 
 def test_a_shifted_client_is_found_in_groups() -> None:
-    finding = report_of(0, grouped=True, shift=2.0).calibrated_finding("feature_skew")
-    assert finding is not None
+    finding = of_subjects(0, grouped=True, shift=2.0).calibrated_finding("feature_skew")
     assert finding.flagged_clients == (3,)
 
 
 def test_groups_of_one_row_are_rows() -> None:
-    plain, grouped = (report_of(5, grouped, rows_each=1) for grouped in (False, True))
+    plain, grouped = (of_subjects(5, grouped, rows_each=1) for grouped in (False, True))
     for name in ("label_skew", "feature_skew"):
         one, other = plain.calibrated_finding(name), grouped.calibrated_finding(name)
-        assert one is not None
-        assert other is not None
         assert other.flagged_clients == one.flagged_clients
         assert other.p_value == pytest.approx(one.p_value, rel=0.3)
 
@@ -121,15 +110,9 @@ def test_who_knows_nothing_of_groups_is_warned_where_rows_are_alike() -> None:
         rows = np.repeat(generator.normal(size=(20, 6)), 5, axis=0)
         clients.append((rows + 0.05 * generator.normal(size=rows.shape), np.repeat(generator.integers(0, 2, 20), 5)))
     source = federation(clients)
-    notes = []
-    for known in (source, replace(source, groups=np.arange(400) // 5)):
-        grid = LocalGrid(known, CLIENT_QUERIES)
-        settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1)
-        report = detect(grid, grid.initial_vectors, LocalTraining(), settings, 0, grouped=grid.facts.grouped)
-        notes.append(" ".join(report.notes))
-    assert "Rows seem to belong together" in notes[0]
-    assert "federation.group_column" in notes[0]
-    assert "Rows seem to belong together" not in notes[1]
+    known = (source, replace(source, groups=np.arange(400) // 5))
+    notes = [" ".join(report_of(each, **QUICK).notes) for each in known]
+    assert ["federation.group_column" in told for told in notes] == [True, False]
 
 
 def test_a_client_that_told_nothing_has_the_largest_effects_and_the_fewest_groups() -> None:

@@ -49,9 +49,9 @@ def test_the_sentence_names_the_farthest_client_and_all_that_are_flagged() -> No
     assert finding.flagged_clients == (2, 5)
     assert max(finding.client_values, key=finding.client_values.__getitem__) == 2
     assert "(client 2;" in finding.sentence
-    assert finding.sentence.endswith("above the threshold 0.1. Above it: clients 2, 5.")
+    assert "clients 2, 5" in finding.sentence
     none = decide({client: counts[client] for client in (7, 9)}, threshold=0.1)
-    assert none.sentence.endswith("not above the threshold 0.1.")
+    assert "clients" not in none.sentence
 
 
 def test_a_client_at_the_threshold_is_not_above_it() -> None:

@@ -12,8 +12,7 @@ from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, dec
 from fedscout.detectors.report import DetectionConfig
 from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
 from fedscout.engine.data.client import release_counts
-from tests.detectors.detection.test_detect import report_of
-from tests.detectors.federations import federation
+from tests.detectors.federations import federation, report_of
 from tests.detectors.rates import most_alarms
 
 RATE = 0.05

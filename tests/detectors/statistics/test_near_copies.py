@@ -51,9 +51,9 @@ def test_independent_rows_show_what_is_expected_of_them(num_features: int) -> No
 
 def test_neither_scale_nor_place_matters() -> None:
     rows = subjects(6, 0.3)
-    found, aggregate_models = among_themselves(rows), among_themselves(1000 * rows + 5)
-    np.testing.assert_array_equal(found.num_with_copies, aggregate_models.num_with_copies)
-    assert found.log_ratios == pytest.approx(aggregate_models.log_ratios)
+    found, moved = among_themselves(rows), among_themselves(1000 * rows + 5)
+    np.testing.assert_array_equal(found.num_with_copies, moved.num_with_copies)
+    assert found.log_ratios == pytest.approx(moved.log_ratios)
 
 
 @pytest.mark.parametrize(("num_features", "spread"), [(5, 0.1), (10, 0.2), (30, 0.1), (30, 0.5)])

@@ -12,7 +12,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import rise
-from tests.search.studies import Measured, ScriptedRunner, failed, study
+from tests.search.studies import Measured, ScriptedRunner, failed, of_rounds, study
 
 ROUNDS = 20
 
@@ -21,11 +21,8 @@ def curves(fedmedian: Sequence[float], fedavg: Sequence[float], rows: int = 10_0
     """Return trials of these accuracies after each round, tested on so many rows."""
 
     def outcome(spec: TrialSettings) -> Measured:
-        scores = tuple(fedavg if spec.strategy.kind == "fedavg" else fedmedian)
-        rounds = {
-            f"round_{name}": scores for name in ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")
-        }
-        return {**rounds, "client_num_examples": (rows,)}
+        scores = fedavg if spec.strategy.kind == "fedavg" else fedmedian
+        return {**of_rounds(scores), "client_num_examples": (rows,)}
 
     return outcome
 
@@ -52,9 +49,7 @@ def test_a_curve_that_still_rises(tmp_path: Path) -> None:
     rising = [0.5 + 0.01 * number for number in range(ROUNDS)]
     found = confirmed(tmp_path, curves(level(0.8), rising))
     (told,) = found.caveats
-    assert told == (
-        "The verdict is about 20 rounds, and accuracy still rises: FedAvg by 5.0 points over the last 5 rounds."
-    )
+    assert [value for value in ("20 rounds", "FedAvg by 5.0 points", "last 5 rounds") if value not in told] == []
     assert found.sentence.endswith(told)
 
 
@@ -120,7 +115,9 @@ def test_a_difference_of_few_test_rows(tmp_path: Path) -> None:
     """The difference counts if it is claimed: a row of four is 25 points, more than any noise here."""
     few = confirmed(tmp_path / "few", curves(level(0.75), level(0.5), rows=4), seeds=30)
     assert few.verdict == "better"
-    assert few.caveats == ("A single test row is 25.0 points: the difference is that of 1.0 rows.",)
+    (told,) = few.caveats
+    assert "25.0 points" in told
+    assert "1.0 rows" in told
     many = confirmed(tmp_path / "many", curves(level(0.75), level(0.5), rows=40), seeds=30)
     assert (many.verdict, many.caveats) == ("better", ())
 

@@ -88,8 +88,9 @@ def test_rivals_are_compared_with_the_pick_and_with_fedavg() -> None:
     for one, own in zip(found.rivals, scores.values(), strict=True):
         assert one.behind == design.against_challenger(pick.own, own)
         assert one.versus_fedavg == design.against_baseline(own, BASELINE)
-    assert " Not told apart from it: level." in found.sentence
-    assert "all 4 configurations compared and looks at 2, 3 seeds together" in found.sentence
+    assert [name in found.sentence for name in scores] == [True, False, False]
+    assert "all 4 configurations" in found.sentence
+    assert "2, 3 seeds" in found.sentence
 
 
 def test_the_view_decides() -> None:
@@ -118,8 +119,7 @@ def test_a_gain_over_fedavg_alone_is_no_gain() -> None:
     assert confirm(SEEDS, contestants, "own").verdict == "better"
     tuned = contender("tuned-fedavg", shifted(0.1, 0.11, 0.09))
     found = confirm(SEEDS, [*contestants, tuned], "own", SequentialDesign(max_seeds=3, resolution=0.01))
-    assert found.verdict == "no difference"
-    assert found.sentence.endswith("Keep FedAvg at its tuned client rate 0.2.")
+    assert (found.verdict, found.advised) == ("no difference", "FedAvg at its tuned client rate 0.2")
 
 
 def test_a_rival_that_beats_fedavg_but_not_the_reference_is_dropped() -> None:
@@ -162,10 +162,3 @@ def test_what_is_not_known_of_a_contestant_is_none(make_record) -> None:  # type
 
 def test_difference_in_points() -> None:
     assert difference_text(paired_difference([0.6], [0.5])) == "+10.0 points, no interval from 1 seed"
-
-
-def test_a_failed_trial_counts_as_zero_and_is_named(make_record) -> None:  # type: ignore[no-untyped-def]
-    records = [make_record(seed=11, own=0.8, clean=0.7), make_record(seed=12, error="round 3: diverged")]
-    found = contestant("challenger", records)
-    assert (found.own, found.clean) == ((0.8, 0.0), (0.7, 0.0))
-    assert found.failures == {12: "round 3: diverged"}

@@ -14,6 +14,7 @@ import pytest
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation, confirmation_seeds, contestant
+from fedscout.search.confirmation.intervals import NEW_DATA
 from fedscout.search.confirmation.runs import resolution
 from fedscout.search.objective import MEASURES, Objective
 from fedscout.search.study import StudyOutcome
@@ -24,6 +25,8 @@ from tests.search.studies import (
     completed,
     document,
     failed,
+    generator_of,
+    keep_trials,
     local_runner,
     study,
     tiny_federation,
@@ -34,9 +37,7 @@ BATCHES = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "confirma
 
 
 def jitter(spec: TrialSettings, size: float) -> float:
-    """Noise of a configuration and a seed, the same whenever it is asked."""
-    text = f"{spec.strategy.kind}{dict(spec.strategy.parameters())}{spec.session.seed}"
-    return float(np.random.default_rng(list(text.encode())).normal(0, size))
+    return float(generator_of(spec).normal(0, size))
 
 
 def by_kind(noise: float = 0.004, **means: float) -> Callable[[TrialSettings], Measured]:
@@ -63,8 +64,9 @@ def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
     assert len(found.seeds) < 12
     assert num_trials == 2 * len(found.seeds)
     assert found.seeds == confirmation_seeds(SEED, 12)[: len(found.seeds)]
-    assert f"Decided after {len(found.seeds)} of at most 12 seeds." in found.sentence
-    assert "looks at 4, 8, 12 seeds together" in found.sentence
+    assert f"{len(found.seeds)} of at most 12 seeds" in found.sentence
+    assert "4, 8, 12 seeds" in found.sentence
+    assert not found.stopped_for_futility
 
 
 def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) -> None:
@@ -72,8 +74,8 @@ def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) ->
     found = confirmation_of(outcome)
     assert (found.verdict, len(found.seeds), num_trials) == ("no difference", 8, 16)
     assert found.stopped_for_futility
-    assert "Keep FedAvg." in found.sentence
-    assert "Decided after 8 of at most 12 seeds. The others would hardly tell them apart." in found.sentence
+    assert found.advised == "FedAvg"
+    assert "8 of at most 12 seeds" in found.sentence
 
 
 def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> None:
@@ -85,12 +87,6 @@ def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> Non
     assert ends == [-1.0, 1.0] * 2
 
 
-def test_a_clear_winner_does_not_give_up(tmp_path: Path) -> None:
-    found = confirmation_of(scripted(tmp_path, by_kind(fedadam=0.8))[0])
-    assert not found.stopped_for_futility
-    assert "hardly" not in found.sentence
-
-
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
     config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
     drawn, same = (
@@ -98,9 +94,8 @@ def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_n
         for is_same in (False, True)
     )
     assert drawn.versus == same.versus
-    assert "for new data from these clients" in drawn.sentence
-    assert "for new data from these clients" not in same.sentence
-    assert "for another run here" in same.sentence
+    assert [NEW_DATA in found.sentence for found in (drawn, same)] == [True, False]
+    assert "another run" in same.sentence
 
 
 @pytest.mark.parametrize("at_four_times_the_rate", [0.9, 0.8])
@@ -123,14 +118,13 @@ def test_where_fedavg_alone_is_the_front_the_search_is_confirmed_and_the_tuned_r
     better = at_four_times_the_rate > 0.8
     assert found.advised == ("FedAvg at its tuned client rate 0.8" if better else "FedAvg")
     assert found.verdict == "worse"
-    assert "the front is FedAvg alone" in found.sentence
 
 
-def test_a_failed_trial_counts_as_guessing_and_is_told_of(make_record: Callable[..., Trial]) -> None:
-    trials = [make_record(seed=1, own=0.9), make_record(seed=2, own=0.0, error="diverged")]
-    one = contestant("challenger", trials, guessing=0.4)
-    assert one.own == (0.9, 0.4)
-    assert one.failures == {2: "diverged"}
+@pytest.mark.parametrize("guessing", [0.0, 0.4])
+def test_a_failed_trial_counts_as_guessing_and_is_told_of(make_record: Callable[..., Trial], guessing: float) -> None:
+    trials = [make_record(seed=1, own=0.9, clean=0.7), make_record(seed=2, own=0.0, error="diverged")]
+    one = contestant("challenger", trials, guessing=guessing)
+    assert (one.own, one.clean, one.failures) == ((0.9, guessing), (0.7, guessing), {2: "diverged"})
 
 
 @pytest.mark.slow
@@ -140,7 +134,6 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     own = {"path": "tests.strategies.flower_programs:DrivesItself"}
     config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5, tuned_baseline=False)
     outcome = study(tmp_path, local_runner(tiny_federation()), config, num_rounds=num_rounds)
-    assert outcome.best is not None
     assert outcome.best.round_accuracy == outcome.baseline.round_accuracy
     found = confirmation_of(outcome)
     assert found.verdict == "no difference"
@@ -200,7 +193,7 @@ def test_contestants_are_the_pick_the_baselines_and_the_others(tmp_path: Path) -
     assert set(found.versus) == {"fedavg", "tuned-fedavg"}
     assert (found.reference, found.verdict) == ("tuned-fedavg", "worse")
     assert [rival.name for rival in found.rivals] == [one.name for one in challengers[1:]]
-    assert "all 3 configurations compared together" in found.sentence
+    assert "all 3 configurations" in found.sentence
 
 
 def test_who_can_t_be_told_from_the_pick_is_named(tmp_path: Path) -> None:
@@ -208,7 +201,7 @@ def test_who_can_t_be_told_from_the_pick_is_named(tmp_path: Path) -> None:
     found = confirmation_of(outcome)
     (rival,) = found.rivals
     assert not rival.dropped
-    assert f"Not told apart from it: {rival.name}." in found.sentence
+    assert rival.name in found.sentence
 
 
 @pytest.mark.slow
@@ -238,17 +231,14 @@ def test_a_confirmation_cut_off_anywhere_ends_with_the_same_result(tmp_path: Pat
     config = SearchConfig(**{**BATCHES, "confirmation_top": top})
     whole = ScriptedRunner(outcome)
     expected = document(study(tmp_path / "whole", whole, config))
-    files = sorted((tmp_path / "whole" / "trials").iterdir())
+    num_trials = len(list((tmp_path / "whole" / "trials").iterdir()))
     first = next(number for number, spec in enumerate(whole.ran) if spec.session.seed != SEED)
-    assert len(files) - first > 8  # more than one batch
-    for num_kept in range(first, len(files) + 1, step):
-        folder = tmp_path / str(num_kept)
-        (folder / "trials").mkdir(parents=True)
-        for file in files[:num_kept]:
-            (folder / "trials" / file.name).write_bytes(file.read_bytes())
-        rest = ScriptedRunner(outcome)
+    assert num_trials - first > 8  # more than one batch
+    for num_kept in range(first, num_trials + 1, step):
+        folder, rest = tmp_path / str(num_kept), ScriptedRunner(outcome)
+        keep_trials(tmp_path / "whole", folder, range(num_kept).__contains__)
         assert document(study(folder, rest, config)) == expected
-        assert len(rest.ran) == len(files) - num_kept
+        assert len(rest.ran) == num_trials - num_kept
 
 
 def test_the_scale_s_step_is_one_test_row_of_the_smallest_test(make_record: Callable[..., Trial]) -> None:

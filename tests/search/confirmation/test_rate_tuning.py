@@ -51,7 +51,6 @@ def test_the_best_rate_is_the_reference(tmp_path: Path) -> None:
     assert [len(rate.trials) for rate in found.tuned] == [2, 2, 1, 1]
     assert {trial.phase for rate in found.tuned for trial in rate.trials} == {"baseline", "tuned-baseline"}
     assert found.best is found.baseline  # it competes in the confirmation, not in the search
-    assert found.confirmation is not None
     roles = {one.role: one.learning_rate for one in found.confirmation.contestants}
     assert roles == pytest.approx({"challenger": 0.2, "fedavg": 0.2, "tuned-fedavg": 0.4})
     assert found.confirmation.versus["tuned-fedavg"]["own"].mean == pytest.approx(0.1 - 1.0)
@@ -99,7 +98,6 @@ def test_the_study_s_own_rate_is_no_second_reference(tmp_path: Path) -> None:
     runner = ScriptedRunner(by_rate(lambda rate, seed: completed(0.5)))
     found = study(tmp_path, runner, CONFIG)
     assert found.tuned[0].learning_rate == found.baseline.learning_rate
-    assert found.confirmation is not None
     assert [one.role for one in found.confirmation.contestants] == ["challenger", "fedavg"]
     confirming = Counter(spec.session.seed for spec in runner.ran if spec.phase == "confirmation")
     assert set(confirming.values()) == {2}

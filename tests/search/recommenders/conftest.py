@@ -64,11 +64,15 @@ def server() -> Iterator[Callable[[Script], ModelServer]]:
 
 @pytest.fixture
 def model_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LanguageModel]]:
-    """Return what connects to a server, keeping exchanges in `tmp_path`; connections end with the test."""
+    """Return what connects to a server, or to a new one that plays a script, keeping exchanges in `tmp_path`.
+
+    Connections and servers end with the test.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with ExitStack() as stack:
 
-        def connect(server: ModelServer, **settings: Any) -> LanguageModel:
+        def connect(script: ModelServer | Script, **settings: Any) -> LanguageModel:
+            server = script if isinstance(script, ModelServer) else stack.enter_context(ModelServer(script))
             given = {"timeout_seconds": 10.0, "connection_retries": 0, **settings}
             config = RecommenderConfig(base_url=server.url, **given)
             chat = stack.enter_context(RecordedChat(config, Transcript(tmp_path / "llm.jsonl")))

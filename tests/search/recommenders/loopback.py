@@ -63,10 +63,6 @@ class Asked:
     body: dict[str, Any]
 
     @property
-    def system(self) -> str:
-        return str(self.body["messages"][0]["content"])
-
-    @property
     def user(self) -> Any:
         """The first message of the user, which is JSON."""
         return json.loads(self.body["messages"][1]["content"])

@@ -28,21 +28,18 @@ from fedscout.strategies import (
     MultiKrumSpec,
     RealRange,
     SearchSpace,
-    parse_strategy,
     space_of,
 )
 
 COHORT = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2)
 SPACE = space_of(COHORT)
-CUSTOM = parse_strategy(
+CUSTOM = CustomSpec.model_validate(
     {
-        "kind": "custom",
         "path": "flwr.serverapp.strategy:FedTrimmedAvg",
         "values": {"weighted_by_key": "num-examples"},
         "ranges": {"beta": {"low": 0.0, "high": 0.3}},
     }
 )
-assert isinstance(CUSTOM, CustomSpec)
 SPACES = {
     "default": SPACE,
     "wide": space_of(COHORT, ranges="wide"),
@@ -128,38 +125,41 @@ def test_numbers_are_what_json_says_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "subject", "named"),
     [
-        ("", "the answer must be one JSON object, got nothing"),
-        (" \n\t ", "the answer must be one JSON object, got nothing"),
-        ("FedProx, I think.", "the answer must be one JSON object with a 'kind', got none"),
-        ("[1, 2]", "the answer must be one JSON object with a 'kind', got none"),
-        ('{"reason": "x"}', "the answer must be one JSON object with a 'kind', got none"),
-        ('{"strategy": "fedprox"}', "the answer must be one JSON object with a 'kind', got none"),
-        ('{"kind": "fedavg"} or {"kind": "fedmedian"}', "the answer must be one JSON object, got 2 different ones"),
-        ('{"kind": "fedsgd"}', "kind must be one of fedavg, fedprox, fedavgm,"),
-        ('{"kind": ["fedavg"]}', "kind must be one of fedavg"),
-        ('{"kind": "custom", "path": "os:system", "values": {}}', "kind must be one of fedavg"),
-        ('{"kind": "fedprox"}', "proximal_mu of fedprox must be given, in [0.0001, 1] (log)"),
-        ('{"kind": "fedprox", "proximal_mu": 7}', "proximal_mu of fedprox must be in [0.0001, 1] (log), got 7"),
-        ('{"kind": "fedprox", "proximal_mu": "0.1"}', "proximal_mu of fedprox must be in [0.0001, 1] (log), got '0.1'"),
-        ('{"kind": "fedprox", "proximal_mu": true}', "proximal_mu of fedprox must be in [0.0001, 1] (log), got True"),
-        ('{"kind": "fedprox", "proximal_mu": NaN}', "the answer must be one JSON object"),
-        ('{"kind": "fedprox", "proximal_mu": 1e999}', "proximal_mu of fedprox must be in"),
-        ('{"kind": "krum", "num_malicious_nodes": 8}', "num_malicious_nodes of krum must be in 0 … 7, got 8"),
-        ('{"kind": "krum", "num_malicious_nodes": 1.5}', "num_malicious_nodes of krum must be in 0 … 7, got 1.5"),
+        ("", "the answer", ["got nothing"]),
+        (" \n\t ", "the answer", ["got nothing"]),
+        ("FedProx, I think.", "the answer", ["'kind'", "got none"]),
+        ("[1, 2]", "the answer", ["'kind'", "got none"]),
+        ('{"reason": "x"}', "the answer", ["'kind'", "got none"]),
+        ('{"strategy": "fedprox"}', "the answer", ["'kind'", "got none"]),
+        ('{"kind": "fedavg"} or {"kind": "fedmedian"}', "the answer", ["got 2"]),
+        ('{"kind": "fedsgd"}', "kind", ["fedavg, fedprox, fedavgm,", "'fedsgd'"]),
+        ('{"kind": ["fedavg"]}', "kind", ["['fedavg']"]),
+        ('{"kind": "custom", "path": "os:system", "values": {}}', "kind", ["'custom'"]),
+        ('{"kind": "fedprox"}', "proximal_mu", ["fedprox", "[0.0001, 1] (log)"]),
+        ('{"kind": "fedprox", "proximal_mu": 7}', "proximal_mu", ["fedprox", "[0.0001, 1] (log)", "got 7"]),
+        ('{"kind": "fedprox", "proximal_mu": "0.1"}', "proximal_mu", ["fedprox", "got '0.1'"]),
+        ('{"kind": "fedprox", "proximal_mu": true}', "proximal_mu", ["fedprox", "got True"]),
+        ('{"kind": "fedprox", "proximal_mu": NaN}', "the answer", ["'kind'", "got none"]),
+        ('{"kind": "fedprox", "proximal_mu": 1e999}', "proximal_mu", ["fedprox", "got inf"]),
+        ('{"kind": "krum", "num_malicious_nodes": 8}', "num_malicious_nodes", ["krum", "0 … 7", "got 8"]),
+        ('{"kind": "krum", "num_malicious_nodes": 1.5}', "num_malicious_nodes", ["krum", "0 … 7", "got 1.5"]),
         (
             '{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 8}',
-            "num_nodes_to_select of multikrum must be in 1 … 7, got 8",
+            "num_nodes_to_select",
+            ["multikrum", "1 … 7", "got 8"],
         ),
-        ('{"kind": "fedavg", "eta": 1}', "'eta' is no parameter of fedavg; its parameters are none"),
-        ('{"kind": "fedavg", "sample_scaling": "uniform"}', "'sample_scaling' is no parameter of fedavg"),
-        ('{"kind": "fedavg", "__class__": "x"}', "'__class__' is no parameter of fedavg"),
-        ("x" * (LONGEST_ANSWER + 1), f"the answer must have at most {LONGEST_ANSWER} characters"),
+        ('{"kind": "fedavg", "eta": 1}', "'eta'", ["fedavg"]),
+        ('{"kind": "fedavg", "sample_scaling": "uniform"}', "'sample_scaling'", ["fedavg"]),
+        ('{"kind": "fedavg", "__class__": "x"}', "'__class__'", ["fedavg"]),
+        ("x" * (LONGEST_ANSWER + 1), "the answer", [f"{LONGEST_ANSWER}", f"got {LONGEST_ANSWER + 1}"]),
     ],
 )
-def test_what_is_no_answer_is_refused_with_its_fault(text: str, expected: str) -> None:
-    assert faults(text)[0].startswith(expected)
+def test_what_is_no_answer_is_refused_with_its_fault(text: str, subject: str, named: list[str]) -> None:
+    fault = faults(text)[0]
+    assert fault.startswith(f"{subject} ")
+    assert [name for name in named if name not in fault] == []
 
 
 def test_every_fault_of_an_answer_is_told() -> None:
@@ -175,17 +175,15 @@ def test_a_range_that_depends_on_another_parameter_is_held() -> None:
 def test_what_the_cohort_forbids_is_refused_with_the_reason() -> None:
     space = space_of(Cohort(2, 2, 0.2))
     (fault,) = faults('{"kind": "krum", "num_malicious_nodes": 0}', space)
-    assert fault.endswith("(krum must have at least 3 clients a round, got 2)")
+    assert "krum" in fault
+    assert "got 2" in fault
 
 
-@pytest.mark.parametrize("finish_reason", ["length", "content_filter"])
-def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found(finish_reason: str) -> None:
-    assert faults(PROX, finish_reason=finish_reason)
-
-
-def test_a_refusal_is_no_answer() -> None:
+def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found_nor_is_a_refusal() -> None:
+    for finish_reason in ("length", "content_filter"):
+        assert faults(PROX, finish_reason=finish_reason)
     (fault,) = faults("", refusal="I can't\nhelp with that.")
-    assert fault == 'the answer must not be a refusal, got "I can\'t help with that."'
+    assert "I can't help with that." in fault
 
 
 @pytest.mark.parametrize(

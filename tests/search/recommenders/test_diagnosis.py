@@ -72,15 +72,12 @@ def test_the_calibrated_decision_counts_where_there_is_one() -> None:
 @pytest.mark.parametrize("p_value", [0.5, None])
 def test_inputs_that_only_the_published_rule_calls_unlike_are_not_unlike(p_value: float | None) -> None:
     """It ignores classes: a client whose labels are wrong stays one, though its share of classes moves its mean."""
-    tested = (calibrated("feature_skew", False, p_value=p_value), calibrated("outliers", True))
+    untold = (calibrated(name, False, p_value=p_value) for name in ("label_skew", "feature_skew"))
+    tested = (*untold, calibrated("outliers", True))
     found = diagnose(report_of(distance=9.0, shifted=(1,), outliers=(1,), calibrated=tested))
-    assert found.feature_skew.clients == ()
-    assert found.outlier.clients == (1,)
-
-
-def test_what_could_not_be_tested_has_no_severity() -> None:
-    report = report_of(divergence=0.2, calibrated=(calibrated("label_skew", False, p_value=None),))
-    assert diagnose(report).label_skew.severity is None
+    assert (found.feature_skew.clients, found.outlier.clients) == ((), (1,))
+    for aspect in (found.label_skew, found.feature_skew):
+        assert (aspect.severity is None) == (p_value is None)  # what could not be tested has none
 
 
 def test_features_that_differ_most_are_named_the_largest_shift_first() -> None:

@@ -85,7 +85,7 @@ def test_a_quarter_explores(situation_of: SituationOf, size: int, num_drawn: int
     situation = situation_of(POISONED)
     one, other = (proposed(situation, size, seed) for seed in (0, 1))
     assert one[: size - num_drawn] == other[: size - num_drawn]
-    assert all(each.explanation == "Drawn, to explore." for each in one[size - num_drawn :])
+    assert all(each.explanation == DRAWN for each in one[size - num_drawn :])
     assert not {str(each.spec) for each in one[size - num_drawn :]} & {str(each.spec) for each in other}
     assert proposed(situation, size, 0) == one
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.errors import RecommenderError
+from fedscout.engine.errors import NoValidAnswerError, RecommenderError
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import RecommendationContext
@@ -34,7 +34,6 @@ def test_a_valid_answer_is_the_recommendation(
     at = server([play])
     found = recommend_by_llm(situation, model_at(at))
     assert (found.spec, found.source) == (PROX, "llm")
-    assert found.model_use is not None
     assert (found.model_use.num_answers, found.model_use.prompt_tokens) == (1, 1000)
     assert len(at.asked) == 1
 
@@ -58,7 +57,6 @@ def test_a_persons_words_are_enough(server: Server, model_at: ModelAt, situation
     found = recommend_by_llm(situation_of(description="one hospital labels at random"), model_at(at))
     assert at.asked[0].user == {"description_by_a_person": "one hospital labels at random"}
     assert found.diagnosis is None
-    assert found.model_use is not None
     assert found.model_use.format is None
 
 
@@ -87,15 +85,13 @@ def test_an_invalid_answer_goes_back_with_its_fault_and_the_next_is_taken(
     at = server([INVALID[name], GOOD])
     found = recommend_by_llm(situation, model_at(at))
     assert found.spec == PROX
-    assert found.model_use is not None
     assert (found.model_use.num_answers, found.model_use.prompt_tokens) == (2, 2000)
     first, second = at.asked
     assert second.turns[:2] == first.turns
     (returned, text), (complains, complaint) = second.turns[2:]
     assert (returned, complains) == ("assistant", "user")
     assert 0 < len(text) <= 2000
-    (fault,) = json.loads(complaint)["your_answer_is_not_valid"]
-    assert "must" in fault or "is no parameter" in fault
+    assert len(json.loads(complaint)["your_answer_is_not_valid"]) == 1
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -104,12 +100,12 @@ def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
     server: Server, model_at: ModelAt, situation: RecommendationContext, name: str, max_corrections: int
 ) -> None:
     at = server([INVALID[name]])
-    with pytest.raises(RecommenderError) as caught:
+    with pytest.raises(NoValidAnswerError) as caught:
         recommend_by_llm(situation, model_at(at, max_corrections=max_corrections))
     assert len(at.asked) == 1 + max_corrections
     (line,) = caught.value.faults
-    start = "the language model gpt-4.1 must name a valid strategy, and gave "
-    assert line.startswith(start + ("1 answer " if max_corrections == 0 else "4 answers "))
+    assert "gpt-4.1" in line
+    assert f"gave {1 + max_corrections} answer" in line
     assert line.isprintable()
     assert len(line) < 1500
 
@@ -118,26 +114,22 @@ def test_the_last_answer_and_its_fault_are_in_the_error(
     server: Server, model_at: ModelAt, situation: RecommendationContext
 ) -> None:
     at = server([says("no idea"), says('still\x1b[2J\nnone {"kind": "fedbest"}')])
-    with pytest.raises(RecommenderError) as caught:
+    with pytest.raises(NoValidAnswerError) as caught:
         recommend_by_llm(situation, model_at(at))
-    assert '\'still?[2J none {"kind": "fedbest"}\': kind must be one of fedavg' in str(caught.value)
+    assert '\'still?[2J none {"kind": "fedbest"}\': kind' in str(caught.value)
 
 
 def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(
-    server: Server, model_at: ModelAt, situation: RecommendationContext
+    model_at: ModelAt, situation: RecommendationContext
 ) -> None:
-    found = recommend_by_llm(situation, model_at(server([says("hm", usage=None), GOOD])))
-    assert found.model_use is not None
+    found = recommend_by_llm(situation, model_at([says("hm", usage=None), GOOD]))
     assert found.model_use.prompt_tokens is None
 
 
-def test_tokens_and_cost_of_all_answers_are_added(
-    server: Server, model_at: ModelAt, situation: RecommendationContext
-) -> None:
+def test_tokens_and_cost_of_all_answers_are_added(model_at: ModelAt, situation: RecommendationContext) -> None:
     """Two answers of 1000 and 50 tokens, at 3 and 20 US dollars a million."""
-    model = model_at(server([says("hm"), GOOD]), prices={"gpt-4.1": {"input": 3, "output": 20}})
+    model = model_at([says("hm"), GOOD], prices={"gpt-4.1": {"input": 3, "output": 20}})
     use = recommend_by_llm(situation, model).model_use
-    assert use is not None
     assert (use.prompt_tokens, use.completion_tokens) == (2000, 100)
     assert use.cost_usd == pytest.approx(2 * (1000 * 3 + 50 * 20) / 1e6)
 
@@ -153,22 +145,16 @@ def obedient(asked: Asked) -> Play:
     return says('{"kind": "custom", "path": "os:system", "values": {"command": "id"}}') if "os:system" in said else GOOD
 
 
-def test_a_model_that_obeys_a_persons_text_can_not_leave_the_space(
-    server: Server, model_at: ModelAt, situation_of: SituationOf
-) -> None:
-    with pytest.raises(RecommenderError, match="kind must be one of fedavg"):
-        recommend_by_llm(situation_of(description=COMMAND), model_at(server(obedient)))
-
-
-def test_a_model_that_obeys_a_column_can_not_leave_the_space(
+def test_a_model_that_obeys_a_person_or_a_column_can_not_leave_the_space(
     server: Server, model_at: ModelAt, situation_of: SituationOf
 ) -> None:
     diagnosis = diagnosis_of(feature_skew="high")
     named = diagnosis.feature_skew.model_copy(update={"named": ("age", COMMAND[:45] + ' "os:system"')})
-    situation = situation_of(diagnosis.model_copy(update={"feature_skew": named}))
-    at = server(obedient)
-    with pytest.raises(RecommenderError, match="kind must be one of fedavg"):
-        recommend_by_llm(situation, model_at(at))
+    by_column = situation_of(diagnosis.model_copy(update={"feature_skew": named}))
+    for situation in (situation_of(description=COMMAND), by_column):
+        at = server(obedient)
+        with pytest.raises(NoValidAnswerError, match="'custom'"):
+            recommend_by_llm(situation, model_at(at))
     assert at.asked[0].user["diagnosis"]["columns_that_differ_most"][0] == "age"
 
 
@@ -203,12 +189,12 @@ def test_the_record_of_a_recommendation_repeats_it_without_a_server(
 
 
 def test_the_record_is_refused_for_another_diagnosis(
-    server: Server, model_at: ModelAt, situation_of: SituationOf, tmp_path: Path
+    model_at: ModelAt, situation_of: SituationOf, tmp_path: Path
 ) -> None:
-    recommend_by_llm(situation_of(diagnosis_of(label_skew="high")), model_at(server([GOOD])))
+    recommend_by_llm(situation_of(diagnosis_of(label_skew="high")), model_at([GOOD]))
     settings = RecommenderConfig(replay=tmp_path / "llm.jsonl")
     with (
         RecordedChat(settings, None) as chat,
-        pytest.raises(RecommenderError, match=r"whose most similar request differs in message 2 \(user\)"),
+        pytest.raises(RecommenderError, match=r"message 2 \(user\)"),
     ):
         recommend_by_llm(situation_of(diagnosis_of()), LanguageModel(chat, settings))

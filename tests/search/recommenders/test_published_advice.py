@@ -54,9 +54,7 @@ def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: Da
 
 def test_mu_begins_at_a_hundredth() -> None:
     for data_origin, expected in DEALT.values():
-        advice = advice_for(data_origin, None)
-        assert advice is not None
-        assert (PROX in advice.specs) == ("fedprox" in expected)
+        assert (PROX in advice_for(data_origin, None).specs) == ("fedprox" in expected)
 
 
 def test_a_recommendation_names_the_advice_and_says_what_it_goes_by(situation_of: SituationOf) -> None:
@@ -67,9 +65,9 @@ def test_a_recommendation_names_the_advice_and_says_what_it_goes_by(situation_of
         situation_of(**measured, data_origin=DataOrigin("leaf_shakespeare", "natural"))
     ).alternatives
     assert by_measurement.spec.kind == "fedavg"
-    assert by_measurement.explanation == "The table's advice for no or mild label skew, as it was measured."
+    assert "measured" in by_measurement.explanation
     assert by_data_set.spec == PROX
-    assert by_data_set.explanation == "The table's advice for the natural clients of leaf_shakespeare."
+    assert "natural clients of leaf_shakespeare" in by_data_set.explanation
 
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:

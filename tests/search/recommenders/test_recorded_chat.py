@@ -26,7 +26,7 @@ def request(text: str = "which?", **fields: Any) -> ChatRequest:
 
 
 @pytest.fixture
-def record(server: Server, model_at: ModelAt, tmp_path: Path) -> Path:
+def record(model_at: ModelAt, tmp_path: Path) -> Path:
     """Return a record of one exchange, whose server has gone."""
     with ModelServer([says("this")]) as gone:
         model_at(gone).chat.complete(request())
@@ -74,21 +74,21 @@ def test_a_record_answers_alone_and_is_not_changed(
         ({"temperature": 1.0}, "temperature (0.0 there, 1.0 here)"),
         ({"seed": 9}, "seed (0 there, 9 here)"),
         ({"max_answer_tokens": 50}, "max_answer_tokens (100 there, 50 here)"),
-        ({"answer_schema": {}}, "the strategies and ranges to choose from"),
+        ({"answer_schema": {}}, "strategies"),
     ],
 )
 def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: dict[str, Any], named: str) -> None:
     with (
         RecordedChat(RecommenderConfig(replay=record), None) as chat,
-        pytest.raises(RecommenderError, match="recorded exchanges must hold the answer") as caught,
+        pytest.raises(RecommenderError, match="recorded") as caught,
     ):
         chat.complete(request(**fields))
     assert named in str(caught.value)
 
 
-def test_a_recorded_failure_fails_again(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
+def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:
     with pytest.raises(UnreachableModelError):
-        model_at(server([fails(503, "overloaded")])).chat.complete(request())
+        model_at([fails(503, "overloaded")]).chat.complete(request())
     with (
         RecordedChat(RecommenderConfig(replay=tmp_path / "llm.jsonl"), None) as chat,
         refused(RecommenderError, key="the recorded request"),
@@ -103,28 +103,22 @@ def test_a_record_holds_no_key(record: Path) -> None:
     (line,) = text.splitlines()
     exchange = Exchange.model_validate_json(line)
     assert (exchange.request, exchange.request_digest) == (request(), request().digest())
-    assert exchange.reply is not None
     assert (exchange.reply.prompt_tokens, exchange.reply.completion_tokens) == (1000, 50)
 
 
-def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(
-    record: Path, server: Server, model_at: ModelAt, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(record: Path, model_at: ModelAt) -> None:
     whole = record.read_text()
     record.write_text(whole + whole[: len(whole) // 2])
-    model = model_at(server([says("that")]))
+    model = model_at([says("that")])
     assert model.chat.complete(request()).text == "this"
     assert model.chat.complete(request("and now?")).text == "that"
     assert len(Transcript(record).exchanges) == 2
 
 
-def test_unusual_line_breaks_in_a_text_do_not_break_the_record(
-    server: Server, model_at: ModelAt, tmp_path: Path
-) -> None:
+def test_unusual_line_breaks_in_a_text_do_not_break_the_record(model_at: ModelAt, tmp_path: Path) -> None:
     text = "a\u2028b\u0085c\nd"
-    model_at(server([says(text)])).chat.complete(request(text))
+    model_at([says(text)]).chat.complete(request(text))
     (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
-    assert exchange.reply is not None
     assert exchange.reply.text == text
 
 
@@ -133,23 +127,20 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None) -> 
     path = tmp_path / "llm.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with refused(LogError, key="recorded exchanges"):
+    with refused(LogError, key="recorded exchanges", names=str(path)):
         Transcript(path, must_exist=True)
+    with refused(LogError, key="recorded exchanges", names=str(tmp_path)):
+        Transcript(tmp_path)  # a folder
 
 
-def test_a_folder_is_no_record(tmp_path: Path) -> None:
-    with refused(LogError, key="recorded exchanges"):
-        Transcript(tmp_path)
-
-
-def test_an_exchange_that_can_not_be_kept_stops_the_work(server: Server, tmp_path: Path, model_at: ModelAt) -> None:
-    model = model_at(server([says("this")]))
+def test_an_exchange_that_can_not_be_kept_stops_the_work(tmp_path: Path, model_at: ModelAt) -> None:
+    model = model_at([says("this")])
     (tmp_path / "llm.jsonl").mkdir()
-    with pytest.raises(EngineError, match=r"llm\.jsonl can't be written"):
+    with pytest.raises(EngineError, match="jsonl"):
         model.chat.complete(request())
 
 
-def test_a_record_is_one_json_object_a_line(record: Path, server: Server, model_at: ModelAt) -> None:
-    model_at(server([says("that")])).chat.complete(request("and now?"))
+def test_a_record_is_one_json_object_a_line(record: Path, model_at: ModelAt) -> None:
+    model_at([says("that")]).chat.complete(request("and now?"))
     for line in record.read_text().splitlines():
         assert isinstance(json.loads(line), dict)

@@ -108,39 +108,36 @@ def test_documents_list_the_rules_in_the_order_in_which_they_decide(text: str) -
     assert names == [rule.name for rule in RULES]
 
 
-@pytest.mark.parametrize("num_classes", [2, 10])
-def test_an_outlier_among_skewed_labels_does_not_bring_the_median(situation_of: SituationOf, num_classes: int) -> None:
-    diagnosis = diagnosis_of(label_skew="low", outlier="high", num_clients=4, num_classes=num_classes)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).spec.kind not in {"fedmedian", "fedtrimmedavg"}
-
-
-def test_an_outlier_that_only_the_published_rule_names_does_not_bring_the_median(situation_of: SituationOf) -> None:
-    diagnosis = diagnosis_of(outlier="low", num_clients=4, num_classes=2)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).spec.kind == "fedavg"
+@pytest.mark.parametrize(
+    ("label_skew", "outlier", "num_classes", "kinds"),
+    [
+        ("low", "high", 2, {*BUILT_IN_KINDS} - {"fedmedian", "fedtrimmedavg"}),
+        ("low", "high", 10, {*BUILT_IN_KINDS} - {"fedmedian", "fedtrimmedavg"}),
+        ("none", "low", 2, {"fedavg"}),
+    ],
+    ids=["skewed labels, two classes", "skewed labels", "by the published rule alone"],
+)
+def test_not_every_outlier_brings_the_median(
+    situation_of: SituationOf, label_skew: Any, outlier: Any, num_classes: int, kinds: set[str]
+) -> None:
+    diagnosis = diagnosis_of(label_skew, outlier=outlier, num_clients=4, num_classes=num_classes)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).spec.kind in kinds
 
 
 @pytest.mark.parametrize(
     ("outliers", "num_sampled", "num_trimmed"),
-    [((2,), 10, 1), ((2,), 5, 1), ((2,), 3, 1), ((2, 5), 10, 2), ((2, 5), 7, 2), ((0, 2, 5, 9), 10, 4)],
+    [
+        *[((2,), 10, 1), ((2,), 5, 1), ((2,), 3, 1), ((2, 5), 10, 2), ((2, 5), 7, 2), ((0, 2, 5, 9), 10, 4)],
+        ((0, 2, 5, 9), 3, 1),  # they may be two of three clients, of which one can be cut off at either end
+    ],
 )
 def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round(
     situation_of: SituationOf, outliers: tuple[int, ...], num_sampled: int, num_trimmed: int
 ) -> None:
-    """Of ten clients, f · sampled / 10, rounded up."""
+    """Of ten clients, f · sampled / 10, rounded up; a middle is kept."""
     diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_classes=2)
     situation = situation_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
-    spec = recommend_by_rules(situation).spec
-    assert isinstance(spec, FedTrimmedAvgSpec)
-    assert spec.num_trimmed(situation.cohort) == num_trimmed
-
-
-def test_the_trimmed_mean_keeps_a_middle(situation_of: SituationOf) -> None:
-    """Four outliers of ten may be two in a round of three clients, of which one can be cut off at either end."""
-    diagnosis = diagnosis_of(outlier="high", outliers=(0, 2, 5, 9), num_classes=2)
-    situation = situation_of(diagnosis, num_sampled=3, kinds=("fedavg", "fedtrimmedavg"))
-    spec = recommend_by_rules(situation).spec
-    assert isinstance(spec, FedTrimmedAvgSpec)
-    assert spec.num_trimmed(situation.cohort) == 1
+    assert recommend_by_rules(situation).spec.num_trimmed(situation.cohort) == num_trimmed
 
 
 def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> None:
@@ -217,7 +214,7 @@ def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationO
         ("many classes", False),
         ("skewed labels", False),
     ]
-    assert "But fedadam can't be chosen: it is not among the strategies to choose from." in found.reasons[1].explanation
+    assert "fedadam" in found.reasons[1].explanation
 
 
 def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: SituationOf) -> None:
@@ -235,9 +232,5 @@ def test_the_published_table_of_advice_stands_beside(
 ) -> None:
     found = recommend_by_rules(situation_of(diagnosis_of(label_skew=severity)))
     assert [alternative.spec.kind for alternative in found.alternatives] == advised
-
-
-def test_the_advice_does_not_repeat_the_pick(situation_of: SituationOf) -> None:
-    found = recommend_by_rules(situation_of(diagnosis_of(num_classes=2)))
-    assert found.spec.kind == "fedavg"
-    assert found.alternatives == ()
+    picked = recommend_by_rules(situation_of(diagnosis_of(num_classes=2)))
+    assert (picked.spec.kind, picked.alternatives) == ("fedavg", ())  # advice does not repeat the pick

@@ -13,39 +13,24 @@ from tests.search.recommenders.reports import diagnosis_of
 
 
 @pytest.mark.parametrize(
-    ("ratio", "says"),
+    ("ratio", "selection", "named"),
     [
-        (None, "Only random choice, oort and flash were varied over rates, with FedAvg"),
-        (SLOW_RATIO - 0.1, "neither beat random choice beyond noise"),
-        (SLOW_RATIO, "selection.kind=oort or pyramidfl"),
-        (9.0, "the slowest takes 9 times as long"),
+        (None, None, "random choice, oort and flash"),
+        (SLOW_RATIO - 0.1, None, "noise"),
+        (SLOW_RATIO, None, "selection.kind=oort or pyramidfl"),
+        (9.0, None, "9 times"),
+        (9.0, "flash", "selection.kind=oort or pyramidfl"),
+        (9.0, "oort", "selection.kind=oort, as is set"),
+        (9.0, "pyramidfl", "selection.kind=pyramidfl, as is set"),
     ],
 )
-def test_time_counts_where_somebody_is_slow(
-    situation_of: Callable[..., RecommendationContext], ratio: float | None, says: str
+def test_time_counts_where_somebody_is_slow_and_what_is_set_is_not_advised(
+    situation_of: Callable[..., RecommendationContext], ratio: float | None, selection: str | None, named: str
 ) -> None:
-    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
+    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}), selection=selection)
     assert [*selection_notes(whole)] == []
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
     sampled = replace(whole, space=replace(whole.space, cohort=cohort))
     (note,) = selection_notes(sampled)
-    assert says in note
+    assert named in note
     assert note in recommend_by_rules(sampled).notes
-
-
-@pytest.mark.parametrize(
-    ("selection", "says"),
-    [
-        (None, "selection.kind=oort or pyramidfl is worth more"),
-        ("flash", "selection.kind=oort or pyramidfl is worth more"),
-        ("oort", "selection.kind=oort, as is set, is worth more"),
-        ("pyramidfl", "selection.kind=pyramidfl, as is set, is worth more"),
-    ],
-)
-def test_what_is_set_already_is_not_advised(
-    situation_of: Callable[..., RecommendationContext], selection: str | None, says: str
-) -> None:
-    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": 9.0}), selection=selection)
-    cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
-    (note,) = selection_notes(replace(whole, space=replace(whole.space, cohort=cohort)))
-    assert says in note

@@ -100,4 +100,6 @@ def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> No
         GridSearcher(task(space, budget=9))
         assert caplog.messages == []
         GridSearcher(task(space, budget=8))
-    assert caplog.messages == ["the grid has 9 configurations, of which search.budget=8 are tried"]
+    (told,) = caplog.messages
+    assert "9" in told
+    assert "search.budget=8" in told

@@ -23,7 +23,7 @@ from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, sa
 from tests.search.recommenders.played_chat import PlayedChat
 from tests.search.recommenders.reports import report_of
 from tests.search.searcher_conformance import COHORT, SearcherLaws, proposals, some_fitness, task
-from tests.search.studies import ScriptedRunner, completed, document, open_ledger
+from tests.search.studies import ScriptedRunner, completed, document, keep_trials, open_ledger
 
 SETTINGS = RecommenderConfig()
 
@@ -190,7 +190,15 @@ def played_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[SearchSpace], Mo
 
 
 def by_spec(spec: Any) -> Any:
-    return completed(int(spec.strategy.digest(COHORT)[:6], 16) / 2**24)
+    return completed(some_fitness(spec.strategy).fitness)
+
+
+def studied(folder: Path, url: str, config: SearchConfig, runner: ScriptedRunner | None = None) -> StudyOutcome:
+    """Run a study that asks the server at an address, or the rest of one."""
+    settings = RecommenderConfig(base_url=url, connection_retries=0)
+    with RecordedChat(settings, Transcript(folder / "llm.jsonl")) as chat:
+        ledger = open_ledger(folder, runner or ScriptedRunner(by_spec), cohort=COHORT)
+        return run_study(config, ledger, report_of(), model=LanguageModel(chat, settings))
 
 
 @pytest.mark.slow
@@ -199,26 +207,16 @@ def test_a_study_that_was_cut_off_asks_nothing_twice(
     tmp_path: Path, played_server: Callable[[SearchSpace], ModelServer], kind: Any
 ) -> None:
     config = SearchConfig(kind=kind, budget=8, confirmation_seeds=0)
-    space = space_of(COHORT)
-
-    def study(folder: Path, url: str) -> StudyOutcome:
-        settings = RecommenderConfig(base_url=url, connection_retries=0)
-        with RecordedChat(settings, Transcript(folder / "llm.jsonl")) as chat:
-            ledger = open_ledger(folder, ScriptedRunner(by_spec), cohort=COHORT)
-            return run_study(config, ledger, report_of(), model=LanguageModel(chat, settings))
-
-    with played_server(space) as server:
-        whole = document(study(tmp_path / "whole", server.url))
+    with played_server(SPACE) as server:
+        whole = document(studied(tmp_path / "whole", server.url, config))
         num_asked = len(server.asked)
         assert num_asked >= (8 if kind == "multishot_llm" else 4)
         assert server.asked[0].user["diagnosis"]["label_skew"] == "no"
         for num_kept in (0, 1, 5, 9):
             again = tmp_path / f"kept {num_kept}"
-            (again / "trials").mkdir(parents=True)
+            keep_trials(tmp_path / "whole", again, range(num_kept).__contains__)
             (again / "llm.jsonl").write_bytes((tmp_path / "whole" / "llm.jsonl").read_bytes())
-            for file in sorted((tmp_path / "whole" / "trials").iterdir())[:num_kept]:
-                (again / "trials" / file.name).write_bytes(file.read_bytes())
-            assert document(study(again, server.url)) == whole
+            assert document(studied(again, server.url, config)) == whole
         assert len(server.asked) == num_asked
 
         # a record that lacks its end is completed
@@ -226,7 +224,7 @@ def test_a_study_that_was_cut_off_asks_nothing_twice(
         cut.mkdir()
         lines = (tmp_path / "whole" / "llm.jsonl").read_text().splitlines(keepends=True)
         (cut / "llm.jsonl").write_text("".join(lines[:2]))
-        assert document(study(cut, server.url)) == whole
+        assert document(studied(cut, server.url, config)) == whole
         assert len(server.asked) == 2 * num_asked - 2
 
 
@@ -239,20 +237,13 @@ def test_a_study_that_failed_at_the_model_goes_on_in_its_folder(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     config, runner = SearchConfig(kind="multishot_llm", budget=3, confirmation_seeds=0), ScriptedRunner(by_spec)
     answers = iter([prox(0.1), prox(0.2), *["no idea"] * 4, prox(0.3)])
-
-    def study(url: str) -> StudyOutcome:
-        settings = RecommenderConfig(base_url=url, connection_retries=0)
-        with RecordedChat(settings, Transcript(tmp_path / "llm.jsonl")) as chat:
-            ledger = open_ledger(tmp_path, runner, cohort=COHORT)
-            return run_study(config, ledger, report_of(), model=LanguageModel(chat, settings))
-
     with ModelServer(lambda _: says(next(answers))) as server:
         with pytest.raises(NoValidAnswerError):
-            study(server.url)
+            studied(tmp_path, server.url, config, runner)
         trained = len(runner.ran)
-        found = study(server.url)
+        found = studied(tmp_path, server.url, config, runner)
         assert [trial.spec for trial in found.trials] == [FedProxSpec(proximal_mu=mu) for mu in (0.1, 0.2, 0.3)]
         assert len(runner.ran) == trained + 1
         assert len(server.asked) == 7
-        assert document(study(server.url)) == document(found)
+        assert document(studied(tmp_path, server.url, config, runner)) == document(found)
         assert len(server.asked) == 7

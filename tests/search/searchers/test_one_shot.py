@@ -44,8 +44,3 @@ def test_without_an_answer_there_is_nothing_to_train() -> None:
 def test_one_trial_is_planned_whatever_the_budget() -> None:
     assert most_trials(SearchConfig(kind="one_shot", budget=50), num_rounds=30) == (1, 0)
     assert (ONE_SHOT.trials_at_once, SearchConfig().trials_at_once) == (1, SearchConfig().generation_size)
-
-
-def test_earlier_studies_propose_nothing_to_it() -> None:
-    with pytest.raises(ValueError, match="warm_start must be left out where kind=one_shot"):
-        SearchConfig(kind="one_shot", warm_start=("earlier",))

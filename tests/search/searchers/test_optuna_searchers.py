@@ -97,7 +97,6 @@ def test_padded_coordinates_are_shared_by_name_and_in_the_middle_where_they_mean
     coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedyogi", "fedprox")), padded=True)
     assert set(coordinates.distributions) == {"strategy", "eta", "tau", "beta_1", "beta_2", "proximal_mu"}
     encoded = coordinates.encode(FedAdamSpec(eta=1.0))
-    assert encoded is not None
     assert (encoded["eta"], encoded["proximal_mu"]) == (1.0, 0.5)
 
 
@@ -108,9 +107,7 @@ def test_clients_parameters_are_one_coordinate_for_all_strategies() -> None:
 
 def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> None:
     coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedprox")))
-    beyond = coordinates.encode(FedAdamSpec(eta=30))
-    assert beyond is not None
-    assert beyond["fedadam.eta"] == 1.0
+    assert coordinates.encode(FedAdamSpec(eta=30))["fedadam.eta"] == 1.0
     assert coordinates.encode(FedAvgSpec()) is None
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
     users = Coordinates(SearchSpace(COHORT, "default", {own.label: own}))

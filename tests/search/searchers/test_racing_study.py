@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from fedscout.engine.trials.runner import LocalRunner
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.study import StudyOutcome, run_study
-from tests.search.studies import ScriptedRunner, completed, document, failed, open_ledger, tiny_federation
+from tests.search.studies import ScriptedRunner, completed, document, failed, keep_trials, open_ledger, tiny_federation
 
 NUM_ROUNDS = 6
 CONFIG = SearchConfig(
@@ -65,11 +64,9 @@ def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
 
 def test_only_full_trainings_win_and_are_confirmed(raced: tuple[Path, StudyOutcome, int]) -> None:
     _, outcome, _ = raced
-    assert outcome.best is not None
     whole = [outcome.baseline, *outcome.trials[6:]]
     assert outcome.whole_trials == outcome.trials[6:]
     assert outcome.best.fitness == max(entry.fitness for entry in whole)
-    assert outcome.confirmation is not None
     assert outcome.confirmation.contestants[0].strategy in {entry.spec.label for entry in outcome.whole_trials}
 
 
@@ -100,9 +97,7 @@ def test_a_race_cut_off_anywhere_ends_with_the_same_result(
     folder, outcome, _ = raced
     files = sorted((folder / "trials").iterdir())
     assert len(files) == NUM_TRIALS
-    (tmp_path / "trials").mkdir()
-    for file in files[: NUM_TRIALS - num_lost]:
-        shutil.copy(file, tmp_path / "trials")
+    keep_trials(folder, tmp_path, range(NUM_TRIALS - num_lost).__contains__)
 
     assert document(race(tmp_path, runner_in(tmp_path))) == document(outcome)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,22 +10,15 @@ import pytest
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.study import early_stopping, has_converged
 from fedscout.search.warm_start import full_rounds
-from tests.search.studies import Measured, ScriptedRunner, failed, open_ledger
-
-
-def rising_until(level: int) -> Callable[[int], float]:
-    """Return accuracies that rise by a point a round, and stay from a round on."""
-    return lambda number: 0.3 + 0.01 * min(number, level)
+from tests.search.studies import Measured, ScriptedRunner, failed, of_rounds, open_ledger
 
 
 @pytest.mark.parametrize(("level", "rounds"), [(0, 10), (5, 20), (10, 40), (20, 80), (37, 80), (38, 100), (200, 100)])
 def test_rounds_double_until_the_second_half_brings_nothing(tmp_path: Path, level: int, rounds: int) -> None:
-    at = rising_until(level)
+    """Accuracy rises by a point a round, and stays from a round on."""
 
     def rising(spec: TrialSettings) -> Measured:
-        accuracy = tuple(at(number) for number in range(1, spec.num_rounds + 1))
-        names = ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")
-        return {f"round_{name}": accuracy for name in names}
+        return of_rounds(0.3 + 0.01 * min(number, level) for number in range(1, spec.num_rounds + 1))
 
     runner = ScriptedRunner(rising)
     ledger = open_ledger(tmp_path, runner)
@@ -38,10 +30,7 @@ def test_rounds_double_until_the_second_half_brings_nothing(tmp_path: Path, leve
 
 
 def test_a_fedavg_that_fails_has_levelled_off(tmp_path: Path) -> None:
-    def diverged(spec: TrialSettings) -> Measured:
-        return failed("diverged")
-
-    ledger = open_ledger(tmp_path, ScriptedRunner(diverged))
+    ledger = open_ledger(tmp_path, ScriptedRunner(lambda spec: failed("diverged")))
     ledger.facts = replace(ledger.facts, num_rounds=100)
     assert early_stopping(ledger) == 10
 

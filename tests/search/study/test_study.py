@@ -29,6 +29,8 @@ from tests.search.studies import (
     completed,
     document,
     failed,
+    generator_of,
+    keep_trials,
     local_runner,
     study,
     tiny_federation,
@@ -43,9 +45,7 @@ def fedavg_scores(score: float, others: float = 0.5) -> Callable[[TrialSettings]
 
 
 def jittered(spec: TrialSettings) -> Measured:
-    """Fitness by strategy and seed, the same whenever it is asked."""
-    text = f"{spec.strategy.kind}{dict(spec.strategy.parameters())}{spec.session.seed}"
-    return completed(np.random.default_rng(list(text.encode())).uniform(0.3, 0.9))
+    return completed(generator_of(spec).uniform(0.3, 0.9))
 
 
 def scripted_study(folder: Path, outcome: Callable[[TrialSettings], Measured], **config: Any) -> StudyOutcome:
@@ -79,24 +79,23 @@ def test_the_budget_buys_distinct_trials_in_generations_and_fedavg_is_free(
 def test_all_trials_of_a_study_share_what_the_facts_say(tmp_path: Path) -> None:
     runner = ScriptedRunner(jittered)
     study(tmp_path, runner, SearchConfig(confirmation_seeds=2), num_rounds=3, test_fraction=0.3, timeout_seconds=9.0)
-    assert {spec.num_rounds for spec in runner.ran} == {3}
-    assert {spec.session.test_fraction for spec in runner.ran} == {0.3}
-    assert {spec.timeout_seconds for spec in runner.ran} == {9.0}
-    assert {spec.num_sampled for spec in runner.ran} == {NUM_CLIENTS}
+    told = {
+        (spec.num_rounds, spec.session.test_fraction, spec.timeout_seconds, spec.num_sampled) for spec in runner.ran
+    }
+    assert told == {(3, 0.3, 9.0, NUM_CLIENTS)}
 
 
-@pytest.mark.parametrize(("score", "num_trials"), [(1.0, 4), (0.999, 12)])
-def test_the_search_ends_where_nothing_can_be_gained(tmp_path: Path, score: float, num_trials: int) -> None:
-    """FedAvg is trained beside the first generation, so that costs one generation."""
-    outcome = scripted_study(tmp_path, fedavg_scores(score), budget=12, confirmation_seeds=2)
-    assert (len(outcome.trials), outcome.is_perfect) == (num_trials, score == 1.0)
+@pytest.mark.parametrize(
+    ("score", "budget", "num_trials", "is_perfect"), [(1.0, 12, 4, True), (0.999, 12, 12, False), (1.0, 4, 4, False)]
+)
+def test_the_search_ends_where_nothing_can_be_gained(
+    tmp_path: Path, score: float, budget: int, num_trials: int, is_perfect: bool
+) -> None:
+    """FedAvg is trained beside the first generation, so that costs one generation; what spent its budget just ends."""
+    outcome = scripted_study(tmp_path, fedavg_scores(score), budget=budget, confirmation_seeds=2)
+    assert (len(outcome.trials), outcome.is_perfect) == (num_trials, is_perfect)
     assert outcome.best is outcome.baseline
     assert outcome.confirmation is not None
-
-
-def test_a_search_that_spent_its_budget_did_not_end_early(tmp_path: Path) -> None:
-    outcome = scripted_study(tmp_path, fedavg_scores(1.0), budget=4, confirmation_seeds=0)
-    assert (len(outcome.trials), outcome.is_perfect) == (4, False)
 
 
 def test_a_small_space_ends_the_search_before_the_budget(tmp_path: Path) -> None:
@@ -104,28 +103,22 @@ def test_a_small_space_ends_the_search_before_the_budget(tmp_path: Path) -> None
     assert [entry.spec.kind for entry in outcome.trials] == ["fedmedian"]
 
 
-def test_the_best_is_the_fittest(tmp_path: Path) -> None:
+def test_the_best_is_the_fittest_and_without_seeds_it_is_not_confirmed(tmp_path: Path) -> None:
     outcome = scripted_study(tmp_path, jittered, confirmation_seeds=0)
+    assert outcome.confirmation is None
     everything = [outcome.baseline, *outcome.trials]
-    assert outcome.best is not None
     assert outcome.best.fitness == max(entry.fitness for entry in everything)
 
 
-def test_fedavg_may_be_the_best_and_the_best_other_is_confirmed_against_it(tmp_path: Path) -> None:
-    outcome = scripted_study(tmp_path, fedavg_scores(0.8, others=0.5), confirmation_seeds=3)
+@pytest.mark.parametrize(("score", "verdict"), [(0.8, "worse"), (0.5, "no difference")])
+def test_fedavg_may_be_the_best_as_of_equals_and_the_best_other_is_confirmed_against_it(
+    tmp_path: Path, score: float, verdict: str
+) -> None:
+    outcome = scripted_study(tmp_path, fedavg_scores(score, others=0.5), confirmation_seeds=3)
     assert outcome.best is outcome.baseline
-    assert outcome.confirmation is not None
     assert outcome.confirmation.contestants[0].strategy != "fedavg"
-    assert outcome.confirmation.verdict == "worse"
-    assert outcome.confirmation.advised == "FedAvg"
+    assert (outcome.confirmation.verdict, outcome.confirmation.advised) == (verdict, "FedAvg")
     assert outcome.confirmation.design.num_tried == len(outcome.trials) == 8
-
-
-def test_of_equals_fedavg_is_the_best(tmp_path: Path) -> None:
-    outcome = scripted_study(tmp_path, fedavg_scores(0.5, others=0.5), confirmation_seeds=3)
-    assert outcome.best is outcome.baseline
-    assert outcome.confirmation is not None
-    assert outcome.confirmation.verdict == "no difference"
 
 
 # Failures.
@@ -145,7 +138,6 @@ def test_failed_candidates_stay_with_fitness_zero_and_never_win(tmp_path: Path) 
     for entry in broken:
         assert (entry.status, entry.fitness) == ("failed", 0)
         assert entry.error == f"{entry.spec.kind} broke"
-    assert outcome.best is not None
     assert outcome.best.spec.kind not in fails
     assert len(outcome.trials) == 12
 
@@ -153,8 +145,7 @@ def test_failed_candidates_stay_with_fitness_zero_and_never_win(tmp_path: Path) 
 def test_a_search_in_which_all_failed_ends_without_a_winner(tmp_path: Path) -> None:
     runner = ScriptedRunner(lambda spec: failed("no"))
     outcome = study(tmp_path, runner, SearchConfig(tuned_baseline=True))
-    assert outcome.best is None
-    assert outcome.confirmation is None
+    assert (outcome.best, outcome.confirmation) == (None, None)
     assert len(outcome.trials) == 8
     assert {spec.session.seed for spec in runner.ran} == {SEED}
 
@@ -172,7 +163,6 @@ def test_a_winner_that_fails_on_fresh_seeds_is_not_announced(tmp_path: Path) -> 
         return completed(0.9) if spec.session.seed == SEED else failed("diverged")
 
     confirmation = scripted_study(tmp_path, outcome, confirmation_seeds=3).confirmation
-    assert confirmation is not None
     assert confirmation.verdict == "worse"
     assert set(confirmation.contestants[0].failures.values()) == {"diverged"}
 
@@ -189,16 +179,11 @@ def test_confirmation_pairs_fresh_seeds(tmp_path: Path) -> None:
     assert Counter((str(spec.strategy), spec.session.seed) for spec in fresh) == Counter(
         (name, seed) for name in (str(best_other.spec), "fedavg") for seed in seeds
     )
-    assert outcome.confirmation is not None
     assert outcome.confirmation.seeds == seeds
     for one in outcome.confirmation.contestants:
         spec = best_other.spec if one.role == "challenger" else outcome.baseline.spec
         settings = [replace(runner.ran[0], strategy=spec).on_seed(seed) for seed in seeds]
         assert one.own == pytest.approx([Trial.of(each, **jittered(each)).fitness for each in settings])
-
-
-def test_no_seeds_no_confirmation(tmp_path: Path) -> None:
-    assert scripted_study(tmp_path, jittered, confirmation_seeds=0).confirmation is None
 
 
 @pytest.mark.slow
@@ -207,7 +192,6 @@ def test_views_differ_where_a_client_is_corrupted_and_agree_where_none_is(tmp_pa
     config = SearchConfig(view=view, strategies=CHEAP, budget=3, confirmation_seeds=2, tuned_baseline=False)
     for corrupted in (False, True):
         outcome = study(tmp_path / str(corrupted), local_runner(tiny_federation(corrupted)), config)
-        assert outcome.confirmation is not None
         assert outcome.confirmation.view == view
         contestants = outcome.confirmation.contestants
         assert any(one.own != one.clean for one in contestants) == corrupted
@@ -245,8 +229,6 @@ def test_with_validation_rows_the_search_never_reads_test_rows(tmp_path: Path, v
         return [(str(e.spec), e.round_accuracy, e.round_loss, e.round_train_loss) for e in entries]
 
     assert (searched(one) == searched(two)) == (validation_fraction > 0)
-    assert one.confirmation is not None
-    assert two.confirmation is not None
     assert one.confirmation.contestants != two.confirmation.contestants
 
 
@@ -291,15 +273,13 @@ def test_a_study_cut_off_anywhere_ends_with_the_same_result(
     tmp_path: Path, whole_study: tuple[Path, dict[str, Any]], num_lost: int
 ) -> None:
     folder, expected = whole_study
-    files = sorted((folder / "trials").iterdir())
-    assert len(files) == NUM_TRIALS
-    (tmp_path / "trials").mkdir()
-    for file in files[: NUM_TRIALS - num_lost]:
-        (tmp_path / "trials" / file.name).write_bytes(file.read_bytes())
+    names = [file.name for file in sorted((folder / "trials").iterdir())]
+    assert len(names) == NUM_TRIALS
+    keep_trials(folder, tmp_path, range(NUM_TRIALS - num_lost).__contains__)
 
     assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
 
-    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == [file.name for file in files]
+    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == names
 
 
 @pytest.mark.parametrize("lost", [(0,), (2, 4), (1, 7, 12), (15,)])
@@ -307,10 +287,7 @@ def test_trials_that_a_parallel_run_left_out_are_filled_in(
     tmp_path: Path, whole_study: tuple[Path, dict[str, Any]], lost: tuple[int, ...]
 ) -> None:
     folder, expected = whole_study
-    (tmp_path / "trials").mkdir()
-    for number, file in enumerate(sorted((folder / "trials").iterdir())):
-        if number not in lost:
-            (tmp_path / "trials" / file.name).write_bytes(file.read_bytes())
+    keep_trials(folder, tmp_path, lambda place: place not in lost)
     assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
 
 
@@ -318,10 +295,9 @@ def test_an_unreadable_file_of_the_log_is_set_aside_and_its_trial_run_again(
     tmp_path: Path, whole_study: tuple[Path, dict[str, Any]]
 ) -> None:
     folder, expected = whole_study
-    (tmp_path / "trials").mkdir()
-    for number, file in enumerate(sorted((folder / "trials").iterdir())):
-        content = file.read_bytes()
-        (tmp_path / "trials" / file.name).write_bytes(content[: len(content) // 2] if number == 3 else content)
+    keep_trials(folder, tmp_path, lambda place: True)
+    damaged = sorted((tmp_path / "trials").iterdir())[3]
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
     assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
     assert len(list((tmp_path / "quarantine").iterdir())) == 1
 
