@@ -64,12 +64,10 @@ class DrivesItself(Plain):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Any = None,
     ) -> Result:
-        assert train_config is not None
         arrays = initial_arrays
         for server_round in range(1, num_rounds + 1):
             messages = self.configure_train(server_round, arrays, train_config, grid)
             aggregated, _ = self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=timeout))
-            assert aggregated is not None
             arrays = aggregated
         return Result(arrays=arrays)
 
@@ -91,7 +89,6 @@ class TwoPhases(Plain):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Any = None,
     ) -> Result:
-        assert train_config is not None
         further = (timeout, train_config, evaluate_config, evaluate_fn)
         first = super().start(grid, initial_arrays, 2, *further)
         train_config["lr"] *= 0.1  # type: ignore[operator]
@@ -175,7 +172,6 @@ class HeadByPosition(Plain):
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         aggregated, metrics = super().aggregate_train(server_round, replies)
-        assert aggregated is not None
         count, weight, bias = [*self._sent][-3:]
         aggregate_models = np.float32(0.01) * aggregated[count].numpy()
         aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + aggregate_models)

@@ -116,7 +116,6 @@ def models(strategy: Strategy, num_clients: int, num_rounds: int = 3) -> Iterato
         replies = [invented_reply(message, server_round, vector) for message in messages]
         with cheap_collection():
             arrays, _ = strategy.aggregate_train(server_round, replies)
-        assert arrays is not None
         aggregate = arrays["flat"].numpy()
         yield aggregate
         vector = aggregate.astype(np.float32)

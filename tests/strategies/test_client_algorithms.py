@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,7 +151,6 @@ def test_the_loop_is_the_block(name: str) -> None:
     loop, block = (
         result_of(host_for(name), METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto")
     )
-    assert loop.vector is not None
     np.testing.assert_allclose(loop.vector, block.vector, rtol=0, atol=1e-6)
     assert list(loop.round_accuracy) == list(block.round_accuracy)
     start = host_for(name).initial_vector(3)
@@ -173,7 +173,6 @@ def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
     loop, lanes = (
         result_of(in_lanes, METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto")
     )
-    assert loop.vector is not None
     np.testing.assert_allclose(loop.vector, lanes.vector, rtol=0, atol=1e-6)
     assert list(loop.round_accuracy) == list(lanes.round_accuracy)
     assert np.abs(loop.vector - in_lanes.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
@@ -233,12 +232,11 @@ def test_what_weighs_a_mean_is_no_more_than_a_client_s_rows() -> None:
     for client, sums in enumerate(({"model-weight": 4.0}, {"model-weight": 4.5}, {})):
         work = RowsWork(client, np.random.default_rng(0), {}, rows)
         gathered.add([(work, ClientUpdate(np.ones(2, np.float32), 3, 0.5, {}, sums=sums))])
-    results, failed = gathered.results(), "ValueError in local training:"
+    results = gathered.results()
     assert results.clients == [0]
-    assert results.failures == {
-        1: f"{failed} the weight 'model-weight' must be in [0, 4], the client's rows, got 4.5",
-        2: f"{failed} the algorithm must report the sum 'model-weight', which weighs a mean, got none",
-    }
+    for client, given in ((1, "4.5"), (2, "none")):
+        assert "'model-weight'" in results.failures[client]
+        assert results.failures[client].endswith(f"got {given}")
 
 
 def test_an_algorithm_of_fedavg_is_fedavg() -> None:
@@ -308,19 +306,15 @@ def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on
 
 
 @pytest.mark.parametrize(
-    ("vector", "fault"),
-    [
-        (np.zeros((7, 1), np.float32), r"the auxiliary vector 'control' must be a vector, got shape \(7, 1\)"),
-        (np.full(53, np.inf, np.float32), "the auxiliary vector 'control' must be finite"),
-    ],
+    ("vector", "named"), [(np.zeros((7, 1), np.float32), "'control'.*7, 1"), (np.full(53, np.inf), "'control'.*finite")]
 )
-def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, fault: str) -> None:
+def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, named: str) -> None:
     spec = spec_of(ScaffoldSpec())
     grid = LocalGrid(host_for("scaffold"), session=spec.session)
     claim_task_identity()
     content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
     put_auxiliary(content, {"control": vector})
-    with pytest.raises(ValueError, match=fault):
+    with pytest.raises(ValueError, match=named):
         grid.push_messages([Message(content, node_of(0), "train")])
 
 
@@ -352,4 +346,4 @@ class Misshapen(ClientAlgorithm):
 def test_what_an_algorithm_gives_is_checked() -> None:
     spec = flower_spec(replace(FLOWER_CHOICES["fedavg"], algorithm=Misshapen()))
     result = run_trial(spec, LocalGrid(host_for("fedavg"), session=spec.session))
-    assert str(result.error).endswith("vectors of Misshapen must be of shape (1, 53), got (53,)")
+    assert re.search(r"Misshapen .*\(1, 53\), got \(53,\)$", str(result.error))

@@ -100,16 +100,13 @@ def play(
             content["auxiliary"] = auxiliary_record({"curvature": direction})
             replies.append(Message(content, reply_to=message))
         aggregated, _ = strategy.aggregate_train(server_round, replies)
-        assert aggregated is not None
         model = aggregated["flat"].numpy().astype(np.float32)
-        assert strategy.direction is not None
         told.append((float(model[0]), dict(strategy.client_weights), float(strategy.direction[0])))
     return told
 
 
 def server_of(**parameters: Any) -> FedBiO:
     built = FedBiOSpec(**parameters).build(Cohort(2, 2, 0.1, server_rows=9, server_labels=True))
-    assert isinstance(built, FedBiO)
     return built
 
 
@@ -180,8 +177,6 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
     """In float64, Hessians by autograd: six rounds, five of eight clients in each, of a convex model."""
     federation = with_server_rows(uneven_federation(linear, SIZES), labelled=True)
     server, hand, weights = federation.server, Hand(federation, model=linear), {}
-    assert server is not None
-    assert server.labels is not None
     spec, host = spec_of(FAST, num_rounds=6), host_of(linear)
     grid = Kept(host, session=spec.session)
     result = run_trial(spec, grid)

@@ -52,8 +52,6 @@ def events(
             reply.content.metric_records["metrics"][SIMULATED_SECONDS_KEY] = seconds[node]
             replies.append(reply)
         arrays, metrics = strategy.aggregate_train(server_round, replies)
-        assert arrays is not None
-        assert metrics is not None
         model = arrays["flat"].numpy()
         asked = sorted(message.metadata.dst_node_id for message in messages)
         played.append((asked, float(metrics[SIMULATED_SECONDS_KEY]), float(model[0])))  # type: ignore[arg-type]
@@ -111,8 +109,6 @@ def test_waiting_for_everybody_is_fedavg(seconds: Sequence[float]) -> None:
     ours = result_of(federation, settings(FedBuffSpec(buffer_size=5)))
     theirs = result_of(federation, settings(FedAvgSpec(sample_scaling="uniform")))
     assert ours.status == theirs.status == "completed"
-    assert ours.vector is not None
-    assert theirs.vector is not None
     np.testing.assert_allclose(ours.vector, theirs.vector, atol=1e-6)
     assert FedBuffSpec(buffer_size=5).equivalent(Cohort(7, 5, 0.1)) == FedAvgSpec(sample_scaling="uniform")
 
@@ -124,8 +120,6 @@ def slow_and_fast() -> Federation:
 def test_a_buffer_is_full_before_the_slowest_is_there() -> None:
     ours = result_of(slow_and_fast(), settings(FedBuffSpec(buffer_size=2)))
     theirs = result_of(slow_and_fast(), settings(FedAvgSpec()))
-    assert ours.round_seconds is not None
-    assert theirs.round_seconds is not None
     assert ours.round_seconds[0] < theirs.round_seconds[0], "the same clients draw the same latencies"
     assert ours.num_rounds == 4
     assert ours.seconds["simulated"] == pytest.approx(sum(ours.round_seconds))

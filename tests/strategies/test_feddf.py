@@ -78,7 +78,6 @@ def distilled(context: Any, models: Vectors, **changes: Any) -> tuple[Vectors, f
 
 def features() -> torch.Tensor:
     server = with_server_rows(uneven_federation()).server
-    assert server is not None
     return torch.from_numpy(server.features).double()
 
 
@@ -174,7 +173,6 @@ def test_a_round_is_the_mean_distilled(host: ClientHost) -> None:
     spec = spec_of(FEW, num_rounds=3, num_sampled=8)
     grid = Kept(host, session=spec.session)
     taught, mean = run_trial(spec, grid).vector, result_of(host, FedAvgSpec(), num_rounds=1, num_sampled=8).vector
-    assert mean is not None
     np.testing.assert_allclose(grid.served[0][0]["student"], mean, rtol=0, atol=1e-7)
     np.testing.assert_array_equal(taught, grid.served[-1][1]["student"])
     assert [len(models) for models in grid.asked] == [8] * 3

@@ -191,7 +191,6 @@ def test_aggregates_and_metrics_are_flowers(name: str, case: str) -> None:
         if own_arrays is None:
             assert arrays is None
             continue
-        assert arrays is not None
         assert list(arrays) == list(own_arrays)
         for key, array in own_arrays.items():
             assert arrays[key].dtype == array.dtype
@@ -225,9 +224,6 @@ def test_bulyan_may_choose_by_a_rule_of_the_user_s() -> None:
         case.aggregate(strategy, as_views=views)[0]
         for strategy, views in ((built, True), (in_flowers_own_class(built), False), (by_krum, True))
     )
-    assert ours is not None
-    assert flowers is not None
-    assert usual is not None
     np.testing.assert_array_equal(ours["flat"], flowers["flat"])
     assert not np.array_equal(ours["flat"], usual["flat"])
 
@@ -279,8 +275,6 @@ def test_a_whole_trial_is_that_of_flowers_own_class(spec: StrategySpec) -> None:
     """One of the seven clients has no rows and fails in every round."""
     ours, own = trial(spec), trial(InFlowersOwnClass(spec))
     assert ours.status == "completed"
-    assert ours.vector is not None
-    assert own.vector is not None
     assert ours.vector.tobytes() == own.vector.tobytes()
     assert rounds_of(ours) == rounds_of(own)
     assert ours.dropped_clients == own.dropped_clients

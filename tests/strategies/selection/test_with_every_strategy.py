@@ -44,7 +44,6 @@ def test_exactly_the_chosen_clients_train(host: ClientHost, kind: str) -> None:
         return
     spec = parse_strategy({"kind": kind, **FITTING.get(kind, {})}, cohort)
     trial = result_of(host, spec, num_sampled=NUM_SAMPLED, num_rounds=NUM_ROUNDS, selection=RandomSpec())
-    assert trial.client_rounds is not None
     assert sum(trial.client_rounds) == NUM_SAMPLED * NUM_ROUNDS
     assert max(trial.client_rounds) <= NUM_ROUNDS
     assert not trial.dropped_clients
@@ -60,7 +59,6 @@ def test_policies_that_measure_and_assign_choose_for_unlike_strategies(
     cohort = Cohort(len(SIZES), NUM_SAMPLED, 0.1, chosen=True)
     spec = parse_strategy(kind, cohort)
     trial = result_of(host, spec, num_sampled=NUM_SAMPLED, num_rounds=NUM_ROUNDS, selection=policy)
-    assert trial.client_rounds is not None
     first = len(SIZES) if isinstance(policy, FlashSpec) else NUM_SAMPLED
     assert sum(trial.client_rounds) == first + NUM_SAMPLED * (NUM_ROUNDS - 1)
     assert max(trial.client_rounds) <= NUM_ROUNDS
