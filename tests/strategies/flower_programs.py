@@ -26,6 +26,7 @@ NUM_CLIENTS = 5
 SEED = 3
 """Of the trials that these programs are compared in."""
 
+Messages = Iterable[Message]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
@@ -43,9 +44,7 @@ class Plain(FedAvg):
 class HalvesTheRate(Plain):
     """The learning-rate decay of Flower's how-to guide."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         if server_round % 2 == 0:
             config["lr"] *= 0.5  # type: ignore[operator]
         return super().configure_train(server_round, arrays, config, grid)
@@ -105,9 +104,7 @@ class Proximal(FedProx):
 class WritesProximal(Plain):
     """Asks for a proximal term as FedProx does, growing by round."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         config["proximal-mu"] = float(server_round)
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -115,9 +112,7 @@ class WritesProximal(Plain):
 class SendsAlong(Plain):
     """Sends a vector beside the model, which no client of a Flower strategy reads."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         messages = list(super().configure_train(server_round, arrays, config, grid))
         for message in messages:
             message.content["auxiliary"] = ArrayRecord({"control": Array(np.ones(3, np.float32))})
@@ -127,16 +122,14 @@ class SendsAlong(Plain):
 class EveryOtherRound(Plain):
     """Gives a model in odd rounds alone."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         return super().aggregate_train(server_round, replies) if server_round % 2 else (None, None)
 
 
 class RestsInRoundTwo(Plain):
     """Sends nobody anything in its second round."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         return [] if server_round == 2 else super().configure_train(server_round, arrays, config, grid)
 
 
@@ -164,13 +157,11 @@ class HeadByPosition(Plain):
 
     net = staticmethod(normalised)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         self._sent = {name: array.numpy() for name, array in arrays.items()}
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         aggregated, metrics = super().aggregate_train(server_round, replies)
         count, weight, bias = [*self._sent][-3:]
         aggregate_models = np.float32(0.01) * aggregated[count].numpy()
@@ -199,7 +190,7 @@ class Private(DifferentialPrivacyServerSideFixedClipping):
         equally = FedAvg(**_all_clients(), weighted_by_key="num-clients", fraction_evaluate=0.0)
         super().__init__(equally, type(self).noise_multiplier, type(self).clipping_norm, NUM_CLIENTS)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         seed_global_random(SEED, "aggregate", server_round)
         return super().aggregate_train(server_round, replies)
 

@@ -16,9 +16,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.strategies import StrategySpec
+from fedscout.strategies import StrategySpec, parse_strategy
 
 NUM_PARAMETERS = 7
+
+
+def made(kind: str, **parameters: Any) -> Any:
+    """Return the specification of a kind, with these parameters."""
+    return parse_strategy({"kind": kind, **parameters})
 
 
 class NodeList:

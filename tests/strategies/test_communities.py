@@ -32,13 +32,7 @@ from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    FedAvgSpec,
-    StrategySpec,
-    parse_strategy,
-)
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.aggregation.groups import GroupedRule, sampled_of
 from fedscout.strategies.aggregation.robust import SLAB
 from fedscout.strategies.methods import communities as label_communities

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.strategies import FedBNSpec
 from fedscout.strategies.methods.batch_norm import BATCH_NORMS, MFedBNSpec
 from fedscout.strategies.methods.personal_layers import FedBABUSpec
@@ -15,11 +13,6 @@ from tests.strategies.by_hand import SEED, SIZES, TRAINING, host_of, result_of
 
 BASE = 35
 """Elements of the dense net's first layer, 6·5 + 5; the last one's 18 follow."""
-
-
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return host_of()
 
 
 def test_weight_decay_does_not_move_what_is_frozen() -> None:

@@ -20,23 +20,11 @@ from fedscout.engine.messages.contents import claim_task_identity, view_record
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    BulyanSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedMedianSpec,
-    FedTrimmedAvgSpec,
-    FedYogiSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    QFedAvgSpec,
-    StrategySpec,
-    parse_strategy,
-)
+from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
 from fedscout.strategies import aggregation as quick
 from tests.engine.choices import rounds_of
 from tests.engine.federations import uneven_federation
+from tests.strategies.rounds import made
 
 NUM_CLIENTS = 23
 COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.25)
@@ -47,19 +35,19 @@ LAYOUTS: dict[str, dict[str, tuple[int, ...]]] = {
 Vectors = npt.NDArray[np.float32]
 
 INDIVIDUAL: dict[str, StrategySpec] = {
-    "fedmedian": FedMedianSpec(),
-    "fedtrimmedavg": FedTrimmedAvgSpec(beta=0.3),
-    "fedtrimmedavg, nothing": FedTrimmedAvgSpec(beta=0.0),
-    "fedtrimmedavg, most": FedTrimmedAvgSpec(beta=0.49),
-    "krum": KrumSpec(num_malicious_nodes=4),
-    "multikrum": MultiKrumSpec(num_malicious_nodes=4, num_nodes_to_select=11),
-    "bulyan": BulyanSpec(num_malicious_nodes=3),
-    "bulyan, all": BulyanSpec(num_malicious_nodes=0),
-    "qfedavg": QFedAvgSpec(q=1.5),
-    "qfedavg, fair": QFedAvgSpec(q=0.0),
-    "fedavg": FedAvgSpec(),
-    "fedavgm": FedAvgMSpec(),
-    "fedyogi": FedYogiSpec(),
+    "fedmedian": made("fedmedian"),
+    "fedtrimmedavg": made("fedtrimmedavg", beta=0.3),
+    "fedtrimmedavg, nothing": made("fedtrimmedavg", beta=0.0),
+    "fedtrimmedavg, most": made("fedtrimmedavg", beta=0.49),
+    "krum": made("krum", num_malicious_nodes=4),
+    "multikrum": made("multikrum", num_malicious_nodes=4, num_nodes_to_select=11),
+    "bulyan": made("bulyan", num_malicious_nodes=3),
+    "bulyan, all": made("bulyan", num_malicious_nodes=0),
+    "qfedavg": made("qfedavg", q=1.5),
+    "qfedavg, fair": made("qfedavg", q=0.0),
+    "fedavg": made("fedavg"),
+    "fedavgm": made("fedavgm"),
+    "fedyogi": made("fedyogi"),
 }
 
 
@@ -268,7 +256,14 @@ def trial(choice: Any) -> Trial:
 
 @pytest.mark.parametrize(
     "spec",
-    [FedMedianSpec(), FedTrimmedAvgSpec(beta=0.2), KrumSpec(), MultiKrumSpec(), BulyanSpec(), QFedAvgSpec(q=1.0)],
+    [
+        made("fedmedian"),
+        made("fedtrimmedavg", beta=0.2),
+        made("krum"),
+        made("multikrum"),
+        made("bulyan"),
+        made("qfedavg", q=1.0),
+    ],
     ids=lambda spec: spec.kind,
 )
 def test_a_whole_trial_is_that_of_flowers_own_class(spec: StrategySpec) -> None:

@@ -23,15 +23,10 @@ from fedscout.strategies.methods import rhfl
 from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
 from tests.kits.refusals import refused
-from tests.strategies.by_hand import SIZES, host_of, result_of
+from tests.strategies.by_hand import SIZES, result_of
 from tests.strategies.test_feddf import NUM_ROWS, context_of, features
 
 ALL = len(SIZES)
-
-
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return host_of()
 
 
 def context() -> ServerModel:

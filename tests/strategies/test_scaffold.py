@@ -19,11 +19,6 @@ from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, spec_of, weights_of
 
 
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return host_of()
-
-
 @pytest.mark.parametrize(("scaling", "rate"), [("uniform", 1.0), ("num-examples", 0.7)])
 def test_rounds_are_the_paper_s_algorithm(host: ClientHost, scaling: Any, rate: float) -> None:
     """Algorithm 1 in float64: eight rounds, five of eight clients in each."""
