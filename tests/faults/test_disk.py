@@ -18,6 +18,7 @@ import pytest
 
 from fedscout.engine.runtime.files import not_written, remove_unfinished
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
+from tests.commands import ran_python
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import REPOSITORY
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, line_of, trial_files
@@ -294,9 +295,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])); "
         f"main({[*RUN, str(tmp_path / 'out')]!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=120
-    )
+    done = ran_python("-c", script)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search("report.json .*: File too large; ", done.stderr.splitlines()[-1])
     assert not list((tmp_path / "out").rglob("*.tmp"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import threading
 
@@ -13,7 +11,7 @@ import pytest
 from fedscout.engine.errors import EngineError
 from fedscout.engine.runtime import ray
 from fedscout.engine.runtime.ray import memory_fault, readable_memory_errors, warn_of_memory_shortage
-from tests.experiments.cli.processes import REPOSITORY
+from tests.commands import ran
 
 KILLED = (
     "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2, ID: e04a87) "
@@ -117,15 +115,8 @@ def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, mo
 def test_processes_that_ray_ends_for_want_of_memory() -> None:
     """A threshold of one percent, above which every machine is; tasks are tried once more."""
     settings = {"memory_usage_threshold": "0.01", "memory_monitor_refresh_ms": "100", "task_oom_retries": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_MEMORY],
-        check=False,
-        cwd=REPOSITORY,
-        env={**os.environ, **{f"RAY_{name}": value for name, value in settings.items()}},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environment = {f"RAY_{name}": value for name, value in settings.items()}
+    done = ran(sys.executable, "-c", SHORT_OF_MEMORY, timeout=240, **environment)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(",")[0].split()[-1] for line in lines] == ["busy", "Host.__init__"]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import strategy as flower
 
 from fedscout.engine.client.host import ClientHost
@@ -18,7 +17,6 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, Session
-from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
@@ -28,7 +26,7 @@ from fedscout.strategies.methods.dp_fedavg import AVERAGING
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import interrupt_in
 from tests.kits.refusals import refused
-from tests.strategies.rounds import grid_of, models, reply_of
+from tests.strategies.rounds import asked, models, reply_of
 
 COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.1, num_rounds=5)
 AROUND = [spec_class.model_fields["kind"].default for spec_class in AVERAGING]
@@ -39,17 +37,10 @@ def spec(**parameters: Any) -> Any:
     return parse_strategy({"kind": "dp_fedavg", **parameters})
 
 
-def asked(built: flower.Strategy, received: Vector) -> list[Message]:
-    """Return the messages of a first round."""
-    claim_task_identity()
-    random.seed(0)
-    record = ArrayRecord({"flat": Array(received)})
-    return list(built.configure_train(1, record, ConfigRecord(), grid_of(COHORT.num_clients)))
-
-
 def aggregated(built: flower.Strategy, changes: list[Vector], received: Vector) -> Vector | None:
     """The model after a round in which clients changed it by so much."""
-    messages = enumerate(zip(asked(built, received), changes, strict=True))
+    random.seed(0)
+    messages = enumerate(zip(asked(built, received, COHORT.num_clients), changes, strict=True))
     replies = [reply_of(message, received + change, 10 + 90 * client) for client, (message, change) in messages]
     np.random.seed(0)  # noqa: NPY002 - what Flower draws noise from
     arrays, _ = built.aggregate_train(1, replies)
@@ -124,7 +115,7 @@ def test_the_noise_has_the_deviation_that_the_accountant_is_told() -> None:
 
 def test_a_round_that_not_every_sampled_client_answers_gives_no_model() -> None:
     built = spec().build(COHORT)
-    *answered, lost = asked(built, np.zeros(3, np.float32))
+    *answered, lost = asked(built, np.zeros(3), COHORT.num_clients)
     replies = [reply_of(message, np.ones(3)) for message in answered]
     assert built.aggregate_train(1, replies) == (None, None)
     assert built.aggregate_train(1, [*replies, reply_of(lost, None)]) == (None, None)

@@ -32,7 +32,7 @@ from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import EMPTY, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_resume import Interruption, run
-from tests.strategies.rounds import grid_of, played, reply_of
+from tests.strategies.rounds import asked, grid_of, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
     "rfa": RfaSpec(),
@@ -145,9 +145,8 @@ def test_an_infinite_reply_spares_those_that_withstand_wrong_clients(kind: str) 
 @pytest.mark.parametrize("kind", RULES)
 def test_replies_that_do_not_fit_together_are_refused_by_flower(kind: str) -> None:
     built = RULES[kind].build(Cohort(2, 2, 0.1))
-    record = ArrayRecord({"flat": Array(np.ones(4, np.float32))})
-    one, other = list(built.configure_train(1, record, ConfigRecord(), grid_of(2)))
-    without = Message(RecordDict({"arrays": record}), reply_to=other)
+    one, other = asked(built, np.ones(4), 2)
+    without = Message(RecordDict({"arrays": other.content["arrays"]}), reply_to=other)
     with pytest.raises(InconsistentMessageReplies):
         built.aggregate_train(1, [reply_of(one, np.ones(4)), without])
 
