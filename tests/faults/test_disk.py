@@ -27,7 +27,8 @@ RUN = ("run", *STUDY, LOCAL, "--out")
 DESCRIBED = ("description.json", "clients.png", "clients.svg")
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, count: int = 0) -> None:
+@contextmanager
+def failing(name: str, number: int = errno.ENOSPC, count: int = 0) -> Iterator[None]:
     """Let files of a name come to no end: the first `count` are written, then the disk gives an error."""
     replace = Path.replace
     left = [count]
@@ -39,7 +40,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, count: int 
                 raise OSError(number, os.strerror(number), str(self))
         return replace(self, target)
 
-    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        yield
 
 
 def refusing(number: int) -> Callable[..., None]:
@@ -67,8 +70,7 @@ def test_what_can_t_be_written_stops_the_study_and_it_goes_on_later(
     cli: Cli, tmp_path: Path, undisturbed: Outcome, name: str, count: int, number: int
 ) -> None:
     out = tmp_path / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        failing(patch, name, number, count)
+    with failing(name, number, count):
         line = line_of(cli(*RUN, out), 1)
     assert line.startswith(f"fedscout: {out}/")
     assert re.search(rf"{name} .*: {os.strerror(number)}; ", line)
@@ -86,21 +88,33 @@ def test_what_can_t_be_written_stops_the_study_and_it_goes_on_later(
 
 @pytest.mark.slow
 def test_checkpoints_that_can_t_be_written_only_warn(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        failing(patch, ".checkpoint", errno.ENOSPC)
+    with failing(".checkpoint"):
         done = cli(*RUN, tmp_path / "out")
     assert done.code == 0
     assert "checkpoint: OSError: [Errno 28] No space left on device" in done.warnings
     assert Outcome.of(tmp_path / "out") == undisturbed
 
 
-def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "name", "there"),
+    [
+        (("run", *STUDY, LOCAL), "config.json", False),
+        *((("sweep", *STUDY, LOCAL, "seed=0,1"), "sweep.json", there) for there in (False, True)),
+        *((("describe", "federation.dataset=wine"), name, False) for name in DESCRIBED),
+    ],
+    ids=str,
+)
+def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(
+    cli: Cli, tmp_path: Path, command: tuple[str, ...], name: str, there: bool
+) -> None:
     out = tmp_path / "deep" / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        failing(patch, "config.json", errno.ENOSPC)
-        line = line_of(cli(*RUN, out), 2)
-    assert re.match(rf"fedscout: --out .* {out}: {out}/config.json .*: No space left on device; ", line)
-    assert list(tmp_path.iterdir()) == []
+    if there:
+        out.mkdir(parents=True)
+    with failing(name):
+        line = line_of(cli(*command, "--out", out), 2)
+    assert re.match(rf"fedscout: --out .* {out}.*{name} .*: No space left on device; ", line)
+    assert [path.name for path in tmp_path.rglob("*")] == (["deep", "out"] if there else [])
 
 
 @pytest.mark.slow
@@ -132,29 +146,6 @@ def test_a_description_is_written_whole_or_not_at_all(cli: Cli, tmp_path: Path, 
         assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(DESCRIBED, "earlier")
     else:
         assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DESCRIBED)
-def test_a_new_description_that_can_t_be_put_in_its_place_leaves_nothing(cli: Cli, tmp_path: Path, name: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        failing(patch, name, errno.ENOSPC)
-        line = line_of(cli("describe", "federation.dataset=wine", "--out", tmp_path / "deep" / "out"), 2)
-    assert re.search(rf"{name} .*: No space left on device", line)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("there", [False, True])
-def test_a_new_sweep_that_can_t_be_written_is_refused_and_not_left(cli: Cli, tmp_path: Path, there: bool) -> None:
-    out = tmp_path / "deep" / "out"
-    if there:
-        out.mkdir(parents=True)
-    with pytest.MonkeyPatch.context() as patch:
-        failing(patch, "sweep.json", errno.ENOSPC)
-        line = line_of(cli("sweep", *STUDY, LOCAL, "seed=0,1", "--out", out), 2)
-    assert re.match(rf"fedscout: --out .* {out}: {out}/sweep.json ", line)
-    assert [path.name for path in tmp_path.rglob("*")] == (["deep", "out"] if there else [])
 
 
 @contextmanager

@@ -53,19 +53,10 @@ class HalvesTheRate(Plain):
 class DrivesItself(Plain):
     """FedAvg's own rounds in a `start` of its own, which tells nobody of them."""
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Any = None,
-    ) -> Result:
-        arrays = initial_arrays
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **settings: Any) -> Result:
+        arrays, timeout = initial_arrays, settings.get("timeout", 3600)
         for server_round in range(1, num_rounds + 1):
-            messages = self.configure_train(server_round, arrays, train_config, grid)
+            messages = self.configure_train(server_round, arrays, settings["train_config"], grid)
             aggregated, _ = self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=timeout))
             arrays = aggregated
         return Result(arrays=arrays)
@@ -78,20 +69,10 @@ class OwnStartHalvesTheRate(DrivesItself, HalvesTheRate):
 class TwoPhases(Plain):
     """Flower's own `start` twice, the second time with a tenth of the step size: rounds are counted anew."""
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Any = None,
-    ) -> Result:
-        further = (timeout, train_config, evaluate_config, evaluate_fn)
-        first = super().start(grid, initial_arrays, 2, *further)
-        train_config["lr"] *= 0.1  # type: ignore[operator]
-        return super().start(grid, first.arrays, num_rounds - 2, *further)
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **settings: Any) -> Result:
+        first = super().start(grid, initial_arrays, 2, **settings)
+        settings["train_config"]["lr"] *= 0.1
+        return super().start(grid, first.arrays, num_rounds - 2, **settings)
 
 
 class Proximal(FedProx):

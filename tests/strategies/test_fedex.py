@@ -22,6 +22,7 @@ from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedE
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of
+from tests.strategies.rounds import made
 
 EVERYBODY = len(SIZES)
 SHARE = 0.25
@@ -179,6 +180,7 @@ def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
     assert spec_of(FedAvgSpec()).session.validation_fraction == 0
 
 
-def test_a_quantity_has_no_share_that_is_wrong() -> None:
-    with refused(StrategyError, key="fedex", given="a federation that predicts a quantity"):
-        FedExSpec().build(Cohort(8, 5, 0.1, classifies=False))
+@pytest.mark.parametrize("kind", ["fedex", "fedpop"])
+def test_a_quantity_has_no_share_that_is_wrong(kind: str) -> None:
+    with refused(StrategyError, key=kind, given="a federation that predicts a quantity"):
+        made(kind).build(Cohort(8, 5, 0.1, classifies=False))
