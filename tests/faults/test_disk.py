@@ -202,12 +202,10 @@ def test_an_unfinished_study_in_such_a_folder_is_refused_before_anything_runs(
         path.unlink()
     with read_only(out):
         for folder in (out, out / "new"):
-            assert line_of(cli(*RUN, folder), 2).startswith(
-                f"fedscout: --out must be a folder that can be written, got {folder}"
-            )
+            assert re.match(rf"fedscout: --out .*, got {folder}:", line_of(cli(*RUN, folder), 2))
         other = cli(*RUN, out, "seed=8")
     assert (other.code, other.out) == (2, "")
-    assert f"{out} holds the study of another" in other.warnings
+    assert re.match(rf"fedscout: .*{out} .* another ", other.warnings)
     assert cli(*RUN, out).code == 0
     assert Outcome.of(out) == undisturbed
 

@@ -275,7 +275,7 @@ def test_ranges_are_those_of_the_halves_and_follow_the_cohort() -> None:
 
 def test_what_a_row_says_of_a_pair() -> None:
     (row,) = space_of(TEN, kinds=["fedadam+fedprox"]).describe()
-    assert row.summary == "The server rule of fedadam with the clients of fedprox."
+    assert "fedadam with the clients of fedprox" in row.summary
     assert [parameter.name for parameter in row.parameters] == ["eta", "tau", "beta_1", "beta_2", "proximal_mu"]
     assert all(parameter.meaning for parameter in row.parameters)
 
