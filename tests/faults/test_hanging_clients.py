@@ -33,37 +33,37 @@ MARK = 900.0
 """A feature value that only the client that hangs has."""
 
 
-class Stuck(nn.Linear):
-    """Never comes back from training on the marked rows."""
+class Marked(nn.Linear):
+    """Meets the marked rows in training."""
+
+    def __init__(self) -> None:
+        super().__init__(NUM_FEATURES, NUM_CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
         if self.training and bool((rows[:, 0] > MARK).any()):
-            time.sleep(3600)
+            self.meet()
         return super().forward(rows)
 
 
-class Refusing(nn.Linear):
+class Stuck(Marked):
+    """Never comes back from them."""
+
+    def meet(self) -> None:
+        time.sleep(3600)
+
+
+class Refusing(Marked):
     """Raises where the other hangs."""
 
-    def forward(self, rows: Tensor) -> Tensor:
-        if self.training and bool((rows[:, 0] > MARK).any()):
-            raise RuntimeError("no")
-        return super().forward(rows)
-
-
-def stuck() -> nn.Module:
-    return Stuck(NUM_FEATURES, NUM_CLASSES)
-
-
-def refusing() -> nn.Module:
-    return Refusing(NUM_FEATURES, NUM_CLASSES)
+    def meet(self) -> None:
+        raise RuntimeError("no")
 
 
 def marked_federation() -> Federation:
     federation = uneven_federation()
     features = federation.features.copy()
     features[federation.partition.client(HANGS), 0] = MARK + 1
-    return replace(federation, features=features, model=stuck)
+    return replace(federation, features=features, model=Stuck)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def hosts(ray_session: None) -> Iterator[RayHosts]:
 def without_the_client(num_rounds: int, seed: int) -> Trial:
     """The same trial where that client fails at once."""
     spec = spec_of(FEDAVG, num_rounds=num_rounds, seed=seed)
-    federation = replace(marked_federation(), model=refusing)
+    federation = replace(marked_federation(), model=Refusing)
     return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
 
 
