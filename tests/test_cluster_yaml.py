@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.commands import REPOSITORY
+
 LOOPBACK = "127.0.0.1"
 
 Config = dict[str, Any]

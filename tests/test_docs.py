@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.commands import REPOSITORY, ran_python
+
 DOCS = REPOSITORY / "docs"
 FENCE = re.compile(r"^```(?:\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# file: (\S+)$", re.MULTILINE)
@@ -32,11 +31,7 @@ def fences(document: str) -> list[str]:
 
 
 def fedscout(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
-    return subprocess.run(
-        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
+    return ran_python("-m", "fedscout.experiments.cli.main", *arguments, cwd=folder)
 
 
 @pytest.mark.slow

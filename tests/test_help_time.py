@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
-from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.commands import ran
+
 LIMIT_SECONDS = 0.7
 ATTEMPTS = 4
 
@@ -20,16 +19,11 @@ def seconds_of_children() -> float:
 def test_help_answers_in_under_seven_tenths_of_a_second() -> None:
     # The same start as the installed command makes. The best of several runs, as the first compiles; processor seconds,
     # as any may wait for a core that another process holds.
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from fedscout.experiments.cli.main import main; sys.exit(main())",
-        "--help",
-    ]
+    start_of_command = "import sys; from fedscout.experiments.cli.main import main; sys.exit(main())"
     best_seconds = float("inf")
     for _ in range(ATTEMPTS):
         start = seconds_of_children()
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+        done = ran(sys.executable, "-c", start_of_command, "--help", timeout=60)
         best_seconds = min(best_seconds, seconds_of_children() - start)
         assert done.returncode == 0, done.stderr
         assert "Usage" in done.stdout

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.commands import REPOSITORY, ran
+
 FOLDERS = ("engine", "detectors", "strategies", "search", "experiments")
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", *FOLDERS)
 NAMESAKES = ("search.py", "engine/__init__.py", "experiments/__init__.py", "detectors/__init__.py", "tests.py")
@@ -48,6 +49,11 @@ class Installation:
         )
 
 
+def build_sdist(source: Path, folder: Path) -> None:
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, folder], cwd=source, check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module", params=["wheel", "editable"])
 def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """One from the wheel of a source distribution, and one that leads to a checkout."""
@@ -60,9 +66,8 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
             shutil.copy(REPOSITORY / name, source / name)
     what: tuple[str | Path, ...] = ("--editable", source)
     if request.param == "wheel":
-        build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
         sdist = tmp_path_factory.mktemp("sdist")
-        subprocess.run([sys.executable, "-c", build, sdist], cwd=source, check=True, capture_output=True)
+        build_sdist(source, sdist)
         what = (next(sdist.glob("fedscout-*.tar.gz")),)
 
     installed = Installation(tmp_path_factory.mktemp("environment"))
@@ -137,10 +142,7 @@ def test_help_answers_under_later_versions_of_python(installation: Installation,
     if python is None:
         pytest.skip(f"there is no Python {version} here")
     path = os.pathsep.join([str(installation.package_folder), *site.getsitepackages()])
-    command = [python, "-m", "fedscout", "--help"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    done = ran(python, "-m", "fedscout", "--help", cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 
@@ -151,25 +153,11 @@ def test_help_answers_under_later_versions_of_python(installation: Installation,
 @pytest.mark.parametrize("installation", ["wheel", "editable"], indirect=True)
 def test_a_study_on_ray_runs_among_namesakes(installation: Installation, user_folder: Path) -> None:
     """One of them holds a strategy of the user's own, which is tried."""
-    done = installation.run(
-        "fedscout",
-        "run",
-        "federation.dataset=wine",
-        "federation.num_clients=4",
-        "training.num_rounds=1",
-        "search.budget=2",
-        "search.generation_size=2",
-        "search.strategies=[fedavgm]",
-        "search.customs=[{kind: custom, path: 'strategies:Own'}]",
-        "search.kind=grid",
-        "search.confirmation_seeds=0",
-        "engine.grid=ray",
-        "engine.num_hosts=2",
-        "--out",
-        "out",
-        "--json",
-        cwd=user_folder,
-    )
+    federation = ("federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=1")
+    search = ("search.budget=2", "search.generation_size=2", "search.kind=grid", "search.confirmation_seeds=0")
+    tried = ("search.strategies=[fedavgm]", "search.customs=[{kind: custom, path: 'strategies:Own'}]")
+    settings = (*federation, *search, *tried, "engine.grid=ray", "engine.num_hosts=2")
+    done = installation.run("fedscout", "run", *settings, "--out", "out", "--json", cwd=user_folder)
 
     assert done.returncode == 0, done.stderr
     trials = json.loads(done.stdout)["trials"]
@@ -188,8 +176,7 @@ def test_a_source_distribution_holds_no_part_of_the_tests(tmp_path: Path) -> Non
     project = (source / "pyproject.toml").read_text()
     start, end = project.index("packages = ["), project.index("[tool.setuptools.package-data]")
     (source / "pyproject.toml").write_text(f"{project[:start]}packages = []\n\n{project[end:]}")
-    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, check=True, capture_output=True)
+    build_sdist(source, tmp_path)
     with tarfile.open(next(tmp_path.glob("fedscout-*.tar.gz"))) as archive:
         names = [name.split("/")[1:] for name in archive.getnames()]
     assert ["pyproject.toml"] in names

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.commands import REPOSITORY, ran_python
+
 LAYERS = {"engine": 0, "detectors": 1, "strategies": 1, "search": 2, "experiments": 3}
 HEAVY = {"torch", "ray", "pandas", "sklearn", "pyarrow", "scipy", "flwr", "optuna", "openai"}
 
@@ -109,9 +108,7 @@ def test_the_command_answers_without_heavy_imports(arguments: list[str]) -> None
         "    assert end.code in (0, None), end.code\n"
         f"print('HEAVY', sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran_python("-c", program, timeout=60)
 
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip().splitlines()[-1] == "HEAVY []"

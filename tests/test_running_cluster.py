@@ -190,10 +190,9 @@ def test_a_study_without_the_token_is_refused(cluster: RunningCluster) -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith(
-        f"fedscout: engine.address must be that of a running Ray, host:port, or auto, got '{LOOPBACK}"
-    )
-    assert line.endswith("if that cluster demands a token, set RAY_AUTH_MODE=token and have the token here")
+    assert line.startswith("fedscout: engine.address ")
+    assert f"got '{LOOPBACK}" in line
+    assert "RAY_AUTH_MODE=token" in line
 
 
 def test_a_node_without_the_token_is_refused(cluster: RunningCluster) -> None:
@@ -289,7 +288,7 @@ def test_a_job_without_the_token_is_refused(cluster: RunningCluster, checkout: P
     done = submit(cluster, checkout, "touch", f"{tmp_path}/ran")
 
     assert done.returncode != 0
-    assert "Missing authentication token" in done.stderr
+    assert "authentication token" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 

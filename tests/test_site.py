@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import yaml
 import fedscout
 from fedscout.experiments.cli.program import app
 from fedscout.experiments.config import known_keys
-from tests.conftest import REPOSITORY
+from tests.commands import REPOSITORY, ran
 
 CONFIG = REPOSITORY / "mkdocs.yml"
 LOADED = re.compile(r"<(?:script|img|iframe|source|video|audio|object|embed)\b[^>]*?(?:src|data)=\"([^\"]*)\"")
@@ -27,25 +26,10 @@ pytestmark = pytest.mark.slow
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(config),
-        "--site-dir",
-        str(site),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY / "src"),
-        "NO_MKDOCS_2_WARNING": "1",
-        "http_proxy": "http://127.0.0.1:9",  # nobody answers there
-        "https_proxy": "http://127.0.0.1:9",
-    }
-    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=120)
+    nobody = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    environment = {"PYTHONPATH": str(REPOSITORY / "src"), "NO_MKDOCS_2_WARNING": "1", **nobody}
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", site)
+    return ran(*command, **environment)
 
 
 @pytest.fixture(scope="module")

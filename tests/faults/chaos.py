@@ -182,7 +182,6 @@ class Disturbed:
         Raises:
             ChaosError: If it ended otherwise; we did not kill it.
         """
-        assert self._command is not None
         code = self._command.poll()
         if code not in (None, 0):
             err = (self.folder / "stderr").read_text(errors="replace")
@@ -233,14 +232,12 @@ class Disturbed:
 
     def _tree(self) -> list[psutil.Process]:
         """Return the processes that this one started, and theirs; those of commands killed before may still end."""
-        assert self._command is not None
         top = psutil.Process() if self.cluster else psutil.Process(self._command.pid)
         found = top.children(recursive=True)
         self._seen.update({process.pid: process for process in found})
         return found
 
     def _kill_process(self, kind: Kind, generator: random.Random) -> str:
-        assert self._command is not None
         with suppress(psutil.NoSuchProcess):
             tree = self._tree()
             if kind == "driver":

@@ -45,8 +45,9 @@ CONFIGURING: Mapping[str, Callable[[], Any]] = {
 }
 
 
-def _filled(arrays: ArrayRecord, value: float) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.full_like(array.numpy(), value)) for name, array in arrays.items()})
+def _each(change: Callable[[Any], Any]) -> Callable[[ArrayRecord], Any]:
+    """Return what changes every array of a model."""
+    return lambda arrays: (ArrayRecord({name: Array(change(one.numpy())) for name, one in arrays.items()}), None)
 
 
 AGGREGATING: Mapping[str, Callable[[ArrayRecord], Any]] = {
@@ -54,24 +55,12 @@ AGGREGATING: Mapping[str, Callable[[ArrayRecord], Any]] = {
     "gives None": lambda _: None,
     "gives no arrays": lambda _: (None, None),
     "gives an empty record": lambda _: (ArrayRecord(), None),
-    "gives NaN": lambda arrays: (_filled(arrays, np.nan), None),
-    "gives inf": lambda arrays: (_filled(arrays, np.inf), None),
-    "gives what overflows float32": lambda arrays: (
-        ArrayRecord({name: Array(np.full(array.shape, 1e300)) for name, array in arrays.items()}),
-        None,
-    ),
-    "gives wrong shapes": lambda arrays: (
-        ArrayRecord({name: Array(array.numpy()[:-1]) for name, array in arrays.items()}),
-        None,
-    ),
-    "gives other names": lambda arrays: (
-        ArrayRecord({f"my {name}": Array(array.numpy()) for name, array in arrays.items()}),
-        None,
-    ),
-    "gives text": lambda arrays: (
-        ArrayRecord({name: Array(np.full(array.shape, "a")) for name, array in arrays.items()}),
-        None,
-    ),
+    "gives NaN": _each(lambda values: np.full_like(values, np.nan)),
+    "gives inf": _each(lambda values: np.full_like(values, np.inf)),
+    "gives what overflows float32": _each(lambda values: np.full(values.shape, 1e300)),
+    "gives wrong shapes": _each(lambda values: values[:-1]),
+    "gives other names": lambda arrays: (ArrayRecord({f"my {name}": one for name, one in arrays.items()}), None),
+    "gives text": _each(lambda values: np.full(values.shape, "a")),
 }
 
 

@@ -6,8 +6,6 @@ Moments that are too short to be met from outside are met from inside: the comma
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.commands import ran_python
 from tests.experiments.cli.conftest import Cli, without_progress
-from tests.experiments.cli.processes import REPOSITORY, Command
+from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 
 pytestmark = [pytest.mark.stress]
@@ -72,13 +71,7 @@ MOMENTS = {
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_in_writing(tmp_path: Path, cli: Cli, undisturbed: Outcome, moment: str) -> None:
     arguments = ("run", *STUDY, LOCAL, "--out", str(tmp_path / "out"))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_AT, moment, *arguments],
-        check=False,
-        cwd=REPOSITORY,
-        capture_output=True,
-        timeout=120,
-    )
+    killed = ran_python("-c", KILLED_AT, moment, *arguments)
     assert killed.returncode == -signal.SIGKILL
     assert len(trial_files(tmp_path / "out")) == MOMENTS[moment]
 

@@ -6,17 +6,13 @@ Ten studies here; `python -m tests.faults.many_studies --studies 100` shows a hu
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.commands import output_of
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(290)]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_STUDIES, WARM = 10, 3
 BYTES_PER_STUDY = 2**20
 """Allocators settle over the first dozens of studies, by less than this, and then stop; what is exact is the number of
@@ -25,22 +21,8 @@ objects. A host's process left behind would be 200 times as much, and shows amon
 
 def held_after_each(grid: str) -> list[dict[str, int]]:
     """Return what a process holds after each of its studies; with all that it started, it ends with the test."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.many_studies", "--studies", str(NUM_STUDIES), "--grid", grid],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=270)
-        finally:
-            started = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-            for one in [*started, process]:
-                one.kill()
-    assert process.returncode == 0, err[-3000:]
-    held = [json.loads(line) for line in out.splitlines()]
+    lines = output_of("tests.faults.many_studies", "--studies", str(NUM_STUDIES), "--grid", grid, timeout=270)
+    held = [json.loads(line) for line in lines]
     assert [entry["study"] for entry in held] == list(range(NUM_STUDIES))
     return held
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,37 +33,37 @@ MARK = 900.0
 """A feature value that only the client that hangs has."""
 
 
-class Stuck(nn.Linear):
-    """Never comes back from training on the marked rows."""
+class Marked(nn.Linear):
+    """Meets the marked rows in training."""
+
+    def __init__(self) -> None:
+        super().__init__(NUM_FEATURES, NUM_CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
         if self.training and bool((rows[:, 0] > MARK).any()):
-            time.sleep(3600)
+            self.meet()
         return super().forward(rows)
 
 
-class Refusing(nn.Linear):
+class Stuck(Marked):
+    """Never comes back from them."""
+
+    def meet(self) -> None:
+        time.sleep(3600)
+
+
+class Refusing(Marked):
     """Raises where the other hangs."""
 
-    def forward(self, rows: Tensor) -> Tensor:
-        if self.training and bool((rows[:, 0] > MARK).any()):
-            raise RuntimeError("no")
-        return super().forward(rows)
-
-
-def stuck() -> nn.Module:
-    return Stuck(NUM_FEATURES, NUM_CLASSES)
-
-
-def refusing() -> nn.Module:
-    return Refusing(NUM_FEATURES, NUM_CLASSES)
+    def meet(self) -> None:
+        raise RuntimeError("no")
 
 
 def marked_federation() -> Federation:
     federation = uneven_federation()
     features = federation.features.copy()
     features[federation.partition.client(HANGS), 0] = MARK + 1
-    return replace(federation, features=features, model=stuck)
+    return replace(federation, features=features, model=Stuck)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def hosts(ray_session: None) -> Iterator[RayHosts]:
 def without_the_client(num_rounds: int, seed: int) -> Trial:
     """The same trial where that client fails at once."""
     spec = spec_of(FEDAVG, num_rounds=num_rounds, seed=seed)
-    federation = replace(marked_federation(), model=refusing)
+    federation = replace(marked_federation(), model=Refusing)
     return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
 
 
@@ -90,7 +91,8 @@ def test_it_is_left_out_of_each_round_and_trials_beside_it_are_not_harmed(hosts:
         expected = without_the_client(2, spec.session.seed)
         found = results[position]
         reasons = {key: reason for key, reason in found.dropped_clients.items() if key.endswith(f":{HANGS}")}
-        assert reasons == dict.fromkeys(("1:1", "2:1"), "did not finish within 2 s (train)")
+        assert [*reasons] == ["1:1", "2:1"]
+        assert all(reason.endswith(" 2 s (train)") for reason in reasons.values())
         assert set(found.dropped_clients) == set(expected.dropped_clients)
         assert_same(replace(found, dropped_clients={}), replace(expected, dropped_clients={}))
 
@@ -102,7 +104,7 @@ def test_it_fails_the_trial_where_that_is_asked_for(hosts: RayHosts) -> None:
     result = run_trial(spec, RayGrid(hosts, spec.session))
 
     assert result.status == "failed"
-    assert result.error == "round 1: client 1 did not finish within 2 s (train)"
+    assert re.match(r"round 1: client 1 .* 2 s \(train\)$", str(result.error))
 
 
 @pytest.mark.stress
@@ -113,7 +115,7 @@ def test_after_a_trial_s_own_time_limit_its_hosts_serve_others(hosts: RayHosts) 
 
     result = run_trial(spec, RayGrid(hosts, spec.session))
 
-    assert result.error == "round 1: the trial took longer than 2 s"
+    assert re.match("round 1: .* 2 s$", str(result.error))
     assert time.monotonic() - started < 10 * LIMIT_SECONDS
     answers = send_query(RayGrid(hosts), "label-counts", {"offset": np.zeros(NUM_CLASSES)})
     assert len(answers.arrays) + len(answers.refused) == hosts.facts.num_clients

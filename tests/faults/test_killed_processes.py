@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +19,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
+from tests.commands import output_of
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, spec_of
 from tests.engine.federations import ABLE, uneven_federation
 from tests.engine.trials.test_resume import assert_same
@@ -30,7 +27,6 @@ from tests.faults.mortal import Counted, DiesAggregating, Moment, MortalCount, d
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(240)]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 COUNTED = replace(FEDAVG, algorithm=Counted())
 NUM_ROUNDS = 4
 
@@ -146,24 +142,7 @@ def test_without_its_board_a_study_knows_less_of_its_progress_and_nothing_else(
 @pytest.mark.stress
 def test_lost_nodes_change_nothing(tmp_path: Path) -> None:
     """On a Ray of three raylets, in a process of its own; each loss takes a node with its host for good."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.lost_nodes", str(tmp_path)],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as script:
-        try:
-            started = time.monotonic()
-            out, err = script.communicate(timeout=220)
-        finally:
-            for process in psutil.Process(script.pid).children(recursive=True) if script.poll() is None else []:
-                process.kill()
-            script.kill()
-    assert script.returncode == 0, f"{err[-3000:]}\nafter {time.monotonic() - started:.0f} s"
-    told = json.loads(out.splitlines()[-1])
+    told = json.loads(output_of("tests.faults.lost_nodes", str(tmp_path), timeout=220)[-1])
 
     assert told["nodes"] == {"at first": 3, "without raylet": 2, "without agent": 1}
     assert told["without raylet"] == told["undisturbed"]

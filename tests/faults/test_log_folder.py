@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.strategies import parameter_columns
 from tests.experiments.cli.conftest import Cli
-from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
+from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, line_of, trial_files
 from tests.forged_trials import forge
 
 RUN = ("run", *STUDY, LOCAL, "--out", "out")
@@ -67,8 +68,7 @@ def other_study(path: Path) -> None:
     log = TrialLog(path.parent.parent, parameter_columns())
     (record,) = [record for record in log.read() if path.name.startswith(f"{record.trial:05d}-")]
     path.unlink()
-    aggregate_models = log.append(replace(record, config_hash="another", fitness=1.0))
-    assert aggregate_models == path
+    assert log.append(replace(record, config_hash="another", fitness=1.0)) == path
 
 
 def edited(path: Path) -> None:
@@ -123,6 +123,20 @@ DAMAGE: tuple[Callable[[Path], None], ...] = (
 )
 
 
+def check_set_aside(cli: Cli, out: Path, victim: Path) -> None:
+    """Look at a study of which a trial can't be used, which changes nothing, and run it again."""
+    shown = cli("trials", "out", "--json")
+    assert shown.code == 0
+    assert len(json.loads(shown.out)) == NUM_TRIALS - 1
+    assert re.fullmatch(rf"fedscout: out/trials/{victim.name} .*\n", shown.err)
+    assert os.path.lexists(victim)
+    done = cli(*RUN)
+    assert done.code == 0
+    aside = out / "quarantine" / victim.name
+    assert re.fullmatch(rf"fedscout: {victim} .* {aside} \(.*\n", done.warnings)
+    assert os.path.lexists(aside)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
@@ -136,20 +150,7 @@ def test_a_damaged_trial_is_set_aside_and_repeated(
     kept = {path: path.stat().st_mtime_ns for path in files if path != victim}
     damage(victim)
 
-    shown = cli("trials", "out", "--json")
-    assert shown.code == 0
-    assert len(json.loads(shown.out)) == NUM_TRIALS - 1
-    assert shown.err.startswith(f"fedscout: out/trials/{victim.name} can't be used and is left out (")
-    assert len(shown.err.splitlines()) == 1
-    assert os.path.lexists(victim)  # looking changes nothing
-
-    done = cli(*RUN)
-
-    assert done.code == 0
-    aside = out / "quarantine" / victim.name
-    assert done.warnings.startswith(f"fedscout: {victim} can't be used and was moved to {aside} (")
-    assert len(done.warnings.splitlines()) == 1
-    assert os.path.lexists(aside)
+    check_set_aside(cli, out, victim)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # nothing else was repeated
     assert Outcome.of(out) == undisturbed
     assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
@@ -162,17 +163,7 @@ def test_values_that_no_trial_has_are_set_aside_and_run_again(
 ) -> None:
     victim = trial_files(out)[2]
     forge(victim, **forged)
-
-    shown = cli("trials", "out", "--json")
-    assert len(json.loads(shown.out)) == NUM_TRIALS - 1
-    assert shown.err.startswith(f"fedscout: out/trials/{victim.name} can't be used and is left out (")
-
-    done = cli(*RUN)
-    assert done.code == 0
-    assert done.warnings.startswith(
-        f"fedscout: {victim} can't be used and was moved to {out / 'quarantine' / victim.name} "
-    )
-    assert len(done.warnings.splitlines()) == 1
+    check_set_aside(cli, out, victim)
     assert Outcome.of(out) == undisturbed
 
 
@@ -221,8 +212,7 @@ def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
     damage(checkpoint)
     done = cli(*RUN)
     assert done.code == 0
-    assert done.warnings.startswith(f"fedscout: checkpoint {checkpoint} can't be read and is ignored: ")
-    assert len(done.warnings.splitlines()) == 1
+    assert re.fullmatch(rf"fedscout: .*{checkpoint} .*: .*\n", done.warnings)
     assert Outcome.of(out) == undisturbed
 
 
@@ -237,8 +227,7 @@ def test_a_damaged_json_file_is_named_and_made_again(
     damage(out / name)
     done = cli(*RUN)
     assert done.code == 0
-    (line,) = done.warnings.splitlines()
-    assert line.startswith(f"fedscout: {out / name} can't be read")
+    assert re.fullmatch(rf"fedscout: {out / name} .*\n", done.warnings)
     after = json.loads((out / name).read_text())
     assert {**after, "timings": 0} == {**before, "timings": 0}
     assert Outcome.of(out) == undisturbed
@@ -249,12 +238,7 @@ def test_a_folder_in_the_place_of_a_json_file_is_told_and_nothing_is_lost(
     cli: Cli, out: Path, undisturbed: Outcome
 ) -> None:
     (out / "result.json").mkdir()
-    done = cli(*RUN)
-    assert (done.code, done.out) == (1, "")
-    assert done.warnings == (
-        f"fedscout: {out / 'result.json'} can't be written: Is a directory; "
-        "what finished is in the log, and the same command goes on\n"
-    )
+    assert re.match(rf"fedscout: {out}/result.json .*: Is a directory; ", line_of(cli(*RUN), 1))
     (out / "result.json").rmdir()
     assert cli(*RUN).code == 0
     assert Outcome.of(out) == undisturbed
@@ -265,7 +249,7 @@ def test_without_a_readable_configuration_another_study_is_not_continued(cli: Cl
     before = sorted(path.name for path in out.rglob("*"))
     done = cli(*RUN, "seed=1")
     assert (done.code, done.out) == (2, "")
-    assert "but no readable config.json" in done.warnings
+    assert "config.json" in done.warnings
     assert sorted(path.name for path in out.rglob("*")) == before
 
 
@@ -273,9 +257,9 @@ def test_without_a_readable_configuration_another_study_is_not_continued(cli: Cl
 def test_a_file_in_the_place_of_a_folder_is_told_at_once(cli: Cli, out: Path, name: str) -> None:
     shutil.rmtree(out / name, ignore_errors=True)
     (out / name).write_text("mine")
-    done = cli(*RUN)
-    assert (done.code, done.out) == (2, "")
-    assert done.warnings == f"fedscout: {out / name} must be a folder of the study, or not be there, and is a file\n"
+    line = line_of(cli(*RUN), 2)
+    assert line.startswith(f"fedscout: {out / name} ")
+    assert line.endswith(" is a file")
 
 
 def test_a_finished_study_with_a_damaged_result_is_told_from_its_log(cli: Cli, out: Path, undisturbed: Outcome) -> None:

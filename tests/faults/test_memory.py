@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import re
 import sys
 import threading
 
@@ -12,7 +11,7 @@ import pytest
 from fedscout.engine.errors import EngineError
 from fedscout.engine.runtime import ray
 from fedscout.engine.runtime.ray import memory_fault, readable_memory_errors, warn_of_memory_shortage
-from tests.experiments.cli.processes import REPOSITORY
+from tests.commands import ran
 
 KILLED = (
     "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2, ID: e04a87) "
@@ -56,11 +55,11 @@ finally:
 
 
 def test_what_ray_says_is_put_in_a_line() -> None:
-    assert memory_fault(f"EngineError: a host was lost: {KILLED}") == (
-        "Ray ended HostActor.__init__, which used 0.04GB, as 4.74GB of the machine's 23.54GB of memory were in use, "
-        "more than the share of 0.01 that it allows; lower engine.num_hosts, let fewer trials run at once "
-        "(search.generation_size), or end other programs"
+    line = str(memory_fault(f"EngineError: a host was lost: {KILLED}"))
+    values = (
+        r"HostActor\.__init__.* 0\.04GB.* 4\.74GB .* 23\.54GB .* 0\.01 .*engine\.num_hosts.*search\.generation_size"
     )
+    assert re.search(values, line)
 
 
 def test_other_errors_are_left_as_they_are() -> None:
@@ -77,9 +76,9 @@ def test_errors_of_ray_become_ours() -> None:
     from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 
     for kind in (ObjectStoreFullError, OutOfDiskError):
-        with pytest.raises(EngineError, match=r"no room left .* engine\.object_store_bytes"), readable_memory_errors():
+        with pytest.raises(EngineError, match=r"engine\.object_store_bytes"), readable_memory_errors():
             raise kind("some text")
-    with pytest.raises(EngineError, match=r"^Ray failed: first line$"), readable_memory_errors():
+    with pytest.raises(EngineError, match=r": first line$"), readable_memory_errors():
         raise RayError("first line\nsecond line")
 
 
@@ -104,8 +103,7 @@ def test_a_shortage_is_told_once_when_it_begins(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (line,) = with_stored_paths(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
-    assert line.startswith("memory runs short: 96.0 of 100.0 GB are in use; above a share of 0.95 Ray ends processes")
-    assert "engine.num_hosts" in line
+    assert re.search(r" 96\.0 of 100\.0 GB .* 0\.95 .*engine\.num_hosts", line)
 
 
 def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,21 +114,10 @@ def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, mo
 @pytest.mark.ray
 def test_processes_that_ray_ends_for_want_of_memory() -> None:
     """A threshold of one percent, above which every machine is; tasks are tried once more."""
-    environment = {
-        "RAY_memory_usage_threshold": "0.01",
-        "RAY_memory_monitor_refresh_ms": "100",
-        "RAY_task_oom_retries": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_MEMORY],
-        check=False,
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    settings = {"memory_usage_threshold": "0.01", "memory_monitor_refresh_ms": "100", "task_oom_retries": "1"}
+    environment = {f"RAY_{name}": value for name, value in settings.items()}
+    done = ran(sys.executable, "-c", SHORT_OF_MEMORY, timeout=240, **environment)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split(", which used ")[0] for line in lines] == ["Ray ended busy", "Ray ended Host.__init__"]
+    assert [line.split(",")[0].split()[-1] for line in lines] == ["busy", "Host.__init__"]
     assert all("engine.num_hosts" in line for line in lines)

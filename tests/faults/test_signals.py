@@ -24,10 +24,13 @@ pytestmark = [pytest.mark.stress]
 
 ON_RAY = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
 IN_ONE_PROCESS = ("run", *STUDY, LOCAL, "--out", "out", "--json")
-LINES = {
-    signal.SIGTERM: "fedscout: ended by SIGTERM; the same command goes on where this one stopped\n",
-    signal.SIGHUP: "fedscout: ended by SIGHUP; the same command goes on where this one stopped\n",
-}
+
+
+def assert_ended(command: Command, number: signal.Signals) -> None:
+    """Hold that a command ended with the code of a signal, and one line that names it."""
+    code, printed, err = command.end()
+    assert (code, printed, len(err.splitlines())) == (128 + number, "", 1)
+    assert f" {number.name};" in err
 
 
 def started(command: Command) -> list[psutil.Process]:
@@ -47,7 +50,7 @@ def test_in_one_process(tmp_path: Path, cli: Cli, undisturbed: Outcome, number: 
         command.process.send_signal(number)
         with suppress(ProcessLookupError):
             command.process.send_signal(number)  # `timeout` sends it twice
-        assert command.end() == (128 + number, "", LINES[number])
+        assert_ended(command, number)
     assert len(trial_files(tmp_path / "out")) < NUM_TRIALS
     done = cli(*IN_ONE_PROCESS)
     assert (done.code, done.err) == (0, "")
@@ -63,7 +66,7 @@ def test_on_ray_at_work(tmp_path: Path, cli: Cli, undisturbed: Outcome) -> None:
         with Command(tmp_path, *ON_RAY) as command:
             command.wait_until(lambda wanted=wanted: len(trial_files(out)) >= wanted)
             os.killpg(command.process.pid, number)
-            assert command.end() == (128 + number, "", LINES[number])
+            assert_ended(command, number)
             assert command.left_over() == []
         assert wanted <= len(trial_files(out)) < NUM_TRIALS
 
@@ -85,7 +88,7 @@ def test_while_ray_starts(tmp_path: Path) -> None:
     with Command(tmp_path, *ON_RAY) as command:
         command.wait_until(lambda: bool(started(command)))
         os.killpg(command.process.pid, signal.SIGTERM)
-        assert command.end() == (128 + signal.SIGTERM, "", LINES[signal.SIGTERM])
+        assert_ended(command, signal.SIGTERM)
         assert command.left_over() == []
     assert trial_files(tmp_path / "out") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,28 +23,30 @@ from tests.engine.choices import Choice, rounds_of, spec_of
 from tests.engine.federations import uneven_federation
 from tests.experiments.cli.conftest import Cli
 from tests.faults.faulty_strategies import PRINTED, Faulty
-from tests.faults.undisturbed import trial_files
+from tests.faults.undisturbed import line_of, trial_files
 
 PATH = "tests.faults.faulty_strategies:Faulty"
 DATA = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=3")
 NAMED = "['0.weight', '0.bias', '2.weight', '2.bias', '4.weight', '4.bias']"
 
+OWN, DIVERGED = ["round 2: RuntimeError: my own fault"], ["round 2: ", "diverged"]
 REASONS = {
-    "raises in configure_train": "round 2: RuntimeError: my own fault",
-    "configures None": "round 2: TypeError: 'NoneType' object is not iterable",
-    "raises in aggregate_train": "round 2: RuntimeError: my own fault",
-    "raises in aggregate_evaluate": "round 2: RuntimeError: my own fault",
-    "gives None": "Faulty.aggregate_train must return",
-    "gives an empty record": f"round 2: ValueError: arrays must be named {NAMED}, got []",
-    "gives NaN": "round 2: the aggregated parameters are not finite (diverged)",
-    "gives inf": "round 2: the aggregated parameters are not finite (diverged)",
-    "gives what overflows float32": "round 2: the aggregated parameters are not finite (diverged)",
-    "gives wrong shapes": "round 2: ValueError: array '0.weight' must have shape (64, 13), got (63, 13)",
-    "gives other names": f"round 2: ValueError: arrays must be named {NAMED}, got ",
-    "gives text": "round 2: ValueError: could not convert string to float",
-    "exits": "round 2: SystemExit: 3",
-    "exits with a text": "round 2: SystemExit: enough",
+    "raises in configure_train": OWN,
+    "configures None": ["round 2: TypeError: ", "NoneType"],
+    "raises in aggregate_train": OWN,
+    "raises in aggregate_evaluate": OWN,
+    "gives None": ["Faulty.aggregate_train "],
+    "gives an empty record": ["round 2: ValueError: ", f"{NAMED}, got []"],
+    "gives NaN": DIVERGED,
+    "gives inf": DIVERGED,
+    "gives what overflows float32": DIVERGED,
+    "gives wrong shapes": ["round 2: ValueError: ", "'0.weight'", "(64, 13), got (63, 13)"],
+    "gives other names": ["round 2: ValueError: ", f"{NAMED}, got ['my 0.weight'"],
+    "gives text": ["round 2: ValueError: ", "float"],
+    "exits": ["round 2: SystemExit: 3"],
+    "exits with a text": ["round 2: SystemExit: enough"],
 }
+"""How the reason begins, and what it names."""
 
 
 def train(cli: Cli, fault: str, *more: str) -> Any:
@@ -58,7 +61,9 @@ def test_the_trial_fails_with_a_reason(cli: Cli, tmp_path: Path, fault: str) -> 
     done, trial = train(cli, fault)
     assert (done.code, done.warnings) == (1, "")
     assert (trial["status"], trial["fitness"]) == ("failed", 0.0)
-    assert trial["error"].startswith(REASONS[fault])
+    first, *named = REASONS[fault]
+    assert trial["error"].startswith(first)
+    assert [name for name in named if name not in trial["error"]] == []
     (file,) = trial_files(tmp_path / "out")
     (row,) = pq.ParquetFile(file).read().to_pylist()
     assert (row["status"], row["error"]) == ("failed", trial["error"])
@@ -71,7 +76,7 @@ def test_a_model_that_is_only_scored_with_the_next_round_fails_the_trial(cli: Cl
     done, trial = train(cli, "gives wrong shapes", "strategy.sees_evaluation=false", f"strategy.arrays={arrays}")
     assert (done.code, done.warnings) == (1, "")
     assert trial["status"] == "failed"
-    assert "must have" in trial["error"]
+    assert ", got " in trial["error"]
 
 
 @pytest.mark.sampled(1)
@@ -80,7 +85,7 @@ def test_a_model_that_is_only_scored_with_the_next_round_fails_the_trial(cli: Cl
 def test_a_trial_that_hangs_ends_at_its_limit(cli: Cli, fault: str) -> None:
     done, trial = train(cli, fault, "training.trial_timeout_seconds=1")
     assert done.code == 1
-    assert trial["error"].endswith("the trial took longer than 1 s")
+    assert trial["error"].endswith(" longer than 1 s")
 
 
 def test_what_a_strategy_prints_stays_off_standard_output(cli: Cli) -> None:
@@ -92,7 +97,7 @@ def test_what_a_strategy_prints_stays_off_standard_output(cli: Cli) -> None:
 def test_a_constructor_that_raises_fails_the_trial(cli: Cli) -> None:
     done, trial = train(cli, "raises in its constructor")
     assert (done.code, done.warnings, trial["status"]) == (1, "", "failed")
-    assert trial["error"].startswith("could not start: ")
+    assert "start" in trial["error"]
     assert trial["error"].endswith(", got RuntimeError: my own fault")
 
 
@@ -100,10 +105,8 @@ def test_a_constructor_that_raises_fails_the_trial(cli: Cli) -> None:
 def test_a_module_that_can_t_be_imported_is_refused(cli: Cli, tmp_path: Path, statement: str) -> None:
     (tmp_path / "module_of_the_user.py").write_text(statement)
     strategy = ("strategy.kind=custom", "strategy.path=module_of_the_user:Own")
-    done = cli("train", *DATA, *strategy, "--out", "out")
-    assert (done.code, done.out) == (2, "")
-    assert done.warnings.startswith("fedscout: module_of_the_user:Own must be importable from the Python path, got ")
-    assert len(done.warnings.splitlines()) == 1
+    line = line_of(cli("train", *DATA, *strategy, "--out", "out"), 2)
+    assert re.match("fedscout: module_of_the_user:Own .*, got ", line)
     assert not (tmp_path / "out").exists()
 
 
@@ -151,16 +154,12 @@ def results(hosts: RayHosts, *faults: str, limits: Mapping[str, float] | None = 
 @pytest.mark.ray
 def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
     faults = ("none", "exits", "prints megabytes", "gives NaN")
-    (reference,) = [
-        result
-        for _, result in LocalRunner(ClientHost(uneven_federation(), {})).run(
-            [spec_of(Choice(Faulty, {"fault": "none"}), num_rounds=3)]
-        )
-    ]
+    undisturbed = spec_of(Choice(Faulty, {"fault": "none"}), num_rounds=3)
+    ((_, reference),) = LocalRunner(ClientHost(uneven_federation(), {})).run([undisturbed])
     sound, exits, prints, diverges = results(hosts, *faults)
     assert rounds_of(sound) == rounds_of(prints) == rounds_of(reference)
-    assert (exits.status, exits.error) == ("failed", REASONS["exits"])
-    assert (diverges.status, diverges.error) == ("failed", REASONS["gives NaN"])
+    assert (exits.status, exits.error) == ("failed", *REASONS["exits"])
+    assert (diverges.status, "diverged" in str(diverges.error)) == ("failed", True)
 
 
 @pytest.mark.stress
@@ -168,7 +167,7 @@ def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
 def test_a_trial_that_hangs_on_ray_does_not_hold_up_the_others(hosts: RayHosts) -> None:
     hangs, sound = results(hosts, "hangs", "none", limits={"hangs": 3})
     assert hangs.status == "failed"
-    assert (hangs.error or "").endswith("the trial took longer than 3 s")
+    assert str(hangs.error).endswith(" longer than 3 s")
     assert sound.status == "completed"
 
 
@@ -177,5 +176,5 @@ def test_a_trial_that_hangs_on_ray_does_not_hold_up_the_others(hosts: RayHosts) 
 def test_a_strategy_that_ends_its_process_stops_the_study(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can't be told from a process that was killed, so it is no result; after the retries, the study stops."""
     monkeypatch.setattr(ray_runner, "RETRIES", 1)
-    with pytest.raises(EngineError, match=r"^a trial's task was lost: "):
+    with pytest.raises(EngineError, match="task"):
         results(hosts, "leaves the process")

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pyarrow.parquet as pq
 
+from tests.experiments.cli.conftest import Done
 from tests.experiments.cli.processes import lasting_result
 
 LOCAL = "engine.grid=local"
@@ -41,6 +42,13 @@ def lasting_rows(folder: Path) -> list[str]:
         (row,) = pq.ParquetFile(path).read().to_pylist()
         rows.append(repr({k: v for k, v in row.items() if k not in PASSING and not k.startswith("seconds")}))
     return rows
+
+
+def line_of(done: Done, code: int) -> str:
+    """Return the one line that a command told, which ended with this code and printed nothing."""
+    assert (done.code, done.out) == (code, "")
+    (line,) = done.warnings.splitlines()
+    return line
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,6 @@ def models(
         messages = list(strategy.configure_train(server_round, view_record({FLAT_KEY: vector}), config, grid))
         clients = sorted(client_of(message.metadata.dst_node_id) for message in messages)
         arrays, _ = strategy.aggregate_train(server_round, grid.send_and_receive(messages))
-        assert arrays is not None
         vector = np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
         yield clients, vector
 

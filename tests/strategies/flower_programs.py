@@ -26,6 +26,7 @@ NUM_CLIENTS = 5
 SEED = 3
 """Of the trials that these programs are compared in."""
 
+Messages = Iterable[Message]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
@@ -43,9 +44,7 @@ class Plain(FedAvg):
 class HalvesTheRate(Plain):
     """The learning-rate decay of Flower's how-to guide."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         if server_round % 2 == 0:
             config["lr"] *= 0.5  # type: ignore[operator]
         return super().configure_train(server_round, arrays, config, grid)
@@ -54,22 +53,11 @@ class HalvesTheRate(Plain):
 class DrivesItself(Plain):
     """FedAvg's own rounds in a `start` of its own, which tells nobody of them."""
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Any = None,
-    ) -> Result:
-        assert train_config is not None
-        arrays = initial_arrays
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **settings: Any) -> Result:
+        arrays, timeout = initial_arrays, settings.get("timeout", 3600)
         for server_round in range(1, num_rounds + 1):
-            messages = self.configure_train(server_round, arrays, train_config, grid)
+            messages = self.configure_train(server_round, arrays, settings["train_config"], grid)
             aggregated, _ = self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=timeout))
-            assert aggregated is not None
             arrays = aggregated
         return Result(arrays=arrays)
 
@@ -81,21 +69,10 @@ class OwnStartHalvesTheRate(DrivesItself, HalvesTheRate):
 class TwoPhases(Plain):
     """Flower's own `start` twice, the second time with a tenth of the step size: rounds are counted anew."""
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Any = None,
-    ) -> Result:
-        assert train_config is not None
-        further = (timeout, train_config, evaluate_config, evaluate_fn)
-        first = super().start(grid, initial_arrays, 2, *further)
-        train_config["lr"] *= 0.1  # type: ignore[operator]
-        return super().start(grid, first.arrays, num_rounds - 2, *further)
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **settings: Any) -> Result:
+        first = super().start(grid, initial_arrays, 2, **settings)
+        settings["train_config"]["lr"] *= 0.1
+        return super().start(grid, first.arrays, num_rounds - 2, **settings)
 
 
 class Proximal(FedProx):
@@ -108,9 +85,7 @@ class Proximal(FedProx):
 class WritesProximal(Plain):
     """Asks for a proximal term as FedProx does, growing by round."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         config["proximal-mu"] = float(server_round)
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -118,9 +93,7 @@ class WritesProximal(Plain):
 class SendsAlong(Plain):
     """Sends a vector beside the model, which no client of a Flower strategy reads."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         messages = list(super().configure_train(server_round, arrays, config, grid))
         for message in messages:
             message.content["auxiliary"] = ArrayRecord({"control": Array(np.ones(3, np.float32))})
@@ -130,16 +103,14 @@ class SendsAlong(Plain):
 class EveryOtherRound(Plain):
     """Gives a model in odd rounds alone."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         return super().aggregate_train(server_round, replies) if server_round % 2 else (None, None)
 
 
 class RestsInRoundTwo(Plain):
     """Sends nobody anything in its second round."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         return [] if server_round == 2 else super().configure_train(server_round, arrays, config, grid)
 
 
@@ -167,15 +138,12 @@ class HeadByPosition(Plain):
 
     net = staticmethod(normalised)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         self._sent = {name: array.numpy() for name, array in arrays.items()}
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         aggregated, metrics = super().aggregate_train(server_round, replies)
-        assert aggregated is not None
         count, weight, bias = [*self._sent][-3:]
         aggregate_models = np.float32(0.01) * aggregated[count].numpy()
         aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + aggregate_models)
@@ -203,7 +171,7 @@ class Private(DifferentialPrivacyServerSideFixedClipping):
         equally = FedAvg(**_all_clients(), weighted_by_key="num-clients", fraction_evaluate=0.0)
         super().__init__(equally, type(self).noise_multiplier, type(self).clipping_norm, NUM_CLIENTS)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         seed_global_random(SEED, "aggregate", server_round)
         return super().aggregate_train(server_round, replies)
 

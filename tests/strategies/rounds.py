@@ -16,9 +16,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.strategies import StrategySpec
+from fedscout.strategies import StrategySpec, parse_strategy
 
 NUM_PARAMETERS = 7
+
+
+def made(kind: str, **parameters: Any) -> Any:
+    """Return the specification of a kind, with these parameters."""
+    return parse_strategy({"kind": kind, **parameters})
 
 
 class NodeList:
@@ -35,18 +40,22 @@ def grid_of(num_clients: int) -> Grid:
     return cast(Grid, NodeList(num_clients))
 
 
+def asked(
+    strategy: Strategy, vector: npt.NDArray[np.floating], num_clients: int, server_round: int = 1
+) -> list[Message]:
+    """Return the messages of a round's training, by client."""
+    claim_task_identity()
+    record = ArrayRecord({"flat": Array(np.asarray(vector, np.float32))})
+    messages = strategy.configure_train(server_round, record, ConfigRecord(), grid_of(num_clients))
+    return sorted(messages, key=lambda message: message.metadata.dst_node_id)
+
+
 def invented_reply(message: Message, server_round: int, vector: npt.NDArray[np.float32]) -> Message:
     """A client's reply: it depends on the client, on the round and on what the client received."""
-    node = message.metadata.dst_node_id
-    generator = np.random.default_rng([node, server_round])
-    trained = (vector + generator.normal(size=vector.shape)).astype(np.float32)
-    metrics: dict[str, int | float | list[int] | list[float]] = {
-        "num-examples": int(generator.integers(10, 200)),
-        "num-clients": 1,
-        "train_loss": float(generator.uniform(0.1, 3)),
-    }
-    content = RecordDict({"arrays": ArrayRecord({"flat": Array(trained)}), "metrics": MetricRecord(metrics)})
-    return Message(content, reply_to=message)
+    generator = np.random.default_rng([message.metadata.dst_node_id, server_round])
+    trained = vector + generator.normal(size=vector.shape)
+    num_examples = int(generator.integers(10, 200))
+    return reply_of(message, trained, num_examples, train_loss=float(generator.uniform(0.1, 3)))
 
 
 @contextmanager
@@ -59,17 +68,15 @@ def cheap_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
-def reply_of(message: Message, vector: npt.NDArray[np.floating] | None, num_examples: int = 10) -> Message:
+def reply_of(
+    message: Message, vector: npt.NDArray[np.floating] | None, num_examples: int = 10, **losses: float
+) -> Message:
     """The reply of a client that trained to `vector`; a failure where that is None."""
     if vector is None:
         return Message(Error(1000, "no rows"), reply_to=message)
-    metrics: dict[str, int | float | list[int] | list[float]] = {
-        "num-examples": num_examples,
-        "num-clients": 1,
-        "loss": 1.0,
-    }
+    metrics = MetricRecord({"num-examples": num_examples, "num-clients": 1, **(losses or {"loss": 1.0})})
     arrays = ArrayRecord({"flat": Array(np.asarray(vector, np.float32))})
-    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
 Trained = Callable[[npt.NDArray[np.float32]], Sequence[npt.NDArray[np.floating] | None]]
@@ -88,14 +95,11 @@ def played(
         num_rounds: To play.
         counts: Rows of each client; as many for all if empty.
     """
-    claim_task_identity()
     model = np.asarray(start, np.float32)
     num_clients = cast(Any, strategy).min_available_nodes
     rounds: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None]] = []
     for server_round in range(1, num_rounds + 1):
-        record = ArrayRecord({"flat": Array(model)})
-        messages = list(strategy.configure_train(server_round, record, ConfigRecord(), grid_of(num_clients)))
-        messages.sort(key=lambda message: message.metadata.dst_node_id)
+        messages = asked(strategy, model, num_clients, server_round)
         sent = messages[0].content.array_records["arrays"]["flat"].numpy()
         replies = map(reply_of, messages, trained(sent), counts or [10] * num_clients)
         arrays, _ = strategy.aggregate_train(server_round, list(replies))
@@ -106,17 +110,13 @@ def played(
 
 def models(strategy: Strategy, num_clients: int, num_rounds: int = 3) -> Iterator[npt.NDArray[Any]]:
     """The global model after each round, as the strategy returns it, the clients' replies being invented."""
-    claim_task_identity()
     vector = np.linspace(-1, 1, NUM_PARAMETERS, dtype=np.float32)
     for server_round in range(1, num_rounds + 1):
         random.seed(server_round)
-        record = ArrayRecord({"flat": Array(vector)})
-        messages = list(strategy.configure_train(server_round, record, ConfigRecord(), grid_of(num_clients)))
-        messages.sort(key=lambda message: message.metadata.dst_node_id)
+        messages = asked(strategy, vector, num_clients, server_round)
         replies = [invented_reply(message, server_round, vector) for message in messages]
         with cheap_collection():
             arrays, _ = strategy.aggregate_train(server_round, replies)
-        assert arrays is not None
         aggregate = arrays["flat"].numpy()
         yield aggregate
         vector = aggregate.astype(np.float32)

@@ -21,6 +21,7 @@ from fedscout.experiments.config import load_config
 from fedscout.strategies import CustomSpec, parse_strategy, space_of
 from fedscout.strategies import space as parameter_columns
 from tests.engine.trials.test_trial_log import RECORD
+from tests.kits.refusals import refused
 
 COHORT = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.1)
 SOURCE = """
@@ -138,21 +139,22 @@ def test_an_annotation_that_names_nothing_leaves_values_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "fault"),
+    ("argument", "first", "last"),
     [
-        ("mode=mode", "mode of said:Said must be one of MEAN, MEDIAN, got 'mode'"),
-        ("mode=true", "mode of said:Said must be one of MEAN, MEDIAN, got True"),
-        ("level=true", "level of said:Said must be one of LOW, got True"),
-        ("word=1.10", "word of said:Said must be text, as its constructor says, got 1.1"),
-        ("names=[a, 1.5]", "names of said:Said must be text, as its constructor says, got 1.5"),
-        ("free=.inf", "values.free.float of custom must be a finite number, got inf"),
+        ("mode=mode", "mode of said:Said", "MEAN, MEDIAN, got 'mode'"),
+        ("mode=true", "mode of said:Said", "MEAN, MEDIAN, got True"),
+        ("level=true", "level of said:Said", "LOW, got True"),
+        ("word=1.10", "word of said:Said", "got 1.1"),
+        ("names=[a, 1.5]", "names of said:Said", "got 1.5"),
+        ("free=.inf", "values.free.float of custom", "got inf"),
     ],
 )
-def test_what_an_annotation_can_not_take_is_one_fault(argument: str, fault: str) -> None:
+def test_what_an_annotation_can_not_take_is_one_fault(argument: str, first: str, last: str) -> None:
     with pytest.raises(StrategyError) as caught:
         spec_of(argument)
     (told,) = caught.value.faults
-    assert told.startswith(fault)
+    assert told.startswith(first)
+    assert last in told
 
 
 def test_choices_are_converted_and_checked_before_a_search() -> None:
@@ -162,11 +164,10 @@ def test_choices_are_converted_and_checked_before_a_search() -> None:
     space = space_of(COHORT, kinds=(), customs=(declared(["MEAN", "MEDIAN"]),))
     found = [space.compose("said:Said", lambda _name, _range, choice=choice: choice) for choice in ("MEAN", "MEDIAN")]
     assert [shown(spec.build(COHORT).said["mode"]) for spec in found] == ["Mode.MEAN", "Mode.MEDIAN"]  # type: ignore[attr-defined]
-    with pytest.raises(StrategyError, match="mode of said:Said must be one of MEAN, MEDIAN, got 'MODE'"):
+    with pytest.raises(StrategyError, match="'MODE'"):
         space_of(COHORT, kinds=(), customs=(declared(["MEAN", "MODE"]),))
-    with pytest.raises(StrategyError) as caught:
+    with refused(StrategyError, key="ranges.x.0", names="got [1]"):
         parse_strategy({"kind": "custom", "path": "a:B", "ranges": {"x": {"choices": [[1], 2]}}})
-    assert caught.value.faults == ("ranges.x.0 of custom must be a number, text or a truth value, got [1]",)
 
 
 def test_the_identity_tells_values_apart_by_type_and_survives_being_logged() -> None:

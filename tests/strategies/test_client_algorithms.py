@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,88 +33,45 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
-    CenteredClippingSpec,
-    CustomSpec,
-    DittoSpec,
-    DPFedAvgSpec,
-    FedAdamSpec,
-    FedAvgSpec,
-    FedBNSpec,
-    FedDynSpec,
-    FedExPSpec,
-    FedLCSpec,
-    FedNovaSpec,
-    FedPerSpec,
-    FedProxSpec,
-    LocalOnlySpec,
-    MoonSpec,
-    RfaSpec,
-    ScaffoldSpec,
-    StrategySpec,
-    parse_strategy,
-)
-from fedscout.strategies.methods.fedbio import FedBiOSpec
-from fedscout.strategies.methods.feddf import FedDFSpec
-from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal import (
-    FedBABUSpec,
-    FedRepSpec,
-    FedRoDSpec,
-    FineTuningSpec,
-    MFedBNSpec,
-    PFedMeSpec,
-)
-from fedscout.strategies.methods.rhfl import RhflSpec
-from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, CustomSpec, StrategySpec, parse_strategy
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_all_same, assert_same, interrupt_in
 from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
+from tests.strategies.rounds import made
 
 METHODS: Mapping[str, StrategySpec] = {
-    "fedprox": FedProxSpec(proximal_mu=0.3),
-    "scaffold": ScaffoldSpec(),
-    "scaffold by rows": ScaffoldSpec(sample_scaling="num-examples", server_learning_rate=0.8),
-    "fednova": FedNovaSpec(),
-    "fednova, proximal": FedNovaSpec(proximal_mu=0.3, sample_scaling="uniform"),
-    "fedbn": FedBNSpec(),
-    "ditto": DittoSpec(),
-    "feddyn": FedDynSpec(),
-    "moon": MoonSpec(contrast=2.0),
-    "fedlc": FedLCSpec(),
-    "fedper": FedPerSpec(),
-    "local": LocalOnlySpec(),
-    "fedrep": FedRepSpec(head_epochs=2),
-    "fine_tuning": FineTuningSpec(tuning_epochs=2),
-    "fedbabu": FedBABUSpec(tuning_epochs=2),
-    "mfedbn": MFedBNSpec(),
-    "mfedbn, overwritten": MFedBNSpec(batch_norm="overwritten"),
-    "fedsam": FedSAMSpec(),
-    "fedrs": FedRSSpec(),
-    "symmetric_loss": SymmetricLossSpec(),
-    "pfedme": PFedMeSpec(),
-    "fedrod": FedRoDSpec(),
-    "fedbio": FedBiOSpec(),
-    "fedex": FedExSpec(num_configurations=4),
-    "fedpop": FedPopSpec(num_configurations=4, evolve_every=1),
+    "fedprox": made("fedprox", proximal_mu=0.3),
+    "scaffold by rows": made("scaffold", sample_scaling="num-examples", server_learning_rate=0.8),
+    "fednova, proximal": made("fednova", proximal_mu=0.3, sample_scaling="uniform"),
+    "moon": made("moon", contrast=2.0),
+    "fedrep": made("fedrep", head_epochs=2),
+    "fine_tuning": made("fine_tuning", tuning_epochs=2),
+    "fedbabu": made("fedbabu", tuning_epochs=2),
+    "mfedbn, overwritten": made("mfedbn", batch_norm="overwritten"),
+    "fedex": made("fedex", num_configurations=4),
+    "fedpop": made("fedpop", num_configurations=4, evolve_every=1),
+    **{kind: made(kind) for kind in ("scaffold", "fednova", "fedbn", "mfedbn", "ditto", "feddyn", "fedlc", "fedper")},
+    **{kind: made(kind) for kind in ("local", "fedsam", "fedrs", "symmetric_loss", "pfedme", "fedrod", "fedbio")},
 }
 MODELS: Mapping[str, ModelFactory] = {"fedbn": normalised, "mfedbn": normalised, "mfedbn, overwritten": normalised}
 """Of methods that need another net than the dense one."""
 
 OTHERS: Mapping[str, StrategySpec] = {
-    "rfa": RfaSpec(),
-    "centered_clipping": CenteredClippingSpec(clipping_radius=0.05),  # clips, or what is kept would not matter
-    "fedexp": FedExPSpec(),
-    "feddf": FedDFSpec(distillation_steps=24, distillation_rate=2e-3, distillation_batch=16),
-    "rhfl": RhflSpec(),
-    "dp_fedavg": DPFedAvgSpec(clipping_norm=0.3),
-    "dp_fedavg, adaptive": DPFedAvgSpec(
-        around=FedAdamSpec(sample_scaling="uniform"), clipping="adaptive", clipped_count_stddev=1.0, clipping_norm=0.3
+    "rfa": made("rfa"),
+    "centered_clipping": made("centered_clipping", clipping_radius=0.05),  # clips, or what is kept would not matter
+    "fedexp": made("fedexp"),
+    "feddf": made("feddf", distillation_steps=24, distillation_rate=2e-3, distillation_batch=16),
+    "rhfl": made("rhfl"),
+    "dp_fedavg": made("dp_fedavg", clipping_norm=0.3),
+    "dp_fedavg, adaptive": made(
+        "dp_fedavg",
+        around={"kind": "fedadam", "sample_scaling": "uniform"},
+        clipping="adaptive",
+        clipped_count_stddev=1.0,
+        clipping_norm=0.3,
     ),
     **{pair: parse_strategy(pair) for pair in ("fedyogi+fedlc", "krum+fedper", "fedexp+fedlc", "qfedavg+ditto")},
 }
@@ -146,19 +104,19 @@ def test_the_table_is_complete() -> None:
     assert all(STRATEGIES[kind].paper for kind in CHOSEN_BY_NAME_KINDS)
 
 
+def check_backends(host: ClientHost, name: str) -> None:
+    """MOON for two rounds: later, the direction of a representation that is nearly zero magnifies rounding."""
+    rounds = 2 if name == "moon" else 5
+    loop, other = (result_of(host, METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto"))
+    np.testing.assert_allclose(loop.vector, other.vector, rtol=0, atol=1e-6)
+    assert list(loop.round_accuracy) == list(other.round_accuracy)
+    assert np.abs(loop.vector - host.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in IN_THE_LOOP and name not in MODELS])
 def test_the_loop_is_the_block(name: str) -> None:
-    """MOON for two rounds: later, the direction of a representation that is nearly zero magnifies rounding."""
-    rounds = 2 if name == "moon" else 5
-    loop, block = (
-        result_of(host_for(name), METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto")
-    )
-    assert loop.vector is not None
-    np.testing.assert_allclose(loop.vector, block.vector, rtol=0, atol=1e-6)
-    assert list(loop.round_accuracy) == list(block.round_accuracy)
-    start = host_for(name).initial_vector(3)
-    assert np.abs(loop.vector - start).max() > 1e-3 or METHODS[name].kind == "local"
+    check_backends(host_for(name), name)
 
 
 @pytest.fixture(scope="module")
@@ -173,14 +131,7 @@ def in_lanes() -> ClientHost:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in MODELS])
 def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
-    rounds = 2 if name == "moon" else 5
-    loop, lanes = (
-        result_of(in_lanes, METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto")
-    )
-    assert loop.vector is not None
-    np.testing.assert_allclose(loop.vector, lanes.vector, rtol=0, atol=1e-6)
-    assert list(loop.round_accuracy) == list(lanes.round_accuracy)
-    assert np.abs(loop.vector - in_lanes.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
+    check_backends(in_lanes, name)
 
 
 @pytest.mark.sampled(12)
@@ -221,7 +172,7 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, model: ModelF
 def test_a_client_that_fails_in_a_block_fails_alone_and_keeps_its_state() -> None:
     """A client without training rows; the others' controls add up without it."""
     host = host_of(sizes=(*SIZES[:4], 0))
-    spec = spec_of(ScaffoldSpec(), num_sampled=5, num_rounds=2)
+    spec = spec_of(made("scaffold"), num_sampled=5, num_rounds=2)
     grid = LocalGrid(host, session=spec.session)
     result = run_trial(spec, grid)
     assert result.status == "completed"
@@ -231,24 +182,23 @@ def test_a_client_that_fails_in_a_block_fails_alone_and_keeps_its_state() -> Non
 
 def test_what_weighs_a_mean_is_no_more_than_a_client_s_rows() -> None:
     """Exact sums leave room for so much; the client that claims more fails, and with all of them the trial."""
-    call = HostCall((0, 1, 2), spec_of(FedNovaSpec()).session, {"reply": "merged"})
+    call = HostCall((0, 1, 2), spec_of(made("fednova")).session, {"reply": "merged"})
     gathered = GatheredUpdates(call, np.zeros(2, np.float32), 10)
     rows = Samples(np.zeros((4, 1), np.float32), np.zeros(4, np.int64), np.arange(4))
     for client, sums in enumerate(({"model-weight": 4.0}, {"model-weight": 4.5}, {})):
         work = RowsWork(client, np.random.default_rng(0), {}, rows)
         gathered.add([(work, ClientUpdate(np.ones(2, np.float32), 3, 0.5, {}, sums=sums))])
-    results, failed = gathered.results(), "ValueError in local training:"
+    results = gathered.results()
     assert results.clients == [0]
-    assert results.failures == {
-        1: f"{failed} the weight 'model-weight' must be in [0, 4], the client's rows, got 4.5",
-        2: f"{failed} the algorithm must report the sum 'model-weight', which weighs a mean, got none",
-    }
+    for client, given in ((1, "4.5"), (2, "none")):
+        assert "'model-weight'" in results.failures[client]
+        assert results.failures[client].endswith(f"got {given}")
 
 
 def test_an_algorithm_of_fedavg_is_fedavg() -> None:
     """As it stands, `ClientAlgorithm` has the bits of plain training in a block and in the loop."""
     for backend in ("auto", "loop"):
-        spec = spec_of(FedAvgSpec(), backend=backend)
+        spec = spec_of(made("fedavg"), backend=backend)
         plain, own = spec.session, replace(spec.session, algorithm=ClientAlgorithm())
         results = [run_trial(spec, LocalGrid(host_for("fedavg"), session=session)) for session in (plain, own)]
         assert_same(*results)
@@ -260,7 +210,7 @@ def test_the_documented_example_works(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "documented_anchor.py").write_text(text.partition("```python\n")[2].partition("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
     host, anchored = host_for("anchored"), importlib.import_module("documented_anchor").AnchoredSpec
-    assert_same(result_of(host, anchored(strength=0.0)), result_of(host, FedAvgSpec()))
+    assert_same(result_of(host, anchored(strength=0.0)), result_of(host, made("fedavg")))
     both = anchored(strength=0.3), METHODS["fedprox"]
     assert_same(*(result_of(host, strategy, num_rounds=1) for strategy in both))
     assert not np.array_equal(*(result_of(host, strategy).vector for strategy in both))
@@ -312,25 +262,21 @@ def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on
 
 
 @pytest.mark.parametrize(
-    ("vector", "fault"),
-    [
-        (np.zeros((7, 1), np.float32), r"the auxiliary vector 'control' must be a vector, got shape \(7, 1\)"),
-        (np.full(53, np.inf, np.float32), "the auxiliary vector 'control' must be finite"),
-    ],
+    ("vector", "named"), [(np.zeros((7, 1), np.float32), "'control'.*7, 1"), (np.full(53, np.inf), "'control'.*finite")]
 )
-def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, fault: str) -> None:
-    spec = spec_of(ScaffoldSpec())
+def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, named: str) -> None:
+    spec = spec_of(made("scaffold"))
     grid = LocalGrid(host_for("scaffold"), session=spec.session)
     claim_task_identity()
     content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
     put_auxiliary(content, {"control": vector})
-    with pytest.raises(ValueError, match=fault):
+    with pytest.raises(ValueError, match=named):
         grid.push_messages([Message(content, node_of(0), "train")])
 
 
 def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
     """Known scores are those of one version of states; without states of its own a model keeps its scores."""
-    for strategy, changes in ((LocalOnlySpec(), True), (ScaffoldSpec(), False)):
+    for strategy, changes in ((made("local"), True), (made("scaffold"), False)):
         spec = spec_of(strategy)
         grid = LocalGrid(host_for(strategy.kind), session=spec.session)
         claim_task_identity()
@@ -356,4 +302,4 @@ class Misshapen(ClientAlgorithm):
 def test_what_an_algorithm_gives_is_checked() -> None:
     spec = flower_spec(replace(FLOWER_CHOICES["fedavg"], algorithm=Misshapen()))
     result = run_trial(spec, LocalGrid(host_for("fedavg"), session=spec.session))
-    assert str(result.error).endswith("vectors of Misshapen must be of shape (1, 53), got (53,)")
+    assert re.search(r"Misshapen .*\(1, 53\), got \(53,\)$", str(result.error))

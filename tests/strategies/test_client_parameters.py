@@ -13,13 +13,8 @@ from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
     CustomSpec,
-    FedAdamSpec,
-    FedAvgMSpec,
     FedAvgSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
     IntegerRange,
-    QFedAvgSpec,
     RealRange,
     SearchSpace,
     given_values,
@@ -27,6 +22,7 @@ from fedscout.strategies import (
     space_of,
 )
 from tests.kits.refusals import refused
+from tests.strategies.rounds import made
 
 COHORT = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2)
 GIVEN = LocalTraining(learning_rate=0.2, local_epochs=2, batch_size=32)
@@ -90,7 +86,7 @@ def test_unset_they_are_nowhere_to_be_seen(kind: str) -> None:
 
 
 def test_they_are_shown_and_stay_when_others_move() -> None:
-    spec = FedAdamSpec(eta=0.1, client_local_epochs=3)
+    spec = made("fedadam", eta=0.1, client_local_epochs=3)
     assert str(spec).endswith("beta_2=0.99, client_local_epochs=3)")
     aggregate_models = spec.with_values({"eta": 0.2})
     assert (aggregate_models.eta, aggregate_models.client_local_epochs) == (0.2, 3)
@@ -101,33 +97,33 @@ def test_they_are_shown_and_stay_when_others_move() -> None:
 def test_a_spec_outside_the_ranges_or_without_a_value_is_not_in_the_space() -> None:
     inside = {"client_learning_rate": 0.1, "client_local_epochs": 3, "client_batch_size": 16}
     found = space()
-    assert found.contains(FedAvgSpec(**inside))
-    assert not found.contains(FedAvgSpec(**{**inside, "client_learning_rate": 0.9}))
-    assert not found.contains(FedAvgSpec(**{**inside, "client_local_epochs": None}))
-    assert not space_of(COHORT).contains(FedAvgSpec(**inside))
+    assert found.contains(made("fedavg", **inside))
+    assert not found.contains(made("fedavg", **{**inside, "client_learning_rate": 0.9}))
+    assert not found.contains(made("fedavg", **{**inside, "client_local_epochs": None}))
+    assert not space_of(COHORT).contains(made("fedavg", **inside))
 
 
 def test_the_study_s_own_values_are_the_same_as_none() -> None:
     found = space()
-    same = FedAvgSpec(client_learning_rate=0.2, client_local_epochs=2, client_batch_size=32)
-    assert found.digest(same) == found.digest(FedAvgSpec())
-    assert found.digest(FedAvgSpec(client_local_epochs=2)) == found.digest(FedAvgSpec())
+    same = made("fedavg", client_learning_rate=0.2, client_local_epochs=2, client_batch_size=32)
+    assert found.digest(same) == found.digest(made("fedavg"))
+    assert found.digest(made("fedavg", client_local_epochs=2)) == found.digest(made("fedavg"))
     for other in ({"client_learning_rate": 0.21}, {"client_local_epochs": 1}, {"client_batch_size": 31}):
-        assert found.digest(FedAvgSpec(**other)) != found.digest(FedAvgSpec())
+        assert found.digest(made("fedavg", **other)) != found.digest(made("fedavg"))
     # Without knowing epochs and rows, the step size of the cohort is known all the same.
     plain = space_of(COHORT, client_ranges=RANGES)
-    assert plain.digest(FedAvgSpec(client_learning_rate=0.2)) == plain.digest(FedAvgSpec())
-    assert plain.digest(FedAvgSpec(client_local_epochs=2)) != plain.digest(FedAvgSpec())
+    assert plain.digest(made("fedavg", client_learning_rate=0.2)) == plain.digest(made("fedavg"))
+    assert plain.digest(made("fedavg", client_local_epochs=2)) != plain.digest(made("fedavg"))
 
 
 @pytest.mark.parametrize(
     ("spec", "other"),
     [
-        (FedProxSpec(proximal_mu=0), FedAvgSpec()),
-        (FedAvgMSpec(server_learning_rate=1, server_momentum=0), FedAvgSpec()),
-        (QFedAvgSpec(q=0), FedAvgSpec(sample_scaling="uniform")),
-        (FedTrimmedAvgSpec(beta=0.05), FedAvgSpec(sample_scaling="uniform")),
-        (FedTrimmedAvgSpec(beta=0.21), FedTrimmedAvgSpec(beta=0.29)),
+        (made("fedprox", proximal_mu=0), made("fedavg")),
+        (made("fedavgm", server_learning_rate=1, server_momentum=0), made("fedavg")),
+        (made("qfedavg", q=0), made("fedavg", sample_scaling="uniform")),
+        (made("fedtrimmedavg", beta=0.05), made("fedavg", sample_scaling="uniform")),
+        (made("fedtrimmedavg", beta=0.21), made("fedtrimmedavg", beta=0.29)),
     ],
 )
 def test_equivalents_tell_their_clients_the_same(spec: FedAvgSpec, other: FedAvgSpec) -> None:
@@ -142,12 +138,12 @@ def test_the_nearest_of_a_space_is_inside_it_and_moves_no_further_than_it_must()
     found = space()
     inside = found.random(np.random.default_rng(1))
     assert found.nearest(inside) == inside
-    far = FedAdamSpec(eta=30, tau=1e-12, beta_1=0.5, client_learning_rate=5.0, client_local_epochs=9)
+    far = made("fedadam", eta=30, tau=1e-12, beta_1=0.5, client_learning_rate=5.0, client_local_epochs=9)
     near = found.nearest(far)
-    assert near == FedAdamSpec(
-        eta=1.0, tau=1e-5, beta_1=0.5, client_learning_rate=0.8, client_local_epochs=5, client_batch_size=32
+    assert near == made(
+        "fedadam", eta=1.0, tau=1e-5, beta_1=0.5, client_learning_rate=0.8, client_local_epochs=5, client_batch_size=32
     )
-    assert space_of(COHORT).nearest(far) == FedAdamSpec(eta=1.0, tau=1e-5, beta_1=0.5)
+    assert space_of(COHORT).nearest(far) == made("fedadam", eta=1.0, tau=1e-5, beta_1=0.5)
     assert space_of(COHORT, kinds=("krum",)).nearest(far) is None
 
 
@@ -155,7 +151,7 @@ def test_defaults_lie_in_the_space() -> None:
     for found in (space(), space_of(COHORT), space_of(Cohort(4, 4, 5.0), client_ranges=RANGES)):
         for kind in found.kinds:
             assert found.contains(found.default(kind)), kind
-    assert space_of(COHORT).default("fedadam") == FedAdamSpec()
+    assert space_of(COHORT).default("fedadam") == made("fedadam")
     assert space().default("fedavg").client_values() == given_values(GIVEN)
 
 

@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.seeds import UNSEEDED
 from fedscout.strategies import ChoiceRange, CustomSpec, FedAvgSpec, IntegerRange, RealRange, parse_strategy, space_of
@@ -164,44 +164,44 @@ def test_the_digest_is_of_the_arguments_not_of_their_ranges(user_module) -> None
     assert with_ranges.digest(COHORT) != with_ranges.with_values({"power": 1}).digest(COHORT)
 
 
-def faults_of(document, cohort=COHORT) -> tuple[str, ...]:
+def faults_of(document, cohort=COHORT) -> tuple[Fault, ...]:
     with pytest.raises(StrategyError) as caught:
         parse_strategy({"kind": "custom", **document}, cohort)
     return caught.value.faults
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("path", "key", "names"),
     [
-        ("nowhere_at_all:Shrunk", "must be importable from the Python path, got ModuleNotFoundError"),
-        ("broken:Shrunk", "got RuntimeError: not today"),
-        ("user_strategies:Missing", "got nothing of that name"),
-        ("user_strategies:Stranger", "must be a subclass of flwr.serverapp.strategy.Strategy"),
-        ("user_strategies:Half", "must define every abstract method, aggregate_evaluate"),
+        ("nowhere_at_all:Shrunk", "nowhere_at_all", "ModuleNotFoundError"),
+        ("broken:Shrunk", "broken:Shrunk", "RuntimeError: not today"),
+        ("user_strategies:Missing", "user_strategies", "nothing"),
+        ("user_strategies:Stranger", "user_strategies", "flwr.serverapp.strategy.Strategy"),
+        ("user_strategies:Half", "user_strategies", "aggregate_evaluate"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(user_module, path, text) -> None:
-    (fault,) = faults_of({"path": path})
-    assert text in fault
-    with pytest.raises(StrategyError):
+def test_a_path_that_leads_nowhere_is_refused(user_module, path, key, names) -> None:
+    with refused(StrategyError, key=key, names=names):
+        parse_strategy({"kind": "custom", "path": path}, COHORT)
+    with refused(StrategyError, key=key, names=names):
         space_of(COHORT, customs=(CustomSpec(path=path),))
 
 
 def test_python_s_library_is_not_imported_for_a_strategy() -> None:
     """`this` prints when it is imported, `antigravity` opens a browser."""
     for path in ("this:Zen", "antigravity:Strategy", "os.path:join"):
-        (fault,) = faults_of({"path": path})
-        assert "must not name a module of Python's library" in fault
+        with refused(StrategyError, key="path of custom", names=f"'{path}'"):
+            parse_strategy({"kind": "custom", "path": path}, COHORT)
     assert "this" not in sys.modules
 
 
 def test_a_constructor_must_take_the_arguments(user_module) -> None:
     faults = faults_of({"path": "user_strategies:Blind", "values": {"a": 1}, "ranges": {"b": {"low": 0, "high": 1}}})
     assert len(faults) == 3
-    assert faults[0] == "b of user_strategies:Blind must have a value to be built"
-    assert faults[1] == "a is no argument of user_strategies:Blind; it takes none"
+    assert [fault.partition(" ")[0] for fault in faults[:2]] == ["b", "a"]
+    assert all("user_strategies:Blind" in fault for fault in faults)
     (fault,) = faults_of({"path": "user_strategies:Shrunk"})
-    assert fault == "factor of user_strategies:Shrunk must have a value or a range: its constructor requires it"
+    assert fault.key == "factor of user_strategies:Shrunk"
 
 
 def test_a_constructor_that_refuses_its_values_is_a_users_error(user_module) -> None:
@@ -211,7 +211,7 @@ def test_a_constructor_that_refuses_its_values_is_a_users_error(user_module) -> 
 
 def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
     (note,) = CustomSpec(path="user_strategies:Blind").notes(COHORT)
-    assert "it samples by its own" in note
+    assert "samples" in note
     assert CustomSpec(path="nowhere_at_all:Shrunk").notes(COHORT) == []  # that is a fault
     assert custom(values={"factor": 1, "power": 1, "mode": "mean"}).notes(COHORT) == []
 
@@ -232,15 +232,11 @@ def test_faulty_declarations_are_all_reported() -> None:
         },
         cohort=None,
     )
-    assert len(faults) == 8
-    by_place = dict(fault.split(" of custom", 1) for fault in faults if " of custom" in fault)
-    assert by_place["path"] == ": an import path must have the form package.module:Class, got 'no colon'"
-    assert by_place["ranges.a"] == ": a range must not end below its start, got [2.0, 1.0]"
-    assert by_place["ranges.b"] == ": a log-scaled range must start above 0, got 0.0"
-    assert by_place["ranges.c"] == ": an integer range must have whole ends, got [0.5, 2.0]"
-    assert by_place["ranges.d"] == ": a range of choices must hold at least one, got none"
-    assert by_place["ranges.e.high"] == " must be given"
-    assert by_place["ranges.f"] == ": an integer range must have whole ends, got [1.0, 2.5]"
+    told = {fault.partition(" of custom")[0]: fault.rpartition(", got ")[2] for fault in faults}
+    given = {"path": "'no colon'", "ranges.a": "[2.0, 1.0]", "ranges.b": "0.0", "ranges.c": "[0.5, 2.0]"}
+    assert {**given, "ranges.d": "none", "ranges.f": "[1.0, 2.5]"}.items() <= told.items()
+    assert len(faults) == len(told) == 8
+    assert "ranges.e.high" in told
 
 
 def test_one_strategy_is_listed_once(user_module) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
@@ -12,11 +11,6 @@ from fedscout.strategies import DittoSpec
 from fedscout.strategies.methods.personal import OWN
 from tests.engine.federations import linear, uneven_federation
 from tests.strategies.by_hand import SIZES, WHOLE, Hand, host_of, result_of, spec_of
-
-
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return host_of()
 
 
 def test_without_a_pull_a_client_s_own_model_is_trained_alone(host: ClientHost) -> None:

@@ -9,22 +9,10 @@ import numpy as np
 import pytest
 
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import (
-    BulyanSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    QFedAvgSpec,
-    StrategySpec,
-    space_of,
-)
-from tests.strategies.rounds import final_model
+from fedscout.strategies import StrategySpec, space_of
+from tests.strategies.rounds import final_model, made
 
-UNIFORM = FedAvgSpec(sample_scaling="uniform")
+UNIFORM = made("fedavg", sample_scaling="uniform")
 
 
 def everyone(n: int) -> Cohort:
@@ -32,41 +20,41 @@ def everyone(n: int) -> Cohort:
 
 
 EQUIVALENTS: list[tuple[StrategySpec, StrategySpec, int]] = [
-    (FedProxSpec(proximal_mu=0), FedAvgSpec(), 5),
-    (FedProxSpec(proximal_mu=0, sample_scaling="uniform"), UNIFORM, 5),
-    (FedAvgMSpec(server_learning_rate=1, server_momentum=0), FedAvgSpec(), 5),
-    (QFedAvgSpec(q=0), UNIFORM, 5),
-    (BulyanSpec(num_malicious_nodes=0), UNIFORM, 7),
-    (MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=1), KrumSpec(num_malicious_nodes=2), 6),
-    (MultiKrumSpec(num_malicious_nodes=0, num_nodes_to_select=6), FedAvgSpec(), 6),
-    (FedTrimmedAvgSpec(beta=0.24), UNIFORM, 4),
-    (FedTrimmedAvgSpec(beta=0.25), FedMedianSpec(), 4),
-    (FedTrimmedAvgSpec(beta=0.49), FedMedianSpec(), 5),
-    (FedTrimmedAvgSpec(beta=0.21), FedTrimmedAvgSpec(beta=0.29), 10),
-    (FedMedianSpec(), UNIFORM, 2),
-    (FedMedianSpec(), FedAvgSpec(), 1),
-    (UNIFORM, FedAvgSpec(), 1),
+    (made("fedprox", proximal_mu=0), made("fedavg"), 5),
+    (made("fedprox", proximal_mu=0, sample_scaling="uniform"), UNIFORM, 5),
+    (made("fedavgm", server_learning_rate=1, server_momentum=0), made("fedavg"), 5),
+    (made("qfedavg", q=0), UNIFORM, 5),
+    (made("bulyan", num_malicious_nodes=0), UNIFORM, 7),
+    (made("multikrum", num_malicious_nodes=2, num_nodes_to_select=1), made("krum", num_malicious_nodes=2), 6),
+    (made("multikrum", num_malicious_nodes=0, num_nodes_to_select=6), made("fedavg"), 6),
+    (made("fedtrimmedavg", beta=0.24), UNIFORM, 4),
+    (made("fedtrimmedavg", beta=0.25), made("fedmedian"), 4),
+    (made("fedtrimmedavg", beta=0.49), made("fedmedian"), 5),
+    (made("fedtrimmedavg", beta=0.21), made("fedtrimmedavg", beta=0.29), 10),
+    (made("fedmedian"), UNIFORM, 2),
+    (made("fedmedian"), made("fedavg"), 1),
+    (UNIFORM, made("fedavg"), 1),
 ]
 
 
 def test_a_proximal_term_has_no_twin_and_reaches_flower() -> None:
     """Its server is FedAvg's, so no model of the server tells them apart."""
-    spec = FedProxSpec(proximal_mu=0.1)
+    spec = made("fedprox", proximal_mu=0.1)
     assert spec.simplest(everyone(5)) == spec
     built: Any = spec.build(everyone(5))
     assert built.proximal_mu == 0.1
 
 
 STRANGERS: list[tuple[StrategySpec, StrategySpec, int]] = [
-    (UNIFORM, FedAvgSpec(), 5),
-    (FedMedianSpec(), UNIFORM, 3),
-    (FedAvgMSpec(server_learning_rate=1, server_momentum=0.1), FedAvgSpec(), 5),
-    (FedAvgMSpec(server_learning_rate=0.9, server_momentum=0), FedAvgSpec(), 5),
-    (FedTrimmedAvgSpec(beta=0.19), FedTrimmedAvgSpec(beta=0.21), 10),
-    (KrumSpec(num_malicious_nodes=0), KrumSpec(num_malicious_nodes=3), 7),
-    (MultiKrumSpec(num_malicious_nodes=1, num_nodes_to_select=5), FedAvgSpec(), 6),
-    (BulyanSpec(num_malicious_nodes=1), UNIFORM, 7),
-    (QFedAvgSpec(q=0.5), UNIFORM, 5),
+    (UNIFORM, made("fedavg"), 5),
+    (made("fedmedian"), UNIFORM, 3),
+    (made("fedavgm", server_learning_rate=1, server_momentum=0.1), made("fedavg"), 5),
+    (made("fedavgm", server_learning_rate=0.9, server_momentum=0), made("fedavg"), 5),
+    (made("fedtrimmedavg", beta=0.19), made("fedtrimmedavg", beta=0.21), 10),
+    (made("krum", num_malicious_nodes=0), made("krum", num_malicious_nodes=3), 7),
+    (made("multikrum", num_malicious_nodes=1, num_nodes_to_select=5), made("fedavg"), 6),
+    (made("bulyan", num_malicious_nodes=1), UNIFORM, 7),
+    (made("qfedavg", q=0.5), UNIFORM, 5),
 ]
 
 
@@ -102,23 +90,23 @@ def test_trimmed_means_are_twins_exactly_if_they_trim_alike(n: int) -> None:
     cohort = everyone(n)
     by_cut: dict[int, set[str]] = {}
     for percent in range(50):
-        spec = FedTrimmedAvgSpec(beta=percent / 100)
+        spec = made("fedtrimmedavg", beta=percent / 100)
         by_cut.setdefault(spec.num_trimmed(cohort), set()).add(spec.digest(cohort))
     assert all(len(digests) == 1 for digests in by_cut.values())
     assert len(set.union(*by_cut.values())) == len(by_cut)
 
 
 def test_a_specification_that_does_not_fit_has_no_twin() -> None:
-    spec = MultiKrumSpec(num_malicious_nodes=4, num_nodes_to_select=5)
+    spec = made("multikrum", num_malicious_nodes=4, num_nodes_to_select=5)
     assert spec.simplest(everyone(5)) == spec
 
 
 def test_canonical_json_is_one_text() -> None:
     """Whole numbers and negative zero are the same values as their other spellings."""
     cohort = everyone(5)
-    below, above = (FedAvgMSpec(server_learning_rate=0.5, server_momentum=zero) for zero in (-0.0, 0.0))
+    below, above = (made("fedavgm", server_learning_rate=0.5, server_momentum=zero) for zero in (-0.0, 0.0))
     assert below.canonical(cohort) == above.canonical(cohort)
     assert '"fedavgm"' in above.canonical(cohort)  # no equivalent, which has no momentum to tell
-    text = QFedAvgSpec(q=1).canonical(cohort)
+    text = made("qfedavg", q=1).canonical(cohort)
     assert text == '{"kind":"qfedavg","q":1.0}'
     assert json.loads(text) == {"kind": "qfedavg", "q": 1.0}

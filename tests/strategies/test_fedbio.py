@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
@@ -27,11 +26,6 @@ from tests.strategies.by_hand import SIZES, Hand, host_of, spec_of
 
 FAST = FedBiOSpec(weight_rate=2.0, direction_rate=0.3)
 Points = st.lists(st.floats(-3, 3), min_size=1, max_size=8).map(np.array)
-
-
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return host_of()
 
 
 # Weights.
@@ -100,17 +94,13 @@ def play(
             content["auxiliary"] = auxiliary_record({"curvature": direction})
             replies.append(Message(content, reply_to=message))
         aggregated, _ = strategy.aggregate_train(server_round, replies)
-        assert aggregated is not None
         model = aggregated["flat"].numpy().astype(np.float32)
-        assert strategy.direction is not None
         told.append((float(model[0]), dict(strategy.client_weights), float(strategy.direction[0])))
     return told
 
 
 def server_of(**parameters: Any) -> FedBiO:
-    built = FedBiOSpec(**parameters).build(Cohort(2, 2, 0.1, server_rows=9, server_labels=True))
-    assert isinstance(built, FedBiO)
-    return built
+    return FedBiOSpec(**parameters).build(Cohort(2, 2, 0.1, server_rows=9, server_labels=True))
 
 
 def test_three_rounds_of_two_clients_by_hand() -> None:
@@ -180,8 +170,6 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
     """In float64, Hessians by autograd: six rounds, five of eight clients in each, of a convex model."""
     federation = with_server_rows(uneven_federation(linear, SIZES), labelled=True)
     server, hand, weights = federation.server, Hand(federation, model=linear), {}
-    assert server is not None
-    assert server.labels is not None
     spec, host = spec_of(FAST, num_rounds=6), host_of(linear)
     grid = Kept(host, session=spec.session)
     result = run_trial(spec, grid)
@@ -211,9 +199,6 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
     ("server", "given"), [({"server_rows": 0}, "no rows"), ({"server_rows": 9}, "rows without labels")]
 )
 def test_a_server_without_labelled_rows_is_refused(server: dict[str, Any], given: str) -> None:
-    with pytest.raises(StrategyError) as caught:
+    with pytest.raises(StrategyError, match=r"federation\.server_rows.*federation\.server_labels") as caught:
         FedBiOSpec().build(Cohort(8, 5, 0.1, **server))
-    assert str(caught.value) == (
-        "fedbio needs labelled rows that the server holds (federation.server_rows, such as 200 or 0.1, and "
-        f"federation.server_labels=true), got {given}"
-    )
+    assert str(caught.value).endswith(f"got {given}")

@@ -66,10 +66,14 @@ def models_of(count: int = 3, model: Any = dense) -> Vectors:
     return (vector + np.abs(noise) if model is normalised else vector + noise).astype(np.float32)
 
 
+def mean_of(models: Vectors) -> Vectors:
+    return models.astype(np.float64).mean(axis=0).astype(np.float32)
+
+
 def distilled(context: Any, models: Vectors, **changes: Any) -> tuple[Vectors, float, float]:
     """Return the mean of models after distillation, and the divergences before and after."""
     settings = {"num_steps": 20, "learning_rate": 0.01, "batch_size": 16, "patience": 1000, **changes}
-    student = models.astype(np.float64).mean(axis=0).astype(np.float32)
+    student = mean_of(models)
     outputs = np.mean([Outputs().run(context, {"model": model})["outputs"] for model in models], axis=0)
     found = Distillation(**settings).run(context, {"student": student, "outputs": outputs})
     before, after = found["divergences"].tolist()
@@ -78,7 +82,6 @@ def distilled(context: Any, models: Vectors, **changes: Any) -> tuple[Vectors, f
 
 def features() -> torch.Tensor:
     server = with_server_rows(uneven_federation()).server
-    assert server is not None
     return torch.from_numpy(server.features).double()
 
 
@@ -98,8 +101,7 @@ def divergence_by_hand(models: Vectors, vector: Vectors) -> float:
 def test_divergences_are_those_computed_by_hand_and_distillation_lowers_them() -> None:
     models = models_of()
     student, before, after = distilled(context_of(), models)
-    mean = models.astype(np.float64).mean(axis=0).astype(np.float32)
-    assert before == pytest.approx(divergence_by_hand(models, mean), abs=1e-6)
+    assert before == pytest.approx(divergence_by_hand(models, mean_of(models)), abs=1e-6)
     assert after == pytest.approx(divergence_by_hand(models, student), abs=1e-6)
     assert after < before / 2
 
@@ -118,7 +120,7 @@ def test_steps_are_adam_s_on_the_divergence_with_a_rate_that_falls_as_a_cosine()
     """By torch's own Adam and schedule in float64; a batch is all rows, so no draw matters."""
     models, num_steps = models_of(), 6
     student, _, _ = distilled(context_of(), models, num_steps=num_steps, batch_size=NUM_ROWS)
-    mean = models.astype(np.float64).mean(axis=0).astype(np.float32)
+    mean = mean_of(models)
     module, teacher = plain_model(dense, mean).double().eval(), teacher_by_hand(models)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
@@ -146,7 +148,7 @@ def test_statistics_of_batch_normalisation_are_the_clients_mean() -> None:
     models = models_of(model=normalised)
     student, before, after = distilled(context_of(normalised), models)
     size = new_model(normalised, 0).layout.num_trainable
-    mean = models.astype(np.float64).mean(axis=0).astype(np.float32)
+    mean = mean_of(models)
     np.testing.assert_array_equal(student[size:], mean[size:])
     assert after < before
 
@@ -155,7 +157,7 @@ def test_steps_that_gain_nothing_end_and_leave_the_mean() -> None:
     """Steps as long as the weights only harm; they are compared after each pass of four batches."""
     context, models = context_of(), models_of()
     student, before, after = distilled(context, models, learning_rate=30.0, num_steps=10_000, patience=10)
-    np.testing.assert_array_equal(student, models.astype(np.float64).mean(axis=0).astype(np.float32))
+    np.testing.assert_array_equal(student, mean_of(models))
     assert after == before
     assert len(context.batches) == 12
 
@@ -166,7 +168,7 @@ def test_a_teacher_that_is_not_finite_teaches_nothing() -> None:
     student, before, _ = distilled(context, models)
     assert np.isnan(before)
     assert context.batches == []
-    np.testing.assert_array_equal(student, models.astype(np.float64).mean(axis=0).astype(np.float32))
+    np.testing.assert_array_equal(student, mean_of(models))
 
 
 def test_a_round_is_the_mean_distilled(host: ClientHost) -> None:
@@ -174,7 +176,6 @@ def test_a_round_is_the_mean_distilled(host: ClientHost) -> None:
     spec = spec_of(FEW, num_rounds=3, num_sampled=8)
     grid = Kept(host, session=spec.session)
     taught, mean = run_trial(spec, grid).vector, result_of(host, FedAvgSpec(), num_rounds=1, num_sampled=8).vector
-    assert mean is not None
     np.testing.assert_allclose(grid.served[0][0]["student"], mean, rtol=0, atol=1e-7)
     np.testing.assert_array_equal(taught, grid.served[-1][1]["student"])
     assert [len(models) for models in grid.asked] == [8] * 3
@@ -225,10 +226,9 @@ def test_a_server_without_rows_is_refused_before_anything_trains(tmp_path: Path)
         FedDFSpec().build(Cohort(8, 5, 0.1))
     for allowed in (1, None):
         FedDFSpec().build(Cohort(8, 5, 0.1, server_rows=allowed))
-    with refused(StrategyError, key="feddf", names="federation.server_rows"):
-        run_training(load_config(["strategy.kind=feddf"]), tmp_path / "out")
-    with refused(StrategyError, key="feddf", names="federation.server_rows"):
-        run_workflow(load_config(["search.strategies=[fedavg,feddf]"]), tmp_path / "out")
+    for run, setting in ((run_training, "strategy.kind=feddf"), (run_workflow, "search.strategies=[fedavg,feddf]")):
+        with refused(StrategyError, key="feddf", names="federation.server_rows"):
+            run(load_config([setting]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -48,7 +48,6 @@ def test_statistics_of_batch_normalisation_are_averaged_alone() -> None:
         result_of(host, strategy, num_rounds=1).vector
         for strategy in (FedDynSpec(dynamic_alpha=1e-9), FedAvgSpec(sample_scaling="uniform"))
     )
-    assert feddyn is not None
     np.testing.assert_allclose(feddyn[-10:], fedavg[-10:], rtol=1e-6)
     start = host.initial_vector(3)[:-10]
     np.testing.assert_allclose(feddyn[:-10] - start, (1 + 5 / 8) * (fedavg[:-10] - start), rtol=0, atol=1e-6)
@@ -100,7 +99,6 @@ def test_it_ends_where_the_sum_of_the_losses_is_smallest() -> None:
     """(w − 1) + 3 (w + 1) = 0 at −1/2. FedAvg's clients end at c_i + (1 − 0.1 a_i)^10 (x − c_i): elsewhere."""
     spec = FedDynSpec(dynamic_alpha=0.5)
     strategy = spec.build(Cohort(2, 2, 0.1))
-    assert isinstance(strategy, MeanRule)
     assert Quadratic().rounds(spec.client_algorithm(), strategy) == pytest.approx(-0.5, abs=1e-5)
     shares = 1 - np.array([0.9**10, 0.7**10])
     expected = (shares[0] - shares[1]) / shares.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedE
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of
+from tests.strategies.rounds import made
 
 EVERYBODY = len(SIZES)
 SHARE = 0.25
@@ -146,12 +148,9 @@ def test_clients_that_diverge_do_not_end_the_trial(rules: list[FedEx]) -> None:
     result = result_of(host_of(), spec, num_sampled=EVERYBODY, training=training)
     assert rules[0].num_diverged > 0
     assert rules[0].weights[1] < 0.5
-    most = f"{rules[0].weights[0]:.2f}"
-    assert (
-        f"of 2 configurations 1 has most weight, {most}: learning rate 0.1, local epochs 2, batches of 8"
-        in result.notes
-    )
-    assert f"{rules[0].num_diverged} trainings of clients diverged, and gave no model" in result.notes
+    best, diverged = result.notes
+    assert re.findall(r"[\d.]*\d", best) == ["2", "1", f"{rules[0].weights[0]:.2f}", "0.1", "2", "8"]
+    assert diverged.startswith(f"{rules[0].num_diverged} ")
 
 
 def test_without_validation_rows_all_keep_their_weights(rules: list[FedEx]) -> None:
@@ -159,7 +158,7 @@ def test_without_validation_rows_all_keep_their_weights(rules: list[FedEx]) -> N
     federation = replace(uneven_federation(sizes=SIZES), release=Release(min_release=5, small_clients="abstain"))
     result = result_of(ClientHost(federation, QUERIES), FedExSpec(num_configurations=3), num_sampled=EVERYBODY)
     assert rules[0].weights.tolist() == [1 / 3] * 3
-    assert "no client had validation rows enough, so all configurations kept their weights" in result.notes
+    assert any("validation rows" in note for note in result.notes)
 
 
 def test_configurations_surround_the_study_s_setting() -> None:
@@ -181,6 +180,7 @@ def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
     assert spec_of(FedAvgSpec()).session.validation_fraction == 0
 
 
-def test_a_quantity_has_no_share_that_is_wrong() -> None:
-    with refused(StrategyError, key="fedex", given="a federation that predicts a quantity"):
-        FedExSpec().build(Cohort(8, 5, 0.1, classifies=False))
+@pytest.mark.parametrize("kind", ["fedex", "fedpop"])
+def test_a_quantity_has_no_share_that_is_wrong(kind: str) -> None:
+    with refused(StrategyError, key=kind, given="a federation that predicts a quantity"):
+        made(kind).build(Cohort(8, 5, 0.1, classifies=False))

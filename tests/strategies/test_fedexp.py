@@ -8,7 +8,7 @@ import pytest
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedAvgSpec, FedExPSpec
-from fedscout.strategies.methods.fedexp import FedExP, extrapolated_change
+from fedscout.strategies.methods.fedexp import extrapolated_change
 from tests.strategies.rounds import played
 
 NUM_CLIENTS = 8
@@ -56,7 +56,6 @@ def test_clients_that_agree_make_it_fedavg() -> None:
         ours = played(FedExPSpec(sample_scaling=scaling).build(cohort), start, trained, 5, counts=[1, 2, 3, 4])
         theirs = played(FedAvgSpec().build(cohort), start, trained, 5, counts=[1, 2, 3, 4])
         for (sent, model), (fedavg_sent, fedavg_model) in zip(ours, theirs, strict=True):
-            assert fedavg_model is not None
             np.testing.assert_allclose(sent, fedavg_sent, rtol=1e-5)
             np.testing.assert_allclose(model, (fedavg_sent + fedavg_model) / 2, rtol=1e-5)
     rate, _ = extrapolated_change(start, trained(start), np.full(4, 0.25), 1e-9)
@@ -74,7 +73,6 @@ def test_clients_weigh_equally_or_by_their_rows() -> None:
     assert rate == pytest.approx(16 / 13)
     np.testing.assert_allclose(change, [0.75, 0.25, 1.0])
     built = FedExPSpec(sample_scaling="num-examples", epsilon=1e-12).build(Cohort(3, 3, 0.1))
-    assert isinstance(built, FedExP)
     ((_, model),) = played(built, np.zeros(3), lambda _: clients, 1, counts=[30, 10, 40])
     np.testing.assert_allclose(model, 16 / 13 * np.array([0.75, 0.25, 1.0]) / 2, rtol=1e-6)
     equal = FedExPSpec(epsilon=1e-12).build(Cohort(3, 3, 0.1))
@@ -85,7 +83,6 @@ def test_clients_weigh_equally_or_by_their_rows() -> None:
 def test_a_round_without_a_model_sends_the_same_again() -> None:
     built = FedExPSpec().build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1))
     played(built, np.zeros(NUM_CLIENTS), solved, num_rounds=2)
-    assert isinstance(built, FedExP)
     iterate = built.iterate
     rounds = played(built, np.zeros(NUM_CLIENTS), lambda _: [None] * NUM_CLIENTS, num_rounds=2)
     assert all(model is None for _, model in rounds)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fedscout.engine.client.host import ClientHost
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.personal import FineTuningSpec
 from tests.strategies.by_hand import SIZES, host_of, result_of
-
-
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return host_of()
 
 
 def test_the_score_of_a_round_does_not_depend_on_when_it_is_taken(host: ClientHost) -> None:

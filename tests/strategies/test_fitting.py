@@ -18,7 +18,9 @@ from fedscout.strategies import (
     KrumSpec,
     MultiKrumSpec,
     StrategySpec,
+    parse_strategy,
 )
+from tests.kits.refusals import refused
 
 
 def sampled(num_sampled: int, num_clients: int = 200) -> Cohort:
@@ -54,25 +56,22 @@ def test_multikrum_selects_at_most_n_minus_f() -> None:
 
 def test_all_faults_of_a_cohort_are_reported_at_once() -> None:
     spec = MultiKrumSpec(num_malicious_nodes=8, num_nodes_to_select=9)
-    with pytest.raises(StrategyError) as caught:
+    with pytest.raises(StrategyError, match=r"0 … 2 .* 1 … 5") as caught:
         spec.build(sampled(5))
-    assert caught.value.faults == (
-        "num_malicious_nodes of multikrum must be in 0 … 2 with 5 clients a round, got 8",
-        "num_nodes_to_select of multikrum must be in 1 … 5 with 5 clients a round, got 9",
-    )
+    told = [(fault.key, fault.given) for fault in caught.value.faults]
+    assert told == [("num_malicious_nodes", "8"), ("num_nodes_to_select", "9")]
 
 
 @pytest.mark.parametrize("kind", ["krum", "multikrum", "bulyan"])
 def test_what_is_impossible_says_so(kind: str) -> None:
-    spec = STRATEGIES[kind].model_validate({"kind": kind})
-    with pytest.raises(StrategyError, match=r"at least 3 clients a round.*got 2"):
-        spec.build(sampled(2))
+    with refused(StrategyError, key=kind, given=2, names="3"):
+        parse_strategy(kind).build(sampled(2))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 50])
 @pytest.mark.parametrize("kind", [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])
 def test_defaults_fit_wherever_the_strategy_is_possible(kind: str, n: int) -> None:
-    spec = STRATEGIES[kind].model_validate({"kind": kind})
+    spec = parse_strategy(kind)
     assert spec.unavailable(sampled(n)) is not None or spec.faults(sampled(n)) == []
 
 
@@ -81,21 +80,22 @@ def test_krum_beyond_its_proof_is_built_with_a_note() -> None:
     spec = KrumSpec(num_malicious_nodes=1)
     spec.build(sampled(4))
     (note,) = spec.notes(sampled(4))
-    assert "the proof no longer holds" in note
+    assert "proof" in note
     assert spec.notes(sampled(5)) == []  # 2 + 2 < 5
 
 
 def test_a_disguised_strategy_is_noted() -> None:
     (note,) = FedTrimmedAvgSpec(beta=0.2).notes(sampled(4))
-    assert note == "fedtrimmedavg(beta=0.2) is the same as fedavg(sample_scaling=uniform) with 4 clients a round"
+    assert note.startswith("fedtrimmedavg(beta=0.2) ")
+    assert " fedavg(sample_scaling=uniform) " in note
     (note,) = FedAvgMSpec(server_learning_rate=1, server_momentum=0).notes(sampled(4))
-    assert "is the same as fedavg with" in note
+    assert " fedavg " in note
     assert FedTrimmedAvgSpec(beta=0.2).notes(sampled(10)) == []
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN_KINDS if "sample_scaling" in STRATEGIES[kind].model_fields])
 @pytest.mark.parametrize(("scaling", "key"), [("num-examples", "num-examples"), ("uniform", "num-clients")])
 def test_how_clients_weigh_reaches_engine_and_flower(kind: str, scaling: str, key: str) -> None:
-    spec = STRATEGIES[kind].model_validate({"kind": kind, "sample_scaling": scaling})
+    spec = parse_strategy({"kind": kind, "sample_scaling": scaling})
     built: Any = spec.build(sampled(5))
     assert spec.needs().weighted_by == built.weighted_by_key == key

@@ -9,24 +9,9 @@ from flwr.serverapp import strategy as flower
 
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    BulyanSpec,
-    FedAdagradSpec,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
-    FedYogiSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    QFedAvgSpec,
-    StrategySpec,
-)
+from fedscout.strategies import BUILT_IN_KINDS, StrategySpec
 from fedscout.strategies.specification import node_counts
-from tests.strategies.rounds import grid_of, models
+from tests.strategies.rounds import grid_of, made, models
 
 COHORT = Cohort(num_clients=9, num_sampled=7, client_learning_rate=0.25)
 NODES = {
@@ -39,31 +24,34 @@ NODES = {
 ADAPTIVE = {"eta": 0.2, "eta_l": 0.25, "tau": 1e-2}
 
 BY_HAND: dict[str, tuple[StrategySpec, flower.Strategy]] = {
-    "fedavg": (FedAvgSpec(), flower.FedAvg(**NODES)),
-    "fedavg, uniform": (FedAvgSpec(sample_scaling="uniform"), flower.FedAvg(**NODES, weighted_by_key="num-clients")),
-    "fedprox": (FedProxSpec(proximal_mu=0.3), flower.FedProx(**NODES, proximal_mu=0.3)),
+    "fedavg": (made("fedavg"), flower.FedAvg(**NODES)),
+    "fedavg, uniform": (
+        made("fedavg", sample_scaling="uniform"),
+        flower.FedAvg(**NODES, weighted_by_key="num-clients"),
+    ),
+    "fedprox": (made("fedprox", proximal_mu=0.3), flower.FedProx(**NODES, proximal_mu=0.3)),
     "fedavgm": (
-        FedAvgMSpec(server_learning_rate=0.7, server_momentum=0.6),
+        made("fedavgm", server_learning_rate=0.7, server_momentum=0.6),
         flower.FedAvgM(**NODES, server_learning_rate=0.7, server_momentum=0.6),
     ),
-    "fedadagrad": (FedAdagradSpec(eta=0.2, tau=1e-2), flower.FedAdagrad(**NODES, **ADAPTIVE)),
+    "fedadagrad": (made("fedadagrad", eta=0.2, tau=1e-2), flower.FedAdagrad(**NODES, **ADAPTIVE)),
     "fedadam": (
-        FedAdamSpec(eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95),
+        made("fedadam", eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95),
         flower.FedAdam(**NODES, **ADAPTIVE, beta_1=0.8, beta_2=0.95),
     ),
     "fedyogi": (
-        FedYogiSpec(eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95, sample_scaling="uniform"),
+        made("fedyogi", eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95, sample_scaling="uniform"),
         flower.FedYogi(**NODES, **ADAPTIVE, beta_1=0.8, beta_2=0.95, weighted_by_key="num-clients"),
     ),
-    "fedmedian": (FedMedianSpec(), flower.FedMedian(**NODES)),
-    "fedtrimmedavg": (FedTrimmedAvgSpec(beta=0.3), flower.FedTrimmedAvg(**NODES, beta=0.3)),
-    "krum": (KrumSpec(num_malicious_nodes=2), flower.Krum(**NODES, num_malicious_nodes=2)),
+    "fedmedian": (made("fedmedian"), flower.FedMedian(**NODES)),
+    "fedtrimmedavg": (made("fedtrimmedavg", beta=0.3), flower.FedTrimmedAvg(**NODES, beta=0.3)),
+    "krum": (made("krum", num_malicious_nodes=2), flower.Krum(**NODES, num_malicious_nodes=2)),
     "multikrum": (
-        MultiKrumSpec(num_malicious_nodes=1, num_nodes_to_select=3),
+        made("multikrum", num_malicious_nodes=1, num_nodes_to_select=3),
         flower.MultiKrum(**NODES, num_malicious_nodes=1, num_nodes_to_select=3),
     ),
-    "bulyan": (BulyanSpec(num_malicious_nodes=1), flower.Bulyan(**NODES, num_malicious_nodes=1)),
-    "qfedavg": (QFedAvgSpec(q=1.5), flower.QFedAvg(client_learning_rate=0.25, q=1.5, **NODES)),
+    "bulyan": (made("bulyan", num_malicious_nodes=1), flower.Bulyan(**NODES, num_malicious_nodes=1)),
+    "qfedavg": (made("qfedavg", q=1.5), flower.QFedAvg(client_learning_rate=0.25, q=1.5, **NODES)),
 }
 
 
@@ -101,7 +89,7 @@ def test_exactly_the_sampled_number_of_clients_trains() -> None:
 @pytest.mark.parametrize(("num_clients", "num_sampled"), [(1, 1), (49, 1), (10, 3), (7, 7)])
 def test_configure_addresses_the_cohort(num_clients: int, num_sampled: int) -> None:
     claim_task_identity()
-    built = FedAvgSpec().build(Cohort(num_clients, num_sampled, 0.1))
+    built = made("fedavg").build(Cohort(num_clients, num_sampled, 0.1))
     arrays = ArrayRecord({"flat": Array(np.zeros(2, np.float32))})
     assert len(list(built.configure_train(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_sampled
     assert len(list(built.configure_evaluate(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_clients

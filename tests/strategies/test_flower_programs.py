@@ -120,7 +120,7 @@ def test_dp_fedavg_is_flowers_private_averaging(federation: Federation, flowers:
     found = trial("Private", federation, strategy=strategy)
     np.testing.assert_allclose(found.vector, flowers["Private"], atol=2e-6)
     (note,) = found.notes
-    assert note.startswith("the models of 4 rounds with 5 of 5 clients each are (ε = ")
+    assert " 4 rounds with 5 of 5 clients " in note
 
 
 @pytest.mark.stress
@@ -155,7 +155,7 @@ def test_a_vector_beside_the_model_is_refused_whatever_it_is_called(federation: 
     """No client of a Flower strategy reads it, so it must not go by the name that client algorithms know."""
     refused = ended(settings_of("SendsAlong"), federation)
     assert refused.status == "failed"
-    assert "a train message must hold exactly one ArrayRecord, got 2" in str(refused.error)
+    assert str(refused.error).endswith("ArrayRecord, got 2")
 
 
 def test_a_round_without_a_model_or_a_message_keeps_the_model_before(federation: Federation) -> None:

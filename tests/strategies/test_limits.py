@@ -11,31 +11,16 @@ import pytest
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.strategies import (
-    FedAvgSpec,
-    FedBNSpec,
-    FedLCSpec,
-    FedNovaSpec,
-    FedPerSpec,
-    FedProxSpec,
-    LocalOnlySpec,
-    MoonSpec,
-    ScaffoldSpec,
-    StrategySpec,
-)
-from fedscout.strategies.methods.fedbio import FedBiOSpec
-from fedscout.strategies.methods.feddf import FedDFSpec
-from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal import FineTuningSpec, MFedBNSpec, PFedMeSpec
-from fedscout.strategies.methods.rhfl import RhflSpec
+from fedscout.strategies import StrategySpec
 from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
 from tests.engine.federations import dense, normalised
 from tests.strategies.by_hand import SIZES, TRAINING, WHOLE, host_of, result_of
+from tests.strategies.rounds import made
 
 LOOP = {"backend": "loop"}
 EQUAL = (40, 37, 39, 36)
 """Rows of which 30 to 32 train: four batches of eight, whatever remains."""
-FEDAVG, UNIFORM = FedAvgSpec(), FedAvgSpec(sample_scaling="uniform")
+FEDAVG, UNIFORM = made("fedavg"), made("fedavg", sample_scaling="uniform")
 MOMENTUM = TRAINING.model_copy(update={"momentum": 0.9})
 COHORT = Cohort(8, 5, 0.1, server_rows=60, server_labels=True)
 
@@ -67,43 +52,43 @@ class Limit:
 
 ACCURACY, MODEL_ALONE = ("round_accuracy",), ()
 LIMITS: Mapping[str, Limit] = {
-    "fedsam": Limit(FedSAMSpec(sharpness_radius=0.0), changes=LOOP),
-    "moon": Limit(MoonSpec(contrast=0.0), compared=MODEL_ALONE, changes=LOOP),
-    "moon, normalised": Limit(MoonSpec(contrast=0.0), compared=MODEL_ALONE, model=normalised, changes=LOOP),
-    "fedlc": Limit(FedLCSpec(calibration=0.0), compared=ACCURACY, changes=LOOP),
-    "fedrs": Limit(FedRSSpec(missing_scale=1.0), compared=ACCURACY, changes=LOOP),
-    "fedrs, normalised": Limit(FedRSSpec(missing_scale=1.0), compared=ACCURACY, model=normalised, changes=LOOP),
+    "fedsam": Limit(made("fedsam", sharpness_radius=0.0), changes=LOOP),
+    "moon": Limit(made("moon", contrast=0.0), compared=MODEL_ALONE, changes=LOOP),
+    "moon, normalised": Limit(made("moon", contrast=0.0), compared=MODEL_ALONE, model=normalised, changes=LOOP),
+    "fedlc": Limit(made("fedlc", calibration=0.0), compared=ACCURACY, changes=LOOP),
+    "fedrs": Limit(made("fedrs", missing_scale=1.0), compared=ACCURACY, changes=LOOP),
+    "fedrs, normalised": Limit(made("fedrs", missing_scale=1.0), compared=ACCURACY, model=normalised, changes=LOOP),
     "symmetric_loss": Limit(
-        SymmetricLossSpec(cross_entropy_weight=1.0, reverse_weight=0.0), compared=ACCURACY, changes=LOOP
+        made("symmetric_loss", cross_entropy_weight=1.0, reverse_weight=0.0), compared=ACCURACY, changes=LOOP
     ),
-    "fine_tuning": Limit(FineTuningSpec(tuning_epochs=0)),
+    "fine_tuning": Limit(made("fine_tuning", tuning_epochs=0)),
     "pfedme": Limit(
-        PFedMeSpec(personal_pull=1 / TRAINING.learning_rate, local_rounds=1),  # w becomes θ
-        FedProxSpec(proximal_mu=1 / TRAINING.learning_rate),
+        made("pfedme", personal_pull=1 / TRAINING.learning_rate, local_rounds=1),  # w becomes θ
+        made("fedprox", proximal_mu=1 / TRAINING.learning_rate),
         compared=MODEL_ALONE,
     ),
-    "fedper": Limit(FedPerSpec(personal_layers=2), LocalOnlySpec()),
-    "local": Limit(LocalOnlySpec(), atol=None, compared=ACCURACY, sizes=SIZES[:1], changes={"num_sampled": 1}),
+    "fedper": Limit(made("fedper", personal_layers=2), made("local")),
+    "local": Limit(made("local"), atol=None, compared=ACCURACY, sizes=SIZES[:1], changes={"num_sampled": 1}),
     "rhfl": Limit(
-        RhflSpec(cross_entropy_weight=1.0, reverse_weight=0.0, alignment_epochs=0),
-        LocalOnlySpec(),
+        made("rhfl", cross_entropy_weight=1.0, reverse_weight=0.0, alignment_epochs=0),
+        made("local"),
         atol=None,  # its model is one a client
         compared=ACCURACY,
         changes={**LOOP, "num_sampled": len(SIZES)},
     ),
-    "rhfl, alone": Limit(RhflSpec(), RhflSpec(alignment_epochs=0), sizes=SIZES[:1], changes={"num_sampled": 1}),
+    "rhfl, alone": Limit(made("rhfl"), made("rhfl", alignment_epochs=0), sizes=SIZES[:1], changes={"num_sampled": 1}),
     "mfedbn": Limit(
-        MFedBNSpec(server_learning_rate=1.0),
-        FedBNSpec(),
+        made("mfedbn", server_learning_rate=1.0),
+        made("fedbn"),
         1e-7,
         MODEL_ALONE,
         normalised,
         changes={"num_rounds": 1},
     ),
     # Eight steps are a power of two, so dividing weights by them does not round; a length with momentum is not.
-    "fednova": Limit(FedNovaSpec(), sizes=EQUAL, changes={"num_sampled": 4}),
+    "fednova": Limit(made("fednova"), sizes=EQUAL, changes={"num_sampled": 4}),
     "fednova, uniform": Limit(
-        FedNovaSpec(sample_scaling="uniform"),
+        made("fednova", sample_scaling="uniform"),
         UNIFORM,
         1e-6,
         MODEL_ALONE,
@@ -111,14 +96,14 @@ LIMITS: Mapping[str, Limit] = {
         changes={"num_sampled": 4, "training": MOMENTUM},
     ),
     # There are no controls yet; and with one step on all rows of all clients they add up to the same mean gradient.
-    "scaffold, first round": Limit(ScaffoldSpec(), UNIFORM, changes={"num_rounds": 1}),
+    "scaffold, first round": Limit(made("scaffold"), UNIFORM, changes={"num_rounds": 1}),
     "scaffold, full gradients": Limit(
-        ScaffoldSpec(), UNIFORM, 1e-6, MODEL_ALONE, changes={"num_sampled": len(SIZES), "training": WHOLE}
+        made("scaffold"), UNIFORM, 1e-6, MODEL_ALONE, changes={"num_sampled": len(SIZES), "training": WHOLE}
     ),
-    "fedbio, fixed weights": Limit(FedBiOSpec(weight_rate=0), atol=1e-6, compared=MODEL_ALONE),
-    "fedbio, no direction": Limit(FedBiOSpec(direction_rate=0), atol=1e-6, compared=MODEL_ALONE),
-    "feddf": Limit(FedDFSpec(distillation_steps=0)),
-    "feddf, uniform": Limit(FedDFSpec(distillation_steps=0, sample_scaling="uniform"), UNIFORM),
+    "fedbio, fixed weights": Limit(made("fedbio", weight_rate=0), atol=1e-6, compared=MODEL_ALONE),
+    "fedbio, no direction": Limit(made("fedbio", direction_rate=0), atol=1e-6, compared=MODEL_ALONE),
+    "feddf": Limit(made("feddf", distillation_steps=0)),
+    "feddf, uniform": Limit(made("feddf", distillation_steps=0, sample_scaling="uniform"), UNIFORM),
     **{
         f"{spec_class.model_fields['kind'].default}, {backend}": Limit(
             spec_class(num_configurations=1, validation_share=0.25),

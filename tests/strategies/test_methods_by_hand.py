@@ -13,21 +13,10 @@ from torch import Tensor, nn
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.strategies import (
-    DittoSpec,
-    FedAvgSpec,
-    FedBNSpec,
-    FedLCSpec,
-    FedPerSpec,
-    FedProxSpec,
-    LocalOnlySpec,
-    MoonSpec,
-    StrategySpec,
-)
-from fedscout.strategies.methods.losses import FedRSSpec, FedSAMSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal import FedBABUSpec, FedRepSpec, FedRoDSpec, FineTuningSpec, PFedMeSpec
+from fedscout.strategies import StrategySpec
 from tests.engine.federations import dense, normalised, uneven_federation
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, WHOLE, Hand, host_of, models, result_of, spec_of, weights_of
+from tests.strategies.rounds import made
 
 Vector = Any
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -232,26 +221,26 @@ def own(part: Vector) -> Callable[[Client], Vector]:
 
 
 CASES: Mapping[str, Case] = {
-    "fedavg": Case(FedAvgSpec(), pulled(0.0)),
-    "fedprox": Case(FedProxSpec(proximal_mu=0.3), pulled(0.3)),
-    "fedsam": Case(FedSAMSpec(sharpness_radius=0.3), uphill, training=WHOLE),
+    "fedavg": Case(made("fedavg"), pulled(0.0)),
+    "fedprox": Case(made("fedprox", proximal_mu=0.3), pulled(0.3)),
+    "fedsam": Case(made("fedsam", sharpness_radius=0.3), uphill, training=WHOLE),
     # In later rounds a row of which the representation is nearly zero, of which the cosine takes the direction,
     # magnifies rounding.
-    "moon": Case(MoonSpec(contrast=2.0), on_loss(contrastive), num_rounds=2),
-    "fedlc": Case(FedLCSpec(calibration=1.5), on_loss(calibrated)),
-    "fedrs": Case(FedRSSpec(missing_scale=0.3), on_loss(restricted)),
-    "symmetric_loss": Case(SymmetricLossSpec(cross_entropy_weight=0.3, reverse_weight=0.5), on_loss(symmetric)),
-    "fedper": Case(FedPerSpec(), keeping(HEAD), own(HEAD), HEAD),
-    "fedrep": Case(FedRepSpec(head_epochs=3), head_then_body, own(HEAD), HEAD),
-    "local": Case(LocalOnlySpec(), keeping(~NOTHING), own(~NOTHING), ~NOTHING),
-    "fedbn": Case(FedBNSpec(), keeping(BATCH_NORM), own(BATCH_NORM), BATCH_NORM, normalised),
+    "moon": Case(made("moon", contrast=2.0), on_loss(contrastive), num_rounds=2),
+    "fedlc": Case(made("fedlc", calibration=1.5), on_loss(calibrated)),
+    "fedrs": Case(made("fedrs", missing_scale=0.3), on_loss(restricted)),
+    "symmetric_loss": Case(made("symmetric_loss", cross_entropy_weight=0.3, reverse_weight=0.5), on_loss(symmetric)),
+    "fedper": Case(made("fedper"), keeping(HEAD), own(HEAD), HEAD),
+    "fedrep": Case(made("fedrep", head_epochs=3), head_then_body, own(HEAD), HEAD),
+    "local": Case(made("local"), keeping(~NOTHING), own(~NOTHING), ~NOTHING),
+    "fedbn": Case(made("fedbn"), keeping(BATCH_NORM), own(BATCH_NORM), BATCH_NORM, normalised),
     "fedbabu": Case(
-        FedBABUSpec(tuning_epochs=3), lambda one: (one.descend(one.received, lambda _, g: g * ~HEAD), None), tuned
+        made("fedbabu", tuning_epochs=3), lambda one: (one.descend(one.received, lambda _, g: g * ~HEAD), None), tuned
     ),
-    "fine_tuning": Case(FineTuningSpec(tuning_epochs=3), pulled(0.0), tuned),
-    "ditto": Case(DittoSpec(personal_pull=0.7), two_models, own(~NOTHING)),
-    "pfedme": Case(PFedMeSpec(personal_pull=2.0, local_rounds=3), in_turns, own(~NOTHING)),
-    "fedrod": Case(FedRoDSpec(), with_second_head, lambda one: one.received + (0 if one.kept is None else one.kept)),
+    "fine_tuning": Case(made("fine_tuning", tuning_epochs=3), pulled(0.0), tuned),
+    "ditto": Case(made("ditto", personal_pull=0.7), two_models, own(~NOTHING)),
+    "pfedme": Case(made("pfedme", personal_pull=2.0, local_rounds=3), in_turns, own(~NOTHING)),
+    "fedrod": Case(made("fedrod"), with_second_head, lambda one: one.received + (0 if one.kept is None else one.kept)),
 }
 
 

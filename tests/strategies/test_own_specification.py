@@ -109,27 +109,23 @@ def test_ranges_that_depend_on_the_clients_do() -> None:
     spec = own("Distrusting", num_malicious_nodes=1)
     assert spec.faults(COHORT) == []
     (fault,) = own("Distrusting", num_malicious_nodes=4).faults(COHORT)
-    assert fault.startswith("num_malicious_nodes of krum must be in")
+    assert (fault.key, fault.given) == ("num_malicious_nodes", "4")
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "fault"),
+    ("name", "values", "first", "named"),
     [
-        ("Own", {"strength": -1}, "strength of own_specifications:Own must be greater than or equal to 0, got -1"),
-        (
-            "Own",
-            {"breadth": 1},
-            "breadth is no parameter of own_specifications:Own; it takes sample_scaling, strength, depth",
-        ),
-        ("WithBatchNorm", {}, "own must have a model with batch normalisation, got layers Linear"),
-        (
-            "Unfinished",
-            {},
-            "own_specifications:Unfinished must define every abstract method, _construct, needs missing",
-        ),
+        ("Own", {"strength": -1}, "strength of own_specifications:Own", "-1"),
+        ("Own", {"breadth": 1}, "breadth", "sample_scaling, strength, depth"),
+        ("WithBatchNorm", {}, "own", "layers Linear"),
+        ("Unfinished", {}, "own_specifications:Unfinished", "_construct, needs"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_trains(name: str, values: dict[str, object], fault: str) -> None:
-    assert own(name, **values).faults(COHORT) == [fault]
+def test_what_is_wrong_is_said_before_anything_trains(
+    name: str, values: dict[str, object], first: str, named: str
+) -> None:
+    (fault,) = own(name, **values).faults(COHORT)
+    assert fault.startswith(f"{first} ")
+    assert named in fault
     with pytest.raises(StrategyError):
         own(name, **values).build(COHORT)

@@ -123,13 +123,12 @@ def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
 
 
 def test_a_copy_is_validated_and_keeps_what_clients_are_told() -> None:
-    pair = parse_strategy({"kind": "fedadam+fedprox", "client_local_epochs": 3})
-    aggregate_models = pair.with_values({"eta": 0.5, "proximal_mu": 0.2})
-    assert aggregate_models == parse_strategy(
-        {"kind": pair.kind, "eta": 0.5, "proximal_mu": 0.2, "client_local_epochs": 3}
-    )
-    assert str(aggregate_models).startswith("fedadam+fedprox(eta=0.5, ")
-    assert str(aggregate_models).endswith("proximal_mu=0.2, client_local_epochs=3)")
+    document = {"kind": "fedadam+fedprox", "client_local_epochs": 3}
+    values = {"eta": 0.5, "proximal_mu": 0.2}
+    copy = parse_strategy(document).with_values(values)
+    assert copy == parse_strategy({**document, **values})
+    assert str(copy).startswith("fedadam+fedprox(eta=0.5, ")
+    assert str(copy).endswith("proximal_mu=0.2, client_local_epochs=3)")
 
 
 NOTHING = {"proximal_mu": 0}
@@ -165,7 +164,7 @@ def test_equivalents_have_one_digest_and_tell_their_clients_the_same(
     assert one_told.digest(cohort) == other_told.digest(cohort) != one.digest(cohort)
     if one.simplest(cohort).kind != one.kind:
         (note,) = one.notes(cohort)
-        assert note.startswith(f"{one} is the same as ")
+        assert note.startswith(f"{one} ")
 
 
 def test_pairs_that_differ_have_digests_of_their_own() -> None:
@@ -180,60 +179,56 @@ def test_pairs_that_differ_have_digests_of_their_own() -> None:
 def test_a_robust_rule_tells_of_its_proof_in_a_pair_too() -> None:
     pair = parse_strategy({"kind": "krum+fedprox", "num_malicious_nodes": 1})
     (note,) = pair.notes(Cohort(4, 4, 0.2))
-    assert "the proof no longer holds" in note
+    assert "proof" in note
 
 
 # What has no sense is refused.
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("kind", "first", "named"),
     [
-        ("fedadam+scaffold", "scaffold must stand alone, got fedadam+scaffold: its server rule is made for what its "),
-        ("scaffold+fedlc", "scaffold must stand alone, got scaffold+fedlc: its server rule is made for what"),
-        ("krum+feddyn", "feddyn must stand alone, got krum+feddyn: its server rule is made for what its clients send"),
-        ("fedyogi+fednova", "fednova must stand alone"),
-        ("fedadam+mfedbn", "mfedbn must stand alone, got fedadam+mfedbn: it is FedBN's clients under a server rule"),
-        ("fedadam+local", "local must stand alone, got fedadam+local: nothing is shared, so a server rule has nothing"),
-        ("fedadam+dp_fedavg", "dp_fedavg must stand alone, got fedadam+dp_fedavg: it wraps a strategy, which"),
-        ("custom+fedlc", "custom must stand alone, got custom+fedlc: nothing is known of its halves"),
-        (
-            "fedadam+mine.py:Own",
-            "got 'fedadam+mine.py:Own': 'mine.py:Own' is a user's own, which stands alone; its _con",
-        ),
-        ("fedadam+krum", "one server rule and one strategy's clients, got fedadam+krum: both are server rules"),
-        ("fedprox+fedlc", "one server rule and one strategy's clients, got fedprox+fedlc: both bring their clients"),
-        ("fedprox+fedadam", "a pair must name its server rule first, fedadam+fedprox, got fedprox+fedadam"),
-        ("fedavg+fedlc", "fedavg+fedlc must be written as what it is, fedlc"),
-        ("fedadam+fedavg", "fedadam+fedavg must be written as what it is, fedadam"),
-        ("fedadam+fedprox+fedlc", "clients, got 'fedadam+fedprox+fedlc'; allowed are server rules fedavgm, "),
-        ("fedadam+fedfoo", "clients, got 'fedadam+fedfoo'; allowed are server rules fedavgm, "),
-        ("fedadam+", "and clients fedprox, "),
+        ("fedadam+scaffold", "scaffold", ["fedadam+scaffold", "server rule"]),
+        ("scaffold+fedlc", "scaffold", ["scaffold+fedlc", "server rule"]),
+        ("krum+feddyn", "feddyn", ["krum+feddyn", "server rule"]),
+        ("fedyogi+fednova", "fednova", ["fedyogi+fednova", "server rule"]),
+        ("fedadam+mfedbn", "mfedbn", ["fedadam+mfedbn", "fedbn"]),
+        ("fedadam+local", "local", ["fedadam+local", "shared"]),
+        ("fedadam+dp_fedavg", "dp_fedavg", ["fedadam+dp_fedavg", "strategy.around"]),
+        ("custom+fedlc", "custom", ["custom+fedlc", "halves"]),
+        ("fedadam+mine.py:Own", "a pair", ["'fedadam+mine.py:Own'", "_construct"]),
+        ("fedadam+krum", "a pair", ["fedadam+krum", "both are server rules"]),
+        ("fedprox+fedlc", "a pair", ["fedprox+fedlc", "both bring their clients"]),
+        ("fedprox+fedadam", "a pair", ["fedprox+fedadam", "fedadam+fedprox"]),
+        ("fedavg+fedlc", "fedavg+fedlc", ["fedlc"]),
+        ("fedadam+fedavg", "fedadam+fedavg", ["fedadam"]),
+        ("fedadam+fedprox+fedlc", "a pair", ["'fedadam+fedprox+fedlc'", "fedavgm, fedadagrad", "fedprox, "]),
+        ("fedadam+fedfoo", "a pair", ["'fedadam+fedfoo'", "fedavgm, fedadagrad", "fedprox, "]),
+        ("fedadam+", "a pair", ["'fedadam+'", "fedavgm, fedadagrad", "fedprox, "]),
     ],
 )
-def test_a_pair_without_sense_is_refused_with_the_reason(kind: str, text: str) -> None:
-    for refuse in (parse_strategy, lambda named: space_of(TEN, kinds=[named])):
+def test_a_pair_without_sense_is_refused_with_the_reason(kind: str, first: str, named: list[str]) -> None:
+    for refuse in (parse_strategy, lambda one: space_of(TEN, kinds=[one])):
         with pytest.raises(StrategyError) as caught:
             refuse(kind)
         (fault,) = caught.value.faults
-        assert text in fault
+        assert fault.startswith(f"{first} ")
+        assert [name for name in named if name not in fault] == []
 
 
 def test_all_faults_of_a_pair_s_parameters_are_reported_at_once() -> None:
     document = {"kind": "krum+fedprox", "num_malicious_nodes": 9, "proximal_mu": -1, "eta": 1}
     with pytest.raises(StrategyError) as caught:
         parse_strategy(document, TEN)
-    assert caught.value.faults == (
-        "proximal_mu of krum+fedprox must be greater than or equal to 0, got -1; a search draws it from [0.0001, 1] "
-        "(log)",
-        "eta is no parameter of krum+fedprox, got 1; its parameters are num_malicious_nodes, proximal_mu, "
-        "client_learning_rate, client_local_epochs, client_batch_size, selection",
-        "num_malicious_nodes of krum must be in 0 … 7 with 10 clients a round, got 9",
-    )
+    below, unknown, beyond = caught.value.faults
+    assert (below.key, below.given) == ("proximal_mu", "-1")
+    assert unknown.startswith("eta ")
+    assert "num_malicious_nodes, proximal_mu, " in unknown
+    assert (beyond.key, beyond.given) == ("num_malicious_nodes", "9")
 
 
 def test_what_binds_a_half_binds_the_pair() -> None:
-    with pytest.raises(StrategyError, match="eta_l of fedadam\\+fedprox can't be set, got 1; it is the clients'"):
+    with pytest.raises(StrategyError, match=r"^eta_l "):
         parse_strategy({"kind": "fedadam+fedprox", "eta_l": 1})
     without = Cohort(10, 10, 0.2, layers=frozenset({"Linear"}))
     for refuse in (
@@ -280,7 +275,7 @@ def test_ranges_are_those_of_the_halves_and_follow_the_cohort() -> None:
 
 def test_what_a_row_says_of_a_pair() -> None:
     (row,) = space_of(TEN, kinds=["fedadam+fedprox"]).describe()
-    assert row.summary == "The server rule of fedadam with the clients of fedprox."
+    assert "fedadam with the clients of fedprox" in row.summary
     assert [parameter.name for parameter in row.parameters] == ["eta", "tau", "beta_1", "beta_2", "proximal_mu"]
     assert all(parameter.meaning for parameter in row.parameters)
 
@@ -298,7 +293,7 @@ def test_all_is_everything_that_is_possible_here() -> None:
     few = Cohort(2, 2, 0.2, client_momentum=0.9, layers=frozenset({"Linear"}))
     found = space_of(few, kinds=["all", "fedadam+fedprox"])
     assert {"krum", "scaffold", "fedbn"} <= found.absent.keys()
-    assert "plain SGD" in found.absent["scaffold"]
+    assert "SGD" in found.absent["scaffold"]
     assert {*found.kinds} == {*ALL_KINDS, "fedadam+fedprox"} - found.absent.keys()
     with refused(StrategyError, key="krum", given="2"):
         space_of(few, kinds=["all", "krum"])
@@ -339,9 +334,9 @@ def test_a_new_strategy_s_halves_are_read_from_its_class() -> None:
     assert not has_clients(OwnServer)
     assert not is_server_rule(OwnClients) | is_server_rule(OwnServer)
     assert pair_fault(FedAdamSpec, OwnClients) is None
-    fault = pair_fault(FedAdamSpec, OwnServer)
-    assert fault is not None
-    assert fault.startswith("own_server must stand alone, got fedadam+own_server: its server rule is made for")
+    fault = str(pair_fault(FedAdamSpec, OwnServer))
+    assert fault.startswith("own_server ")
+    assert "fedadam+own_server" in fault
 
 
 def test_a_name_that_both_halves_have_is_refused() -> None:
@@ -350,4 +345,6 @@ def test_a_name_that_both_halves_have_is_refused() -> None:
 
         eta: float = 0.1
 
-    assert pair_fault(FedAdamSpec, OwnEta) == "eta must be a parameter of one half, got fedadam+own_clients"
+    fault = str(pair_fault(FedAdamSpec, OwnEta))
+    assert fault.startswith("eta ")
+    assert "fedadam+own_clients" in fault

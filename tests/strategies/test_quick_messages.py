@@ -85,16 +85,9 @@ def with_another(key: str) -> RecordDict:
     return made
 
 
-def renamed() -> RecordDict:
-    return RecordDict({"other": content()["arrays"], "metrics": content()["metrics"]})
-
-
-def other_arrays() -> RecordDict:
-    return RecordDict({"arrays": ArrayRecord({"w": Array(np.ones(3))}), "metrics": content()["metrics"]})
-
-
-def unweighted() -> RecordDict:
-    return RecordDict({"arrays": content()["arrays"], "metrics": MetricRecord({"loss": 0.1})})
+def beside(**records: Any) -> RecordDict:
+    """Return these records, and a client's metrics unless they are among them."""
+    return RecordDict({"metrics": content()["metrics"], **records})
 
 
 UNSOUND: dict[str, Callable[[], list[RecordDict]]] = {
@@ -104,10 +97,10 @@ UNSOUND: dict[str, Callable[[], list[RecordDict]]] = {
     "all have two": lambda: [with_another("arrays"), with_another("arrays")],
     "no metrics": lambda: [content(), without("metrics")],
     "two metric records": lambda: [with_another("metrics"), with_another("metrics")],
-    "other record names": lambda: [content(), renamed()],
-    "other arrays": lambda: [content(), other_arrays()],
+    "other record names": lambda: [content(), beside(other=ARRAYS)],
+    "other arrays": lambda: [content(), beside(arrays=ArrayRecord({"w": A}))],
     "another metric": lambda: [content(), content(accuracy=0.1)],
-    "no weight": lambda: [unweighted(), unweighted()],
+    "no weight": lambda: [beside(arrays=ARRAYS, metrics=MetricRecord({"loss": 0.1})) for _ in range(2)],
     "a list for a weight": lambda: [content(), content(weight=[1, 2])],
 }
 

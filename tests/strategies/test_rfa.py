@@ -74,7 +74,6 @@ def test_one_of_three_clients_at_infinity_leaves_a_bounded_result() -> None:
     for distance in (1e3, 1e6, 1e12, 1e30, np.inf):
         far = np.array([distance, 0.0])
         ((_, model),) = played(built, np.zeros(2), lambda _, far=far: [*honest, far], 1)
-        assert model is not None
         assert max(np.linalg.norm(model - one) for one in honest) <= 2.5**3
         results.append(model)
     np.testing.assert_allclose(results[0], results[3], atol=0.05)

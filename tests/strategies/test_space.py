@@ -88,10 +88,9 @@ def test_what_is_impossible_is_left_out_with_its_reason() -> None:
 
 
 def test_wishes_that_cannot_be_met_are_all_refused_at_once() -> None:
-    with pytest.raises(StrategyError) as caught:
+    with refused(StrategyError, key="kinds", given="'fedfoo'") as caught:
         space(2, kinds=("fedavg", "krum", "fedfoo", "bulyan"))
-    assert len(caught.value.faults) == 3
-    assert "'fedfoo'" in caught.value.faults[0]
+    assert caught.value.keys == ("kinds", "krum", "bulyan")
     with refused(StrategyError, key="a space"):
         space(2, kinds=())
     with refused(StrategyError, key="ranges"):
@@ -100,16 +99,10 @@ def test_wishes_that_cannot_be_met_are_all_refused_at_once() -> None:
 
 def test_ranges_are_the_published_ones() -> None:
     found = space(10)
-    assert found.parameters_of("fedadam") == {
-        "eta": RealRange(1e-2, 1.0, log=True),
-        "tau": RealRange(1e-5, 1e-1, log=True),
-        "beta_1": RealRange(0.0, 0.99),
-        "beta_2": RealRange(0.9, 0.999),
-    }
-    assert found.parameters_of("fedadagrad") == {
-        "eta": RealRange(1e-2, 1.0, log=True),
-        "tau": RealRange(1e-5, 1e-1, log=True),
-    }
+    adaptive = {"eta": RealRange(1e-2, 1.0, log=True), "tau": RealRange(1e-5, 1e-1, log=True)}
+    momenta = {"beta_1": RealRange(0.0, 0.99), "beta_2": RealRange(0.9, 0.999)}
+    assert found.parameters_of("fedadam") == {**adaptive, **momenta}
+    assert found.parameters_of("fedadagrad") == adaptive
     assert found.parameters_of("fedprox") == {"proximal_mu": RealRange(1e-4, 1.0, log=True)}
     assert found.parameters_of("fedavgm") == {
         "server_learning_rate": RealRange(0.1, 1.5),
@@ -176,7 +169,6 @@ def test_the_nearest_of_several_choices_is_the_same_or_the_first() -> None:
     found = space(10, client_ranges={"client_batch_size": ChoiceRange((8, 16, 32))})
     for given, nearest in ((16, 16), (32, 32), (12, 8), (None, 8)):
         spec = found.nearest(FedAvgSpec(client_batch_size=given))
-        assert spec is not None
         assert spec.client_batch_size == nearest
 
 

@@ -21,7 +21,7 @@ def test_the_utility_is_rows_times_the_root_of_the_mean_squared_loss() -> None:
     assert policy.last_round == {2: 3, 5: 3}
 
 
-def test_utilities_are_clipped_at_a_rank_and_divided_by_the_range_before_the_clip() -> None:
+def test_utilities_are_clipped_at_a_rank_and_divided_by_the_range_before() -> None:
     """Rank ⌊4 · ½⌋ of 100 … 400 is 300; the range is 400 − 99.9."""
     found = normalised(np.array([100.0, 400.0, 200.0, 300.0]), 0.5)
     np.testing.assert_allclose(found, np.array([0.1, 200.1, 100.1, 200.1]) / 300.1, rtol=1e-12)
