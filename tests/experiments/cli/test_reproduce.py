@@ -47,4 +47,6 @@ def test_what_can_be_run_is_listed(cli: Cli) -> None:
 
 def test_mistakes_are_told_in_a_line(cli: Cli, tmp_path: Path) -> None:
     cli("reproduce", "choice/tabel6").refuses("", "choice/tabel6", "choice/table6 or")
-    cli("reproduce", "fedpilot/advice", "training.num_round=1").refuses("training.num_round ", "training.num_rounds?")
+    cli("reproduce", "fedpilot/advice", "training.num_round=1").refuses(
+        "", "training.num_round ", "training.num_rounds"
+    )

@@ -230,7 +230,8 @@ def test_an_impossible_point_is_a_row_with_its_reason(tmp_path: Path, monkeypatc
     first = sweep_here(sweep, tmp_path / "out")
     (row,) = (row for row in first.table.to_pylist() if row["federation.num_clients"] == 500)
     assert row["status"] == "failed"
-    assert row["error"].startswith("federation.num_clients must be between 1 and the number of rows, 178, got 500")
+    assert row["error"].startswith("federation.num_clients ")
+    assert row["error"].endswith(", 178, got 500")
     assert {key for key in TABLE_COLUMNS if row[key] is not None} == {"study", "path", "config_hash", "status", "error"}
     assert [study.configuration.setting["federation.num_clients"] for study in first.with_status("completed")] == [4]
     assert not (tmp_path / "out" / row["path"]).exists()
