@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,28 +10,14 @@ from typing import Any
 import pytest
 
 from tests.experiments.cli.conftest import SMALL, Cli
-from tests.search.recommenders.loopback import KEY, ModelServer, Play, Script, chooses, fails, says
+from tests.experiments.studies.language_models import Server, no_key, server
+from tests.search.recommenders.loopback import KEY, ModelServer, Play, chooses, fails, says
 from tests.search.recommenders.reports import report_of
 
-Server = Callable[[Script], ModelServer]
+__all__ = ["no_key", "server"]
 GOOD = chooses("fedprox", proximal_mu=0.1, reason="as clients drift")
 NAMED_KEY = "gsk_0123456789abcdefghij"
 """A key that could be the name of a variable."""
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Return what starts a server; there is a key, and nothing else of the user's own."""
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with ExitStack() as stack:
-        yield lambda script: stack.enter_context(ModelServer(script))
-
-
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,9 @@ from fedscout.experiments.reports.page import write_report
 from fedscout.experiments.reports.study_console import verdict_lines
 from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
 from fedscout.search.ledger import StudyEvents
+from tests.experiments.studies.language_models import Server, no_key, server
 from tests.kits.refusals import refused
-from tests.search.recommenders.loopback import KEY, ModelServer, Script, chooses, fails, says
+from tests.search.recommenders.loopback import KEY, ModelServer, chooses, fails, says
 
 SMALL = [
     "engine.grid=local",
@@ -38,21 +37,7 @@ SMALL = [
 ]
 GOOD = chooses("fedprox", proximal_mu=0.1, reason="as clients drift")
 OTHER = chooses("fedmedian")
-Server = Callable[[Script], ModelServer]
-
-
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with ExitStack() as stack:
-        yield lambda script: stack.enter_context(ModelServer(script))
+__all__ = ["no_key", "server"]
 
 
 def small(*arguments: str, at: ModelServer | None = None) -> StudyConfig:

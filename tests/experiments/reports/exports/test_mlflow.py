@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import LogError
 from fedscout.experiments.reports.export import METRICS_A_BATCH, PARAMETERS_A_BATCH, export_to_mlflow, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
 from tests.experiments.reports.exports.local_server import aggregate_replies, local_server
@@ -162,12 +161,6 @@ def test_the_folder_of_a_file_is_made(make_study: MakeStudy, server: Server, tmp
 def test_what_mlflow_refuses_is_told_in_one_line(make_study: MakeStudy, server: Server) -> None:
     with refused(LogError, key="--path", given="nowhere: unsupported URI"):
         export_to_mlflow(make_study("search.budget=1"), "nowhere")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is not None, reason="MLflow is installed")
-def test_without_mlflow_the_extra_is_named(make_study: MakeStudy) -> None:
-    with refused(ConfigurationError, key="--to"):
-        export_to_mlflow(make_study("search.budget=1"), "http://mlflow")
 
 
 @pytest.mark.filterwarnings("default")  # MLflow's own, of libraries newer than it knows
