@@ -55,9 +55,7 @@ def test_a_log_is_shown(cli: Cli, tmp_path: Path) -> None:
     log = TrialLog(tmp_path / "out", parameter_columns())
     error = f"round 1: {STEERING}\nfedscout: all is well"
     log.append(replace(record, error=error, status="failed", fitness=0.0, own_fitness=0.0, clean_fitness=0.0))
-    for options in ((), ("--json",)):
-        done = cli("trials", "out", *options).ok
-        assert harmless(done)
+    assert all(harmless(cli("trials", "out", *options).ok) for options in ((), ("--json",)))
     (tmp_path / "out" / "trials" / f"00009{STEERING}.parquet").write_text("no parquet")
     done = cli("trials", "out")
     assert SHOWN in done.err
@@ -70,6 +68,6 @@ def test_warnings_are_one_line_each(cli: Cli, tmp_path: Path) -> None:
     claim["versions"]["numpy"] = f"1{STEERING}\n\nfedscout: all is well"
     (tmp_path / "out" / "config.json").write_text(json.dumps(claim))
     done = cli("train", *SMALL, "--out", "out").ok
-    assert len(done.err.splitlines()) == 1
-    assert SHOWN in done.err
+    (line,) = done.err.splitlines()
+    assert SHOWN in line
     assert harmless(done)
