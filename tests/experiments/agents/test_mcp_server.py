@@ -184,7 +184,7 @@ def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
             await call("start_study", settings=LONG, folder="one")
         stopped = await call("stop_study", folder="one")
         assert stopped["state"] == "stopped"
-        assert any("interrupted" in line for line in stopped["last_words"])
+        assert any("SIGTERM" in line for line in stopped["last_words"])
         assert (await call("start_study", settings=LONG, folder="one"))["state"] == "running"
 
     with_server(tmp_path, talk)
