@@ -6,10 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
+from fedscout.engine.trials.log import read_trials
 from tests.commands import REPOSITORY, ran_python
 
 DOCS = REPOSITORY / "docs"
@@ -84,7 +84,7 @@ def test_custom_strategy_example_runs_as_written(tmp_path: Path) -> None:
         out = tmp_path / f"out{number}"
         ran = fedscout(*command.split()[1:], *SMALL, "--out", str(out), folder=tmp_path)
         assert ran.returncode == 0, ran.stderr
-        log = pd.read_parquet(out / "trials")
+        log = read_trials(out)
         assert (log["status"] == "completed").all(), log["error"].tolist()
-    assert (pd.read_parquet(tmp_path / "out0" / "trials")["strategy"] == "damped:DampedAvg").all()
+    assert (read_trials(tmp_path / "out0")["strategy"] == "damped:DampedAvg").all()
     assert (log["strategy"] == "damped:DampedAvg").any()

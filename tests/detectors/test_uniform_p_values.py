@@ -42,7 +42,7 @@ MIN_RELEASE = 5
 Rows = tuple[np.ndarray, np.ndarray]
 
 
-def partition_rows(generator: np.random.Generator, clients: int, rows: int, skewed: bool) -> list[Rows]:
+def dealt(generator: np.random.Generator, clients: int, rows: int, skewed: bool) -> list[Rows]:
     """Return each client's rows: of each class normal, or log-normal and thus far from normal."""
     federation = []
     for _ in range(clients):
@@ -129,9 +129,7 @@ ROWS = [
 @pytest.mark.parametrize(("clients", "rows", "federations"), SIZES)
 def test_label_skew(clients: int, rows: int, federations: int) -> None:
     generator = np.random.default_rng(clients)
-    is_not_too_small(
-        [smallest_label_p(partition_rows(generator, clients, rows, False), generator) for _ in range(federations)]
-    )
+    is_not_too_small([smallest_label_p(dealt(generator, clients, rows, False), generator) for _ in range(federations)])
 
 
 @pytest.mark.sampled(2)
@@ -140,7 +138,7 @@ def test_label_skew(clients: int, rows: int, federations: int) -> None:
 @pytest.mark.parametrize(("clients", "rows", "federations"), ROWS)
 def test_feature_skew_and_agreement(clients: int, rows: int, federations: int, skewed: bool, min_release: int) -> None:
     generator = np.random.default_rng(clients)
-    found = [smallest_row_ps(partition_rows(generator, clients, rows, skewed), min_release) for _ in range(federations)]
+    found = [smallest_row_ps(dealt(generator, clients, rows, skewed), min_release) for _ in range(federations)]
     for p_values in zip(*found, strict=True):
         is_not_too_small(list(p_values))
 
@@ -156,6 +154,6 @@ def test_distances_of_models(monkeypatch: pytest.MonkeyPatch, clients: int, rows
     """
     monkeypatch.setattr(outliers, "DRAWN_CELLS", outliers.DRAWN_CELLS // 10)
     generator = np.random.default_rng(clients)
-    found = [smallest_model_p(partition_rows(generator, clients, rows, True), generator) for _ in range(federations)]
+    found = [smallest_model_p(dealt(generator, clients, rows, True), generator) for _ in range(federations)]
     is_not_too_small(found)
     assert kstest(found, "uniform").pvalue > UNSURE

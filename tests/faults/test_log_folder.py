@@ -19,7 +19,6 @@ import pytest
 from fedscout.engine.trials.log import TrialLog
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import Display, run_workflow
-from fedscout.strategies import parameter_columns
 from tests.experiments.cli.conftest import Cli
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, line_of, trial_files
 from tests.forged_trials import forge
@@ -65,7 +64,7 @@ def no_rows(path: Path) -> None:
 
 def other_study(path: Path) -> None:
     """The same columns, another configuration."""
-    log = TrialLog(path.parent.parent, parameter_columns())
+    log = TrialLog(path.parent.parent)
     (record,) = [record for record in log.read() if path.name.startswith(f"{record.trial:05d}-")]
     path.unlink()
     assert log.append(replace(record, config_hash="another", fitness=1.0)) == path

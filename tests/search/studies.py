@@ -20,7 +20,6 @@ from fedscout.engine.trials.runner import LocalRunner, Progress, TrialRunner
 from fedscout.search.config import SearchConfig
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.study import StudyOutcome, run_study
-from fedscout.strategies import parameter_columns
 from tests.engine.federations import Noisy, uneven_federation
 
 SIZES = (30, 25, 20, 15, 20)
@@ -111,7 +110,7 @@ def local_runner(federation: Federation) -> LocalRunner:
 
 def open_log(folder: Path) -> TrialLog:
     """Return the log in a folder."""
-    return TrialLog(folder, parameter_columns())
+    return TrialLog(folder)
 
 
 def open_ledger(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.config import load_config
 from fedscout.search.config import ClientRanges, SearchConfig
@@ -87,7 +87,7 @@ def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: P
 
     assert outcome.baseline.learning_rate == FACTS.session.training.learning_rate
     assert runner.ran[0].session.training == FACTS.session.training
-    table = pd.read_parquet(tmp_path / "trials").sort_values("trial").reset_index(drop=True)
+    table = read_trials(tmp_path).sort_values("trial").reset_index(drop=True)
     searched = table[table["phase"] == "search"]
     for spec, (_, row) in zip(runner.ran[1:9], searched.iterrows(), strict=True):
         assert spec.session.training.learning_rate == row["learning_rate"] == row["param_client_learning_rate"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
+from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.ledger import StudyEvents, StudyFacts
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
@@ -199,7 +199,7 @@ def test_a_record_is_the_same_fresh_or_read(tmp_path: Path, strategy: StrategySp
 def test_the_log_is_one_tidy_table_also_with_failures_and_different_parameters(tmp_path: Path) -> None:
     runner = ScriptedRunner(lambda spec: failed("no") if spec.strategy.kind == "krum" else completed(by_kind(spec)))
     open_ledger(tmp_path, runner).run(PLANS)
-    table = pd.read_parquet(tmp_path / "trials").sort_values("trial")
+    table = read_trials(tmp_path).sort_values("trial")
     assert list(table["strategy"]) == list(KINDS)
     assert list(table["status"]) == ["completed"] * 3 + ["failed"]
     assert table["param_eta"].notna().tolist() == [False, False, True, False]

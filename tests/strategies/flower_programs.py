@@ -145,8 +145,8 @@ class HeadByPosition(Plain):
     def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         aggregated, metrics = super().aggregate_train(server_round, replies)
         count, weight, bias = [*self._sent][-3:]
-        aggregate_models = np.float32(0.01) * aggregated[count].numpy()
-        aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + aggregate_models)
+        moved = np.float32(0.01) * aggregated[count].numpy()
+        aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + moved)
         return aggregated, metrics
 
 

@@ -88,8 +88,8 @@ def test_unset_they_are_nowhere_to_be_seen(kind: str) -> None:
 def test_they_are_shown_and_stay_when_others_move() -> None:
     spec = made("fedadam", eta=0.1, client_local_epochs=3)
     assert str(spec).endswith("beta_2=0.99, client_local_epochs=3)")
-    aggregate_models = spec.with_values({"eta": 0.2})
-    assert (aggregate_models.eta, aggregate_models.client_local_epochs) == (0.2, 3)
+    moved = spec.with_values({"eta": 0.2})
+    assert (moved.eta, moved.client_local_epochs) == (0.2, 3)
     custom = CUSTOM.with_values({"eta": 0.3, "client_batch_size": 16})
     assert (custom.values, custom.client_batch_size) == ({"eta_l": 0.1, "eta": 0.3}, 16)
 

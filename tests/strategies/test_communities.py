@@ -278,11 +278,11 @@ CONCEPTS = {"training": LocalTraining(local_epochs=2, batch_size=16, learning_ra
 def test_inner_products_of_updates(size: int) -> None:
     generator = np.random.default_rng(0)
     origin, *models = generator.normal(size=(5, size)).astype(np.float32)
-    aggregate_models = np.stack(models).astype(np.float64) - origin
+    moved = np.stack(models).astype(np.float64) - origin
     found = inner_products(models, origin)
-    np.testing.assert_allclose(found, aggregate_models @ aggregate_models.T, rtol=0, atol=1e-12 * size)
+    np.testing.assert_allclose(found, moved @ moved.T, rtol=0, atol=1e-12 * size)
     if size <= SLAB:
-        assert np.array_equal(found, aggregate_models @ aggregate_models.T)
+        assert np.array_equal(found, moved @ moved.T)
 
 
 @pytest.mark.parametrize("shifted", [(0, 1, 2, 3), (1, 4, 6), (7, 2)], ids=str)

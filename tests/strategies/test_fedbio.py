@@ -186,8 +186,8 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
         rows = torch.from_numpy(server.features).double(), torch.from_numpy(server.labels)
         wanted = derivatives(vector, *rows, direction)[0]
         bent = sum(share * curvature for share, (_, curvature) in zip(shares, found, strict=True))
-        aggregate_models = on_simplex(shares + 2.0 * np.array([gradient @ direction for gradient, _ in found]))
-        weights |= dict(zip(clients, known.sum() * aggregate_models, strict=True))
+        moved = on_simplex(shares + 2.0 * np.array([gradient @ direction for gradient, _ in found]))
+        weights |= dict(zip(clients, known.sum() * moved, strict=True))
         trained = [hand.descend(vector, client, server_round)[0] for client in clients]
         vector = sum(share * model for share, model in zip(shares, trained, strict=True))
         direction = direction - 0.3 * (bent + 0.1 * direction - wanted)

@@ -54,8 +54,8 @@ def test_rounds_are_those_written_out(backend: Any, rules: list[FedPop]) -> None
             best, worst = order[:2], order[2]  # ⌈.34 · 3⌉ = 2, and who is copied is not replaced
             from_study = generator.random() < 0.4
             copied = np.zeros(3) if from_study else np.log(population[generator.choice(best)].astype(np.float64))
-            aggregate_models = copied + 0.5 * spans * generator.uniform(-1, 1, 3)
-            population[worst] = np.exp(np.clip(aggregate_models, -spans, spans))
+            moved = copied + 0.5 * spans * generator.uniform(-1, 1, 3)
+            population[worst] = np.exp(np.clip(moved, -spans, spans))
             replaced.append(int(worst))
             wrong, rows = np.zeros(3), np.zeros(3)
     (rule,) = rules

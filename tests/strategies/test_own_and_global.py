@@ -10,7 +10,7 @@ import pytest
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.trials.record import Trial
 from fedscout.strategies import DittoSpec, FedAvgSpec, LocalOnlySpec, StrategySpec
-from fedscout.strategies.methods.personal_models import FineTuningSpec
+from fedscout.strategies.methods.personal import FineTuningSpec
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.strategies.by_hand import SIZES, result_of
 

@@ -25,7 +25,6 @@ from fedscout.strategies import (
     STRATEGIES,
     FedAdamSpec,
     IntegerRange,
-    parameter_columns,
     parse_strategy,
     space_of,
     strategy_class,
@@ -297,17 +296,6 @@ def test_all_is_everything_that_is_possible_here() -> None:
     assert {*found.kinds} == {*ALL_KINDS, "fedadam+fedprox"} - found.absent.keys()
     with refused(StrategyError, key="krum", given="2"):
         space_of(few, kinds=["all", "krum"])
-
-
-def test_a_study_that_names_a_pair_has_columns_for_both_halves() -> None:
-    usual = parameter_columns()
-    assert {*parameter_columns(["rfa+fedlc"])} == {*usual, "num_iterations", "smoothing", "calibration"}
-    assert parameter_columns(["fedadam+fedprox"]) == usual == parameter_columns(["fedadam+scaffold", "+"])
-    assert parameter_columns(["all"]) == parameter_columns(ALL_KINDS)
-    for kind in PAIRS:
-        columns = parameter_columns([kind])
-        for name, value in parse_strategy(kind).parameters().items():
-            assert type(value).__name__ == columns[name]
 
 
 class OwnClients(MeanSpec):

@@ -28,16 +28,16 @@ def test_rounds_are_the_paper_s_algorithm(host: ClientHost, scaling: Any, rate: 
     control = np.zeros(len(vector))
     for server_round, (clients, found) in enumerate(models(host, spec), start=1):
         shares = weights_of(hand, clients) if scaling == "num-examples" else np.full(5, 1 / 5)
-        aggregate_models, changed = np.zeros(len(vector)), np.zeros(len(vector))
+        moved, changed = np.zeros(len(vector)), np.zeros(len(vector))
         for share, client in zip(shares, clients, strict=True):
             own = controls.get(client, np.zeros(len(vector)))
             trained, num_steps = hand.descend(
                 vector, client, server_round, lambda _, gradient, shift=control - own: gradient + shift
             )
             controls[client] = own - control + (vector - trained) / (num_steps * TRAINING.learning_rate)
-            aggregate_models += share * (trained - vector)
+            moved += share * (trained - vector)
             changed += share * (controls[client] - own)
-        vector, control = vector + rate * aggregate_models, control + 5 / 8 * changed
+        vector, control = vector + rate * moved, control + 5 / 8 * changed
         np.testing.assert_allclose(found, vector, rtol=0, atol=1e-6)
     assert len(controls) == 8
 

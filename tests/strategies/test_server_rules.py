@@ -118,10 +118,10 @@ def test_replies_are_left_as_they_were_and_their_metrics_averaged(kind: str) -> 
     before = [reply.content["arrays"]["w"].numpy().tolist() for reply in replies]
     arrays, mean = built.aggregate_train(1, replies)
     assert [reply.content["arrays"]["w"].numpy().tolist() for reply in replies] == before
-    aggregate_models = {"rfa": 1.0, "centered_clipping": 0.05 / np.sqrt(8), "fedexp": 0.5}[kind]
+    moved = {"rfa": 1.0, "centered_clipping": 0.05 / np.sqrt(8), "fedexp": 0.5}[kind]
     assert list(arrays) == list(named)
     for name, array in named.items():
-        np.testing.assert_allclose(arrays[name].numpy(), array + aggregate_models, rtol=1e-5)
+        np.testing.assert_allclose(arrays[name].numpy(), array + moved, rtol=1e-5)
     assert mean["loss"] == pytest.approx(10 / 3 if kind != "fedexp" else 3)
 
 

@@ -24,12 +24,10 @@ from fedscout.strategies import (
     KrumSpec,
     MultiKrumSpec,
     RealRange,
-    parameter_columns,
     parse_strategy,
     space_of,
 )
 from fedscout.strategies.space import SearchSpace
-from fedscout.strategies.specification import CLIENT_PARAMETERS
 from tests.kits.refusals import refused
 
 
@@ -67,7 +65,6 @@ def test_by_name_a_search_draws_from_more_strategies_and_logs_the_same_columns()
     drawn = [found.random(generator) for _ in range(60)]
     assert {spec.kind for spec in drawn} == {"fedavg", "scaffold", "feddyn"}
     assert not {*CHOSEN_BY_NAME_KINDS} & {*space(10).kinds}
-    assert "dynamic_alpha" not in parameter_columns()
 
 
 def test_draws_are_reproducible() -> None:
@@ -199,32 +196,6 @@ def test_whatever_is_drawn_of_the_others_fits_and_builds(num_sampled: int) -> No
         spec.build(found.cohort)
         assert parse_strategy({"kind": spec.kind, **spec.parameters()}, found.cohort) == spec
         validator.validate({"kind": spec.kind, **spec.search_values()})
-
-
-def test_only_a_study_that_names_one_has_its_columns() -> None:
-    """So the log of every other study has the columns that it had before there were such strategies."""
-    usual = parameter_columns()
-    assert parameter_columns(["fedadam", "custom", "no such kind"]) == usual
-    for kind in CHOSEN_BY_NAME_KINDS:
-        columns = parameter_columns([kind])
-        own = parse_strategy(kind).parameters()
-        assert set(columns) == {*usual, *own}
-        assert {name: columns[name] for name in usual} == usual
-        texts = {name: "str" if isinstance(value, dict) else type(value).__name__ for name, value in own.items()}
-        assert all(columns[name] == kind for name, kind in texts.items() if own[name] is not None)
-        assert list(columns) == sorted(columns)
-
-
-def test_columns_hold_every_parameter_with_its_type() -> None:
-    columns = parameter_columns()
-    names = {name for kind in BUILT_IN_KINDS for name in parse_strategy(kind).parameters()}
-    assert set(columns) == names | {*CLIENT_PARAMETERS}
-    assert columns["num_malicious_nodes"] == columns["num_nodes_to_select"] == "int"
-    assert columns["eta"] == columns["q"] == "float"
-    assert columns["sample_scaling"] == "str"
-    for kind in BUILT_IN_KINDS:
-        for name, value in parse_strategy(kind).parameters().items():
-            assert type(value).__name__ == columns[name]
 
 
 @pytest.mark.parametrize("num_sampled", [1, 2, 3, 4, 7, 20])

@@ -150,7 +150,7 @@ NOTHING = Discriminant(np.eye(2), np.zeros((3, 2)), np.zeros(3, np.int64))
 """A comparison of classes that nobody told of."""
 
 
-def aggregate_replies(
+def answered(
     generator: np.random.Generator,
     held: np.ndarray,
     mislabelled: float = 0.0,
@@ -173,7 +173,7 @@ def aggregate_replies(
 
 def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float = 0.0) -> ClientTest:
     """Return the test of what such clients' labels say."""
-    found = score_test(*aggregate_replies(generator, held, mislabelled))
+    found = score_test(*answered(generator, held, mislabelled))
     assert found is not None
     return found
 
@@ -187,7 +187,7 @@ def test_alarms_of_rows_judged_in_groups_keep_to_the_rate(clients: int, rows: in
     for _ in range(federations):
         shares = generator.dirichlet(np.full(3, 5.0), size=clients)
         held = np.stack([generator.multinomial(rows, own) for own in shares])
-        found = count_test(aggregate_replies(generator, held, min_release=5)[0])
+        found = count_test(answered(generator, held, min_release=5)[0])
         alarms += found is not None and bool(flagged(found))
     assert alarms <= most_alarms(federations, RATE)
 
@@ -196,9 +196,7 @@ def test_swapped_labels_are_found_in_groups() -> None:
     """Of 60 rows two thirds have a label of another class, eight groups in twelve; of the others hardly any."""
     generator = np.random.default_rng(4)
     for _ in range(10):
-        found = count_test(
-            aggregate_replies(generator, np.full((6, 3), 20), mislabelled=1.0, min_release=5, deviation=0.3)[0]
-        )
+        found = count_test(answered(generator, np.full((6, 3), 20), mislabelled=1.0, min_release=5, deviation=0.3)[0])
         assert found is not None
         assert flagged(found) == [1]
 

@@ -68,8 +68,8 @@ def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy:
         assert result.round_seconds == (float(expected.max()),) * ROUNDS
     num_answered = int(np.count_nonzero(plain.partition.sizes))
     up = replace(plain, devices={0: Device(bytes_per_second_up=1.0)})
-    aggregate_models = local_result(settings, up)
-    assert aggregate_models.round_seconds == (aggregate_models.bytes_up / num_answered,) * ROUNDS
+    moved = local_result(settings, up)
+    assert moved.round_seconds == (moved.bytes_up / num_answered,) * ROUNDS
     down = local_result(settings, replace(plain, devices={0: Device(bytes_per_second_down=1.0)}))
     assert sum(down.round_seconds) == ROUNDS * down.bytes_down / settings.num_sampled
 

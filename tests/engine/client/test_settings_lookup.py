@@ -361,8 +361,8 @@ def test_scaffold_s_replies_tell_steps_times_rate() -> None:
     for client, vector in enumerate(results.vectors or ()):
         counts = hand.label_counts(client)
         cell = SEVERAL.nearest(heterogeneity_index(counts), int(counts.sum()))
-        aggregate_models = np.abs(changes[client]) > 1e-3
-        quotients = (received - vector)[aggregate_models] / changes[client][aggregate_models]
+        moved = np.abs(changes[client]) > 1e-3
+        quotients = (received - vector)[moved] / changes[client][moved]
         (steps,) = cell.local_training(TRAINING).num_steps(np.array([counts.sum()]))
         np.testing.assert_allclose(quotients, steps * cell.learning_rate, rtol=1e-4)
 

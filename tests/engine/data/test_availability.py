@@ -117,8 +117,8 @@ def test_a_round_that_everybody_misses_keeps_the_model() -> None:
 
 
 def test_a_trial_of_which_most_rounds_were_missed_fails() -> None:
-    include_idle_clients = dict.fromkeys(range(7), 1 - 1e-12)
-    result = local_result(spec(), replace(uneven_federation(), dropout=include_idle_clients))
+    everybody = dict.fromkeys(range(7), 1 - 1e-12)
+    result = local_result(spec(), replace(uneven_federation(), dropout=everybody))
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert re.match(r"3 of 4 .*round 1: FedAvg .*\b7 clients, 7 of", result.error)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fedscout.engine.grid.ray_grid import INLINE_BYTES
+from fedscout.engine.trials.log import read_trials
 from tests.engine.grid.cluster_observations import (
     DATA_BYTES,
     NUM_CLIENTS,
@@ -139,7 +139,7 @@ def log_without_times(folder: Path) -> dict[str, list[str]]:
 
     The configuration is told without where it ran.
     """
-    log = pd.read_parquet(folder / "trials").sort_values("trial")
+    log = read_trials(folder).sort_values("trial")
     log["config"] = [json.dumps({**json.loads(config), "engine": None}) for config in log["config"]]
     lasting = [name for name in log.columns if not name.startswith("seconds") and name != "finished_at"]
     return {name: [repr(np.asarray(value).tolist()) for value in log[name]] for name in lasting}

@@ -96,7 +96,7 @@ def until_found(machine: Machine, perform: Callable[[str, HostCall], Results], c
             return perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)  # type: ignore[return-value]
 
 
-def aggregate_replies(result: Results) -> list[int]:
+def answered(result: Results) -> list[int]:
     return list(result.own) if isinstance(result, EvaluateResults) else result.clients
 
 
@@ -106,7 +106,7 @@ def test_a_call_in_time_is_done_once_and_leaves_no_note(method: str) -> None:
 
     (result,) = machine.answer(method, HostCall((1, 2), NOTHING, {}, call_id="a"))
 
-    assert aggregate_replies(result) == [1, 2]
+    assert answered(result) == [1, 2]
     assert (machine.attempts, machine.notebook.notes) == (1, {})
 
 
@@ -120,7 +120,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
 
     results = machine.answer(method, HostCall((1, 2, 3), NOTHING, {}, call_id="a"))
 
-    assert [client for result in results for client in aggregate_replies(result)] == sorted({1, 2, 3} - hanging)
+    assert [client for result in results for client in answered(result)] == sorted({1, 2, 3} - hanging)
     failures = {client: reason for result in results for client, reason in result.failures.items()}
     assert failures.keys() == hanging
     assert all(f"{LIMIT:g} s" in reason and method in reason for reason in failures.values())
@@ -156,7 +156,7 @@ def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
     results = machine.answer("train", HostCall((1, 2), NOTHING, {}, evaluated=(1, 2), call_id="a"))
 
     assert all(isinstance(result, TrainResults) for result in results)
-    assert [client for result in results for client in aggregate_replies(result)] == [1, 2]
+    assert [client for result in results for client in answered(result)] == [1, 2]
     scored = [r.evaluation for r in results if isinstance(r, TrainResults) and r.evaluation is not None]
     assert [client for evaluation in scored for client in evaluation.own] == [1]
     assert [set(evaluation.failures) for evaluation in scored] == [set(), {2}]

@@ -86,7 +86,7 @@ def named_record(grid: LocalGrid, vector: FloatArray) -> ArrayRecord:
     return ArrayRecord({name: Array(value.copy()) for name, value in grid.facts.layout.split(vector).items()})
 
 
-def aggregate_replies(replies: Iterable[Message]) -> dict[int, RecordDict]:
+def answered(replies: Iterable[Message]) -> dict[int, RecordDict]:
     return {client_of(r.metadata.src_node_id): r.content for r in replies if r.has_content()}
 
 
@@ -181,7 +181,7 @@ def test_pulling_one_by_one_is_sending_and_receiving(grid: LocalGrid) -> None:
     ids = list(grid.push_messages(messages(grid)))
     one_by_one = [reply for message_id in ids for reply in grid.pull_messages([message_id])]
 
-    assert aggregate_replies(one_by_one) == aggregate_replies(together)
+    assert answered(one_by_one) == answered(together)
     assert failed(one_by_one) == failed(together)
 
 
@@ -206,7 +206,7 @@ def test_replies_are_sorted_by_client_whatever_the_order_of_messages(grid: Local
 
     assert [r.metadata.src_node_id for r in forwards] == [r.metadata.src_node_id for r in backwards]
     assert [r.metadata.src_node_id for r in forwards] == sorted(r.metadata.src_node_id for r in forwards)
-    assert aggregate_replies(forwards) == aggregate_replies(backwards)
+    assert answered(forwards) == answered(backwards)
 
 
 def test_three_types_in_one_delivery(grid: LocalGrid) -> None:
@@ -264,7 +264,7 @@ def test_a_flat_array_of_another_size_is_refused(grid: LocalGrid, size: int, mes
 def test_clients_that_fail_send_an_error_and_the_others_train(grid: LocalGrid) -> None:
     replies = list(grid.send_and_receive(messages(grid)))
 
-    assert sorted(aggregate_replies(replies)) == list(ABLE)
+    assert sorted(answered(replies)) == list(ABLE)
     assert set(failed(replies)) == {EMPTY}
     assert NO_ROWS in failed(replies)[EMPTY]
     (error,) = [reply for reply in replies if reply.has_error()]
@@ -298,8 +298,8 @@ def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
     grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))
     vector = grid.initial_vector(3)
 
-    flat = aggregate_replies(grid.send_and_receive(messages(grid)))
-    named = aggregate_replies(grid.send_and_receive(messages(grid, arrays=named_record(grid, vector))))
+    flat = answered(grid.send_and_receive(messages(grid)))
+    named = answered(grid.send_and_receive(messages(grid, arrays=named_record(grid, vector))))
 
     assert list(flat) == list(named)
     for client, content in named.items():
@@ -313,7 +313,7 @@ def test_where_the_mean_is_formed_does_not_change_a_bit(host: ClientHost, weight
     at_hosts = LocalGrid(host, session=session(needs=needs))
     in_driver = LocalGrid(host, session=session(needs=needs), merge_on_hosts=False)
 
-    one, two = (aggregate_replies(grid.send_and_receive(messages(grid))) for grid in (at_hosts, in_driver))
+    one, two = (answered(grid.send_and_receive(messages(grid))) for grid in (at_hosts, in_driver))
 
     assert one == two
 
@@ -322,22 +322,22 @@ def test_a_message_may_ask_for_individual_replies_in_a_merged_session(host: Clie
     grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
     individual = {"server-round": 1, "reply": "individual"}
 
-    assert len(aggregate_replies(grid.send_and_receive(messages(grid)))) == 1
-    assert len(aggregate_replies(grid.send_and_receive(messages(grid, config=individual)))) == len(ABLE)
+    assert len(answered(grid.send_and_receive(messages(grid)))) == 1
+    assert len(answered(grid.send_and_receive(messages(grid, config=individual)))) == len(ABLE)
 
 
 def test_a_message_s_own_local_training_counts(host: ClientHost, grid: LocalGrid) -> None:
     other = LocalGrid(host, session=session(training=LocalTraining(local_epochs=5)))
     config = {"server-round": 1, **LocalTraining(local_epochs=5).to_config()}
 
-    assert aggregate_replies(grid.send_and_receive(messages(grid, config=config))) == aggregate_replies(
+    assert answered(grid.send_and_receive(messages(grid, config=config))) == answered(
         other.send_and_receive(messages(other))
     )
 
 
 def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) -> None:
     """The scores of the message are those of the trial's own evaluation, for the clients that were asked."""
-    replies = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
+    replies = answered(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
     every = grid.evaluate_all(flat_record(grid.initial_vector(3)))
 
     assert sorted(replies) == [0, ONE_ROW, 5]
@@ -354,12 +354,12 @@ def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) 
 def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
     grid = WatchedGrid(host, session=session())
     vector = grid.initial_vector(3)
-    worked = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate")))
+    worked = answered(grid.send_and_receive(messages(grid, "evaluate")))
     grid.evaluate_all(flat_record(vector))
     calls = len(grid.calls_made)
 
-    remembered = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate")))
-    named = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate", arrays=named_record(grid, vector))))
+    remembered = answered(grid.send_and_receive(messages(grid, "evaluate")))
+    named = answered(grid.send_and_receive(messages(grid, "evaluate", arrays=named_record(grid, vector))))
 
     assert remembered == named == worked
     assert len(grid.calls_made) == calls
@@ -373,7 +373,7 @@ def test_another_model_or_seed_is_evaluated_anew(host: ClientHost) -> None:
     for arrays, config in ((flat_record(vector + 1), {}), (flat_record(vector), {"seed": 4})):
         settings = {"server-round": 1, **config}
         given, expected = (
-            aggregate_replies(each.send_and_receive(messages(each, "evaluate", arrays=arrays, config=settings)))
+            answered(each.send_and_receive(messages(each, "evaluate", arrays=arrays, config=settings)))
             for each in (grid, fresh)
         )
         assert given == expected
@@ -382,12 +382,12 @@ def test_another_model_or_seed_is_evaluated_anew(host: ClientHost) -> None:
 def test_a_pushed_evaluation_keeps_its_own_model(grid: LocalGrid) -> None:
     vector = grid.initial_vector(3)
     grid.evaluate_all(flat_record(vector))
-    expected = aggregate_replies(grid.send_and_receive(messages(grid, "evaluate")))
+    expected = answered(grid.send_and_receive(messages(grid, "evaluate")))
 
     ids = list(grid.push_messages(messages(grid, "evaluate")))
     grid.evaluate_all(flat_record(vector + 1))
 
-    assert aggregate_replies(grid.pull_messages(ids)) == expected
+    assert answered(grid.pull_messages(ids)) == expected
 
 
 def test_accuracy_by_hand(host: ClientHost) -> None:
@@ -491,7 +491,7 @@ def test_training_without_a_strategy(grid: LocalGrid) -> None:
     assert individual.clients == ABLE
     assert individual.vectors.shape == (len(ABLE), 53)
     assert set(individual.refused) == {EMPTY}
-    expected = aggregate_replies(grid.send_and_receive(messages(grid)))
+    expected = answered(grid.send_and_receive(messages(grid)))
     for client, row in zip(individual.clients, individual.vectors, strict=True):
         assert np.array_equal(row, expected[client]["arrays"]["flat"].numpy())
     pair = [individual.clients.index(client) for client in (0, 5)]

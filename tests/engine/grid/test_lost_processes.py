@@ -24,7 +24,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import SIZES, uneven_federation
-from tests.engine.grid.test_local_grid import aggregate_replies, failed
+from tests.engine.grid.test_local_grid import answered, failed
 from tests.engine.results import local_result, ray_result
 from tests.engine.trials.test_resume import assert_same
 
@@ -89,7 +89,7 @@ def test_a_host_killed_at_work_repeats_it(mortal_hosts: RayHosts, host: ClientHo
         time.sleep(0.05)
         replies = list(grid.pull_messages(ids))
 
-    rows = {client: int(content["arrays"]["rows"].numpy()[0]) for client, content in aggregate_replies(replies).items()}
+    rows = {client: int(content["arrays"]["rows"].numpy()[0]) for client, content in answered(replies).items()}
     assert rows == {client: size for client, size in enumerate(SIZES) if size >= 5}
     assert len(failed(replies)) == len(SIZES) - len(rows)
     assert process_of(mortal_hosts, 1) != victim

@@ -23,7 +23,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, RaisingFedAvg, Variates, spec_of
 from tests.engine.federations import uneven_federation
-from tests.engine.grid.test_local_grid import aggregate_replies, failed, messages
+from tests.engine.grid.test_local_grid import answered, failed, messages
 from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
 
@@ -67,7 +67,7 @@ def ask_all(grid: HostGrid[Any]) -> list[tuple[dict[int, RecordDict], dict[int, 
         question = {"arrays": offset, "config": {"function": "label-counts"}}
         for kind, content in (("train", model), ("evaluate", model), ("query", question)):
             replies = list(grid.send_and_receive(messages(grid, kind, **content)))
-            answers.append((aggregate_replies(replies), failed(replies)))
+            answers.append((answered(replies), failed(replies)))
     return answers
 
 

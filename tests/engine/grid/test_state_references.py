@@ -99,8 +99,8 @@ class ByDrift(FedAvg):
         replies = list(replies)
         arrays, metrics = super().aggregate_train(server_round, replies)
         first, *others = (replied_auxiliary(reply.content)["drift"] for reply in replies if reply.has_content())
-        aggregate_models = arrays["flat"].numpy() + np.float32(0.5) * first + np.float32(0.01) * np.sum(others, axis=0)
-        return ArrayRecord({"flat": Array(aggregate_models)}), metrics
+        moved = arrays["flat"].numpy() + np.float32(0.5) * first + np.float32(0.01) * np.sum(others, axis=0)
+        return ArrayRecord({"flat": Array(moved)}), metrics
 
 
 def wide() -> nn.Module:

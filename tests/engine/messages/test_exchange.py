@@ -59,19 +59,19 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
         *(training(grid, 1, "merged"), training(grid, 1, "individual")),
         *(training(grid, 2, "individual", (0, 3)), training(grid, 2, "merged", ABLE)),
     ]
-    aggregate_replies, trained = exchange(grid, queries, trainings)
+    answered, trained = exchange(grid, queries, trainings)
     assert grid.pushes == 1
     alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
-    assert [*map(plain, aggregate_replies)] == [*map(plain, alone)]
+    assert [*map(plain, answered)] == [*map(plain, alone)]
     alone_trained = [send_train(grid, t.vector, t.config, t.clients) for t in trainings]
     assert [*map(plain, trained)] == [*map(plain, alone_trained)]
 
 
 def test_equal_requests_are_answered_each() -> None:
     grid = CountingGrid()
-    aggregate_replies, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
-    assert plain(aggregate_replies[0]) == plain(aggregate_replies[1])
-    assert aggregate_replies[0].arrays
+    answered, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
+    assert plain(answered[0]) == plain(answered[1])
+    assert answered[0].arrays
     assert plain(trained[0]) == plain(trained[1]) == plain(trained[2])
     assert trained[0].num_examples.sum() > 0
 

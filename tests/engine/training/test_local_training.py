@@ -301,8 +301,8 @@ def test_a_correction_sees_convolutions_in_the_order_of_the_layout() -> None:
 
     model = new_model(convolving, 11)
     descend(model, data, training, np.random.default_rng(5), frozen)
-    aggregate_models = np.abs(model.vector.numpy() - start_vector(convolving))
-    filters = aggregate_models[: slot.size].reshape(slot.shape).max(axis=(1, 2, 3))
+    moved = np.abs(model.vector.numpy() - start_vector(convolving))
+    filters = moved[: slot.size].reshape(slot.shape).max(axis=(1, 2, 3))
 
     assert filters[1] == 0
     assert np.all(filters[[0, 2, 3]] > 1e-4)

@@ -131,8 +131,8 @@ def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
 
 
 def test_to_choose_everybody_is_to_have_no_policy(host: ClientHost) -> None:
-    include_idle_clients = Choosing(ReportRequest(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
-    chosen, _ = run(host, settings_of(selection=include_idle_clients))
+    everybody = Choosing(ReportRequest(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
+    chosen, _ = run(host, settings_of(selection=everybody))
     free, _ = run(host, settings_of(selection=None, num_sampled=len(SIZES)))
     assert_all_same(chosen, free)
     assert free.client_rounds is None

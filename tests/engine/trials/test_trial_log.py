@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.errors import EngineError
+from fedscout.engine.errors import EngineError, LogError
 from fedscout.engine.trials import log as log_module
-from fedscout.engine.trials.log import TrialLog, num_trials, read_columns
-from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.log import TrialLog, num_trials, read_columns, read_trials
+from fedscout.engine.trials.record import SCHEMA, Trial
+from tests.kits.refusals import refused
 
-PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
 RECORD = Trial(
     study="demo",
@@ -91,7 +89,7 @@ BARE = replace(FAILED, trial=2, key="bare0", strategy="fedavg", parameters={}, e
 
 
 def log_in(folder: Path) -> TrialLog:
-    return TrialLog(folder, PARAMETERS)
+    return TrialLog(folder)
 
 
 def filled(log: TrialLog, records: list[Trial]) -> TrialLog:
@@ -116,37 +114,45 @@ def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
     assert log_in(tmp_path).read() == [FAILED, BARE, RECORD, MEASURED]
 
 
-def test_pandas_reads_the_folder_as_one_tidy_table(tmp_path: Path) -> None:
+def test_the_log_is_one_tidy_table(tmp_path: Path) -> None:
     filled(log_in(tmp_path), [FAILED, BARE, RECORD])
 
-    table = pd.read_parquet(tmp_path / "trials").set_index("trial").sort_index()
+    table = read_trials(tmp_path).set_index("trial")
 
     assert table.index.tolist() == [0, 2, 4]
     assert table["strategy"].tolist() == ["krum", "fedavg", "fedavgm"]
     assert table["status"].tolist() == ["failed", "failed", "completed"]
     assert table["num_rounds"].tolist() == [0, 0, 2]
-    assert table["round_accuracy"][4].tolist() == [0.5, 0.75]
-    assert table["round_accuracy"][0].tolist() == []
+    assert table["round_accuracy"].tolist() == [[], [], [0.5, 0.75]]
+    assert table["client_num_examples"].tolist() == [[], [], [8, 3]]
     assert table["param_server_momentum"].isna().tolist() == [True, True, False]
     assert table["param_server_momentum"][4] == 0.25
     assert table["param_num_malicious"][0] == 2
     assert table["param_mode"][0] == "strict"
-    assert json.loads(table["parameters"][4]) == RECORD.parameters
-    assert table["seconds"][4] == 1.5
+    assert table["parameters"][4] == RECORD.parameters
+    assert (table["seconds"][4], table["seconds_hosts"][4]) == (1.5, 0.25)
     assert str(table["finished_at"].dtype) == "datetime64[us, UTC]"
 
 
 def test_every_file_has_one_schema_whatever_its_trial_holds(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    schemas = [pq.read_schema(log.append(record)) for record in (FAILED, BARE, RECORD)]
+    assert all(pq.read_schema(log.append(record)).equals(SCHEMA) for record in (FAILED, BARE, RECORD))
+    found = duckdb.sql(f"SELECT rounds['accuracy'] FROM '{tmp_path}/trials/*.parquet' ORDER BY trial").fetchall()
+    assert found == [([],), ([],), ([0.5, 0.75],)]
 
-    assert all(schema.equals(log_schema(PARAMETERS)) for schema in schemas)
-    types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
-    assert types["param_server_momentum"] == pa.float64()
-    assert types["param_num_malicious"] == pa.int64()
-    assert types["param_mode"] == pa.string()
-    assert not pa.types.is_null(types["error"])
-    assert pa.types.is_list(types["round_accuracy"])
+
+def test_a_sweep_s_studies_are_one_table_and_a_folder_without_trials_is_refused(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        filled(log_in(tmp_path / "studies" / name), [RECORD, FAILED])
+    assert read_trials(tmp_path)[["folder", "trial"]].to_numpy().tolist() == [["a", 0], ["a", 4], ["b", 0], ["b", 4]]
+    with refused(LogError, key="the folder", names=str(tmp_path / "studies" / "c")):
+        read_trials(tmp_path / "studies" / "c")
+
+
+def test_a_measure_that_a_trial_lacks_is_none(tmp_path: Path) -> None:
+    filled(log_in(tmp_path), [FAILED, MEASURED])
+    rows, _ = read_columns(log_in(tmp_path).folder, ["trial", "round_metric", "client", "seconds", "seconds_train"])
+    assert [tuple(row.values()) for row in rows] == [(0, None, [], 1.5, 0.25), (5, [0.25, 0.5], [0, 1], 1.5, 0.25)]
 
 
 def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +173,7 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "damage", ["truncated", "empty", "text", "another table", "other parameters", "no digest", "folder"]
+    "damage", ["truncated", "empty", "text", "another table", "another column", "no digest", "folder"]
 )
 def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     log = log_in(tmp_path)
@@ -181,9 +187,8 @@ def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, cap
         pq.write_table(pa.table({"a": [1]}), bad)
     elif damage == "no digest":
         pq.write_table(pq.ParquetFile(bad).read().replace_schema_metadata(None), bad)
-    elif damage == "other parameters":
-        bad.unlink()
-        shutil.move(TrialLog(tmp_path / "other", {"mode": "str"}).append(RECORD), bad)
+    elif damage == "another column":
+        pq.write_table(pq.ParquetFile(bad).read().append_column("more", pa.array([1])), bad)
     else:
         bad.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"hello"}[damage])
 
@@ -196,7 +201,7 @@ def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, cap
     assert aside.exists()
     assert str(bad) in caplog.text
     assert str(aside) in caplog.text
-    assert len(pd.read_parquet(tmp_path / "trials")) == 1
+    assert len(read_trials(tmp_path)) == 1
     log.append(RECORD)
     assert log.read() == [FAILED, RECORD]
 
@@ -218,7 +223,8 @@ def test_a_flipped_bit_is_found_or_changes_no_value(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     path = log.append(RECORD)
     whole = path.read_bytes()
-    names = log_schema(PARAMETERS).names
+    names = [name for name in SCHEMA.names if not pa.types.is_map(SCHEMA.field(name).type)]
+    names += ["round_accuracy", "client_accuracy", "seconds"]
     (expected,), _ = read_columns(log.folder, names)
     generator = random.Random(2)
     found = 0
@@ -299,7 +305,7 @@ def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: 
     assert rows == [{"key": record.key, "fitness": 0.75} for record in records]
     assert faults == {}
     assert num_trials(tmp_path / "trials") == 10
-    assert {*pd.read_parquet(tmp_path / "trials")["key"]} == {record.key for record in records}
+    assert {*read_trials(tmp_path)["key"]} == {record.key for record in records}
 
 
 @pytest.mark.parametrize(

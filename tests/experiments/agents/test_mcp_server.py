@@ -103,25 +103,24 @@ def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
 
 def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
     async def talk(call: Calls) -> None:
-        for settings, words in (
-            (["federation.dataset=imagenet"], "federation.dataset must be one of"),
-            (["federation.dataset=/etc/passwd"], "must lie below the folder"),
-            (["strategy.kind=custom", "strategy.path=os:abort"], "names code"),
-            (["--help"], "a setting must be key=value"),
+        for settings, given in (
+            (["federation.dataset=imagenet"], "'imagenet'"),
+            (["federation.dataset=/etc/passwd"], "'/etc/passwd'"),
+            (["strategy.kind=custom", "strategy.path=os:abort"], "'os:abort'"),
+            (["--help"], "'--help'"),
         ):
-            with pytest.raises(RefusedError, match=words) as raised:
+            with pytest.raises(RefusedError, match=given) as raised:
                 await call("detect", settings=settings)
             assert "Traceback" not in str(raised.value)
-        for tool in ("read_result", "start_study"):
-            more = {"settings": SMALL} if tool == "start_study" else {}
-            with pytest.raises(RefusedError, match="must lie below"):
-                await call(tool, folder="../elsewhere", **more)
-        with pytest.raises(RefusedError, match="must hold a finished study"):
+        with pytest.raises(RefusedError, match="nothing"):
             await call("read_result", folder="nothing")
-        for tool in ("start_study", "follow_study", "stop_study"):
-            more = {"settings": SMALL} if tool == "start_study" else {}
-            with pytest.raises(RefusedError, match="can't be used as a path: File name too long"):
-                await call(tool, folder="x" * 300, **more)
+        for tool, folder, name in (
+            ("read_result", "../elsewhere", "elsewhere"),
+            ("start_study", "../elsewhere", "elsewhere"),
+            *((tool, "x" * 300, "too long") for tool in ("start_study", "follow_study", "stop_study")),
+        ):
+            with pytest.raises(RefusedError, match=name):
+                await call(tool, folder=folder, **({"settings": SMALL} if tool == "start_study" else {}))
 
     with_server(tmp_path, talk)
 
@@ -130,10 +129,10 @@ def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
 def test_what_takes_longer_than_the_agent_wants_is_ended(tmp_path: Path) -> None:
     async def talk(call: Calls) -> None:
         for tool in ("describe", "detect", "recommend", "strategies"):
-            with pytest.raises(RefusedError, match=rf"{tool} must end within max_seconds=0\.1, took longer"):
+            with pytest.raises(RefusedError, match=rf"{tool} .*max_seconds=0\.1"):
                 await call(tool, settings=SMALL, max_seconds=0.1)
         assert not [each for each in psutil.Process().children(recursive=True) if is_command(each)]
-        with pytest.raises(RefusedError, match="greater than 0"):
+        with pytest.raises(RefusedError, match="max_seconds"):
             await call("detect", settings=SMALL, max_seconds=0)
         assert len((await call("describe", settings=SMALL, max_seconds=60))["clients"]) == 4
 
@@ -181,11 +180,11 @@ def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
 
     async def talk(call: Calls) -> None:
         await start_all(call, tmp_path)
-        with pytest.raises(RefusedError, match="runs in one already"):
+        with pytest.raises(RefusedError, match="one already"):
             await call("start_study", settings=LONG, folder="one")
         stopped = await call("stop_study", folder="one")
         assert stopped["state"] == "stopped"
-        assert any("the same command goes on" in line for line in stopped["last_words"])
+        assert any("SIGTERM" in line for line in stopped["last_words"])
         assert (await call("start_study", settings=LONG, folder="one"))["state"] == "running"
 
     with_server(tmp_path, talk)

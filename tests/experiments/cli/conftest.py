@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,36 @@ class Done:
     def warnings(self) -> str:
         """Standard error without the lines of progress."""
         return without_progress(self.err)
+
+    @property
+    def ok(self) -> Done:
+        """This, of a command that succeeded."""
+        assert self.code == 0, self.err
+        return self
+
+    @property
+    def silent(self) -> Done:
+        """This, of a command that succeeded and wrote nothing to standard error."""
+        assert (self.code, self.err) == (0, "")
+        return self
+
+    @property
+    def document(self) -> Any:
+        """The JSON that is alone on standard output, of a command that succeeded."""
+        return parsed(self.ok.out)
+
+    def refuses(self, subject: str = "", *names: str) -> str:
+        """Hold that this is one line on a subject with these names, exit code 2 and nothing else; return the line."""
+        assert (self.code, self.out, len(self.err.splitlines())) == (2, "", 1), self
+        line = self.err.rstrip("\n")
+        assert line.startswith(f"fedscout: {subject}"), line
+        assert not [name for name in names if name not in line], line
+        return line
+
+
+def parsed(text: str) -> Any:
+    """Return JSON, which has no NaN and the like."""
+    return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
 
 
 Cli = Callable[..., Done]

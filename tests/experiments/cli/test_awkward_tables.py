@@ -33,9 +33,8 @@ QUICK = (
 def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, label: str, client: str, line: str) -> None:
     saved(table, tmp_path / "X.csv")
     given = (f"federation.{key}={value}" for key, value in (("label", label), ("client_column", client)))
-    done = cli("run", "federation.dataset=X.csv", *given, "--out", "found", *QUICK)
-    assert done.code == 0, done.err
-    assert line in " ".join(done.out.split())
+    shown = cli("run", "federation.dataset=X.csv", *given, "--out", "found", *QUICK).ok.out
+    assert line in " ".join(shown.split())
     result = json.loads((tmp_path / "found" / "result.json").read_text())
     assert [column["name"] for column in result["federation"]["columns"]] == [*table.columns]
 
@@ -43,11 +42,10 @@ def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, labe
 def test_describe_lists_every_column(cli: Cli, tmp_path: Path) -> None:
     saved(patients(), tmp_path / "X.csv")
     choices = ["federation.dataset=X.csv", "federation.label=outcome", "federation.client_column=hospital"]
-    done = cli("describe", *choices)
-    assert done.code == 0, done.err
+    done = cli("describe", *choices).ok
     assert [line for line in done.out.splitlines() if line.startswith("discharge_code  category")]
     assert "columns.patient_id=number" in done.out
-    told = json.loads(cli("describe", "--json", *choices).out)["facts"]["columns"]
+    told = cli("describe", "--json", *choices).document["facts"]["columns"]
     assert {column["name"] for column in told} == {*patients().columns}
 
 

@@ -24,6 +24,9 @@ FILES = ("config.json", "result.json", "report.json")
 OTHERS: tuple[Any, ...] = (None, "text", 7, [], {}, [[]], [{}])
 """What may stand in the place of any value."""
 
+GONE = object()
+"""Stands for nothing at all."""
+
 DEPTH = 4
 """To which values are edited."""
 
@@ -72,25 +75,22 @@ def places(document: Any, depth: int) -> Iterator[tuple[Any, ...]]:
             yield from ((key, *rest) for rest in places(value, depth - 1))
 
 
-def edited(document: Any, place: tuple[Any, ...], edit: Callable[[Any, Any], None]) -> Any:
+def edited(document: Any, place: tuple[Any, ...], other: Any) -> Any:
     changed = json.loads(json.dumps(document))
     holder = changed
     for key in place[:-1]:
         holder = holder[key]
-    edit(holder, place[-1])
+    holder[place[-1]] = other
+    if other is GONE:
+        del holder[place[-1]]
     return changed
-
-
-def removed(holder: Any, key: Any) -> None:
-    del holder[key]
 
 
 def edits(document: Any, depth: int) -> Iterator[Any]:
     """Yield the document with each of its values gone, and in turn with another in its place."""
     for place in places(document, depth):
-        yield edited(document, place, removed)
-        for other in OTHERS:
-            yield edited(document, place, lambda holder, key, other=other: holder.__setitem__(key, other))
+        for other in (GONE, *OTHERS):
+            yield edited(document, place, other)
 
 
 @pytest.mark.sampled(3)
@@ -116,45 +116,29 @@ def test_a_place_of_a_client_has_two_numbers(cli: Cli, study: Path, tmp_path: Pa
     held_to_its_word(cli, folder, tmp_path, "plot")
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def binary(path: Path) -> None:
-    path.write_bytes(bytes(range(256)))
-
-
-def a_list(path: Path) -> None:
-    path.write_text("[1, 2]")
-
-
-def nested(path: Path) -> None:
-    path.write_text("[" * 100_000)
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "binary": lambda path: path.write_bytes(bytes(range(256))),
+    "a list": lambda path: path.write_text("[1, 2]"),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READERS)
-@pytest.mark.parametrize("damage", [Path.unlink, cut, emptied, binary, a_list, nested, a_folder])
-def test_any_file_may_be_gone_or_damaged(
-    cli: Cli, study: Path, tmp_path: Path, damage: Callable[[Path], None], command: str
-) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_any_file_may_be_gone_or_damaged(cli: Cli, study: Path, tmp_path: Path, damage: str, command: str) -> None:
     for name in FILES:
         folder = copied(study, tmp_path / "out")
-        damage(folder / name)
+        DAMAGES[damage](folder / name)
         held_to_its_word(cli, folder, tmp_path, command)
     folder = copied(study, tmp_path / "out")
     for path in (folder / "trials").iterdir():
-        damage(path)
+        DAMAGES[damage](path)
     assert held_to_its_word(cli, folder, tmp_path, command) == (2 if command in ("trials", "export") else 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -36,38 +35,30 @@ def hospitals(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_from_pictures_to_a_diagnosis(cli: Cli, hospitals: Path, tmp_path: Path) -> None:
     asked = ("embed", f"federation.dataset={hospitals}/", "--random", "0")
-    first = cli(*asked, "--size", "32", "--json")
-    assert first.code == 0, first.err
-    told = json.loads(first.out)
+    told = cli(*asked, "--size", "32", "--json").document
     assert (told["computed"], told["rows"], told["by"]["random_seed"]) == (True, 48, 0)
-    again = cli(*asked, "--size", "32")
-    assert "random features, of no trained network, as they were" in again.out
-    assert json.loads(cli(*asked, "--size", "64", "--json").out)["computed"]
-    done = cli("detect", *told["use"].split(), "engine.grid=local", "--json")
-    assert done.code == 0, done.err
-    report = json.loads(done.out)["report"]
+    assert "random features" in cli(*asked, "--size", "32").ok.out
+    assert not cli(*asked, "--size", "32", "--json").document["computed"]
+    assert cli(*asked, "--size", "64", "--json").document["computed"]
+    report = cli("detect", *told["use"].split(), "engine.grid=local", "--json").document["report"]
     assert (report["num_features"], report["num_clients"]) == (512, 2)
 
 
 def test_by_a_file_of_weights(cli: Cli, hospitals: Path, tmp_path: Path) -> None:
     torch.save(ResNet18Features().state_dict(), tmp_path / "resnet18.pt")
-    done = cli("embed", f"federation.dataset={hospitals}/", "--weights", "resnet18.pt", "--size", "32")
-    assert done.code == 0, done.err
-    assert "48 pictures as features by resnet18.pt, in embedded.npz" in done.out
+    shown = cli("embed", f"federation.dataset={hospitals}/", "--weights", "resnet18.pt", "--size", "32").ok.out
+    assert all(name in shown for name in ("48 pictures", "resnet18.pt", "embedded.npz"))
     assert np.load(tmp_path / "embedded.npz")["x"].shape == (48, 512)
 
 
 @pytest.mark.parametrize("lost", ["record", "damaged record", "file", "damaged file"])
 def test_what_is_not_whole_is_computed_again(cli: Cli, hospitals: Path, tmp_path: Path, lost: str) -> None:
     asked = ("embed", f"federation.dataset={hospitals}/", "--random", "0", "--size", "32", "--json")
-    assert json.loads(cli(*asked).out)["computed"]
-    assert not json.loads(cli(*asked).out)["computed"]
+    assert [cli(*asked).document["computed"] for _ in range(2)] == [True, False]
     path = tmp_path / f"random-features.npz{'.json' if 'record' in lost else ''}"
     before = (tmp_path / "random-features.npz").read_bytes()
     path.write_bytes(b"junk") if "damaged" in lost else path.unlink()
-    done = cli(*asked)
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["computed"]
+    assert cli(*asked).document["computed"]
     assert (tmp_path / "random-features.npz").read_bytes() == before
 
 
@@ -78,9 +69,7 @@ def test_a_file_of_another_program_is_left_alone(cli: Cli, hospitals: Path, tmp_
 
 
 def test_only_pictures_and_texts_are_embedded(cli: Cli) -> None:
-    done = cli("embed", "federation.dataset=wine", "--random", "0")
-    assert done.code == 2
-    assert done.err.startswith("fedscout: federation.dataset must be one of pictures or texts")
+    cli("embed", "federation.dataset=wine", "--random", "0").refuses("federation.dataset", "got 'wine'")
 
 
 @pytest.fixture
@@ -105,20 +94,15 @@ def notes(tmp_path: Path) -> tuple[str, ...]:
 
 def test_from_texts_to_a_choice(cli: Cli, notes: tuple[str, ...]) -> None:
     asked = (*notes, "--tokenizer", "tokenizer.json", "--out", "notes.npz", "--json")
-    first = cli(*asked)
-    assert first.code == 0, first.err
-    told = json.loads(first.out)
+    told = cli(*asked).document
     assert (told["computed"], told["rows"], told["by"]["tokenizer"]["file"]) == (True, 60, "tokenizer.json")
-    assert not json.loads(cli(*asked).out)["computed"]
-    done = cli("train", *told["use"].split(), "engine.grid=local", "training.num_rounds=30", "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["trial"]["fitness"] > 0.9
+    assert not cli(*asked).document["computed"]
+    trained = cli("train", *told["use"].split(), "engine.grid=local", "training.num_rounds=30", "--json").document
+    assert trained["trial"]["fitness"] > 0.9
 
 
 def test_what_goes_with_texts_and_what_with_pictures(cli: Cli, notes: tuple[str, ...], hospitals: Path) -> None:
     torch.save(ResNet18Features().state_dict(), hospitals.parent / "resnet18.pt")
-    without = cli(*notes[:-1], str(hospitals.parent / "resnet18.pt"))
-    assert without.err.startswith("fedscout: --tokenizer must name the tokenizer.json of the texts' network")
+    cli(*notes[:-1], str(hospitals.parent / "resnet18.pt")).refuses("--tokenizer", "tokenizer.json")
     beside = cli("embed", f"federation.dataset={hospitals}/", *notes[-2:], "--tokenizer", "tokenizer.json")
-    assert (beside.code, without.code) == (2, 2)
-    assert beside.err.startswith("fedscout: --tokenizer must be left out, as data set")
+    beside.refuses("--tokenizer", "left out", "eyes")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.trials.log import TrialLog
-from fedscout.strategies import parameter_columns
 from tests.experiments.cli.conftest import SMALL, Cli, Done
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e[red]\r"
@@ -31,38 +30,31 @@ def harmless(done: Done) -> bool:
 
 
 def test_names_in_data_are_shown(cli: Cli, table: str) -> None:
-    done = cli("describe", *FEW, table, "federation.label=grade", "--out", "out")
-    assert (done.code, done.err) == (0, "")
+    done = cli("describe", *FEW, table, "federation.label=grade", "--out", "out").silent
     assert f"class{SHOWN}" in done.out
     assert harmless(done)
-    as_json = cli("describe", *FEW, table, "federation.label=grade", "--json")
-    assert as_json.code == 0
+    as_json = cli("describe", *FEW, table, "federation.label=grade", "--json").ok
     assert as_json.out.isascii()
     assert harmless(as_json)
-    assert any(STEERING.strip() in name for name in json.loads(as_json.out)["class_names"])
+    assert any(STEERING.strip() in name for name in as_json.document["class_names"])
     assert "\x1b" not in Path("out/clients.svg").read_text()
 
 
 def test_names_in_an_error_are_shown_on_one_line(cli: Cli, table: str) -> None:
     done = cli("describe", *FEW, table, "federation.label=nothing")
-    assert (done.code, done.out) == (2, "")
-    assert len(done.err.splitlines()) == 1
-    assert r"\x1b" in done.err
+    done.refuses("federation.label", r"\x1b")
     assert harmless(done)
 
 
 def test_a_log_is_shown(cli: Cli, tmp_path: Path) -> None:
     assert cli("train", *SMALL, "--out", "out").code == 0
-    log = TrialLog(tmp_path / "out", parameter_columns())
+    log = TrialLog(tmp_path / "out")
     (record,) = log.read(json.loads((tmp_path / "out" / "config.json").read_text())["config_hash"])
     (tmp_path / "out" / "trials").rename(tmp_path / "kept")
-    log = TrialLog(tmp_path / "out", parameter_columns())
+    log = TrialLog(tmp_path / "out")
     error = f"round 1: {STEERING}\nfedscout: all is well"
     log.append(replace(record, error=error, status="failed", fitness=0.0, own_fitness=0.0, clean_fitness=0.0))
-    for options in ((), ("--json",)):
-        done = cli("trials", "out", *options)
-        assert done.code == 0, done.err
-        assert harmless(done)
+    assert all(harmless(cli("trials", "out", *options).ok) for options in ((), ("--json",)))
     (tmp_path / "out" / "trials" / f"00009{STEERING}.parquet").write_text("no parquet")
     done = cli("trials", "out")
     assert SHOWN in done.err
@@ -74,8 +66,7 @@ def test_warnings_are_one_line_each(cli: Cli, tmp_path: Path) -> None:
     claim = json.loads((tmp_path / "out" / "config.json").read_text())
     claim["versions"]["numpy"] = f"1{STEERING}\n\nfedscout: all is well"
     (tmp_path / "out" / "config.json").write_text(json.dumps(claim))
-    done = cli("train", *SMALL, "--out", "out")
-    assert done.code == 0
-    assert len(done.err.splitlines()) == 1
-    assert SHOWN in done.err
+    done = cli("train", *SMALL, "--out", "out").ok
+    (line,) = done.err.splitlines()
+    assert SHOWN in line
     assert harmless(done)

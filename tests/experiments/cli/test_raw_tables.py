@@ -44,15 +44,13 @@ def test_each_table_is_small(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_from_the_file_to_detect(cli: Cli, name: str) -> None:
-    done = cli("detect", *arguments(name), *QUICK_DETECTION, "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["report"]["num_clients"] == TABLES[name][1]
+    report = cli("detect", *arguments(name), *QUICK_DETECTION, "--json").document["report"]
+    assert report["num_clients"] == TABLES[name][1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["missing_labels.csv", "folders/*/train.tsv", "types/*.parquet"])
 def test_from_the_file_to_the_verdict(cli: Cli, tmp_path: Path, name: str) -> None:
-    done = cli("run", *arguments(name), "--out", "found", *QUICK)
-    assert done.code == 0, done.err
+    assert cli("run", *arguments(name), "--out", "found", *QUICK).ok
     columns = json.loads((tmp_path / "found" / "result.json").read_text())["federation"]["columns"]
     assert [column["kind"] for column in columns].count("label") == 1

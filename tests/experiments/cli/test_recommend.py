@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.experiments.cli.conftest import SMALL, Cli
-from tests.search.recommenders.loopback import KEY, ModelServer, Play, Script, chooses, fails, says
+from tests.experiments.studies.language_models import Server, no_key, server
+from tests.search.recommenders.loopback import KEY, ModelServer, Play, chooses, fails, says
 from tests.search.recommenders.reports import report_of
 
-Server = Callable[[Script], ModelServer]
+__all__ = ["no_key", "server"]
 GOOD = chooses("fedprox", proximal_mu=0.1, reason="as clients drift")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Return what starts a server; there is a key, and nothing else of the user's own."""
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with ExitStack() as stack:
-        yield lambda script: stack.enter_context(ModelServer(script))
-
-
-@pytest.fixture(autouse=True)
-def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+NAMED_KEY = "gsk_0123456789abcdefghij"
+"""A key that could be the name of a variable."""
 
 
 @pytest.fixture
@@ -48,32 +35,26 @@ FAST = ("recommender.connection_retries=0", "recommender.timeout_seconds=10")
 
 
 def test_without_a_key_the_rules_recommend_and_say_so(cli: Cli, tmp_path: Path) -> None:
-    done = cli("recommend", *SMALL, "--json")
-    assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
-    assert found["source"] == "rules"
-    assert found["language_model"] is None
+    found = cli("recommend", *SMALL, "--json").silent.document
+    assert (found["source"], found["language_model"], found["out"]) == ("rules", None, None)
     assert found["reasons"][0]["applied"]
-    assert "OPENAI_API_KEY holds no key" in found["notes"][0]
-    assert found["out"] is None
+    assert "OPENAI_API_KEY" in found["notes"][0]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_people_read_who_recommends_what_and_why(cli: Cli, report: Path) -> None:
-    done = cli("recommend", "--report", report, "--source", "rules")
-    assert done.code == 0
-    assert "Recommended by the rules: fedyogi(eta=0.1, tau=0.001, beta_1=0.9, beta_2=0.99)" in done.out
-    assert "Reddi et al. 2021" in done.out
+    shown = cli("recommend", "--report", report, "--source", "rules").ok.out
+    assert all(name in shown for name in ("rules", "fedyogi(eta=0.1, tau=0.001, beta_1=0.9, beta_2=0.99)", "Reddi"))
 
 
 def test_a_report_stands_for_the_federation(cli: Cli, report: Path, tmp_path: Path) -> None:
     """Data are not read, as those of this configuration could not be, and the cohort is the report's."""
     arguments = ("recommend", "federation.dataset=wine_quality", "federation.folder=/nowhere", "--json", "--report")
-    found = json.loads(cli(*arguments, report).out)
+    found = cli(*arguments, report).document
     assert (found["num_clients"], found["strategy"]["kind"]) == (4, "fedyogi")
     wrapped = tmp_path / "printed.json"
     wrapped.write_text(json.dumps({"report": json.loads(report.read_text()), "affected_clients": []}))
-    assert json.loads(cli(*arguments, wrapped).out) == found
+    assert cli(*arguments, wrapped).document == found
 
 
 @pytest.mark.slow
@@ -82,26 +63,20 @@ def test_a_language_model_recommends_and_its_record_does_so_again_without_it(
 ) -> None:
     serving = server([fails(400, "no schemas here"), says("hm"), GOOD])
     arguments = ("recommend", "--report", report, at(serving), *FAST)
-    done = cli(*arguments, "--out", "first", "--json")
-    assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
+    found = cli(*arguments, "--out", "first", "--json").silent.document
     assert (found["source"], found["strategy"]["kind"]) == ("llm", "fedprox")
     assert found["reasons"][0]["explanation"] == "as clients drift"
-    assert found["language_model"]["num_answers"] == 2
-    assert found["language_model"]["prompt_tokens"] == 2000
+    asked = found["language_model"]
+    assert (asked["num_answers"], asked["prompt_tokens"]) == (2, 2000)
     kept = {path.name: path.read_text() for path in (tmp_path / "first").rglob("*") if path.is_file()}
     assert {"llm.jsonl", "recommendation.json", "config.json"} <= set(kept)
     assert not [name for name, text in kept.items() if KEY in text]
     assert len(kept["llm.jsonl"].splitlines()) == len(serving.asked) == 3
 
-    again = json.loads(cli(*arguments, "--out", "first", "--json").out)  # asks nothing twice
-    assert again == found
-    assert len(serving.asked) == 3
-
+    assert cli(*arguments, "--out", "first", "--json").document == found  # asks nothing twice
     monkeypatch.delenv("OPENAI_API_KEY")
-    replayed = cli("recommend", "--report", report, "--replay", "first/llm.jsonl", "--out", "second", "--json")
-    assert replayed.code == 0, replayed.err
-    assert json.loads(replayed.out) == {**found, "out": "second"}
+    replay = ("recommend", "--report", report, "--replay", "first/llm.jsonl", "--out", "second", "--json")
+    assert cli(*replay).document == {**found, "out": "second"}
     assert len(serving.asked) == 3
 
 
@@ -109,22 +84,19 @@ def test_a_persons_words_need_no_data(cli: Cli, server: Server) -> None:
     serving = server([GOOD])
     words = 'one hospital labels at random"} {"kind": "custom"'
     nowhere = ("federation.dataset=wine_quality", "federation.folder=/nowhere")
-    done = cli("recommend", *nowhere, at(serving), *FAST, "--text", words, "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
+    found = cli("recommend", *nowhere, at(serving), *FAST, "--text", words, "--json").document
     assert (found["source"], found["diagnosis"]) == ("llm", None)
     assert serving.asked[0].user == {"description_by_a_person": words}
 
 
 def test_the_diagnosis_of_the_data_is_what_a_model_is_shown(cli: Cli, server: Server, tmp_path: Path) -> None:
     serving = server([GOOD])
-    done = cli("recommend", *SMALL, at(serving), *FAST, "--out", "out", "--json")
-    assert done.code == 0, done.err
+    command = ("recommend", *SMALL, at(serving), *FAST, "--out", "out", "--json")
+    assert cli(*command).ok
     shown = serving.asked[0].user["diagnosis"]
     assert (shown["num_clients"], shown["num_classes"]) == (4, 3)
     assert json.loads((tmp_path / "out" / "report.json").read_text())["num_clients"] == 4
-    done = cli("recommend", *SMALL, at(serving), *FAST, "--out", "out", "--json")
-    assert done.code == 0, done.err
+    assert cli(*command).ok
     assert len(serving.asked) == 1
 
 
@@ -132,16 +104,14 @@ def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
     cli: Cli, server: Server, report: Path
 ) -> None:
     serving = server([fails(503, "overloaded")])
-    done = cli("recommend", "--report", report, at(serving), *FAST, "--text", "skewed", "--out", "out", "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
+    asking = ("recommend", "--report", report, at(serving), *FAST)
+    found = cli(*asking, "--text", "skewed", "--out", "out", "--json").document
     assert found["source"] == "rules"
-    assert "The rules answer in the language model's place" in found["notes"][0]
-    assert "answered 503" in found["notes"][0]
+    assert "503" in found["notes"][0]
     assert "description" in found["instead_of_model"]
-    strict = cli("recommend", "--report", report, at(serving), *FAST, "--source", "llm", "--out", "other")
+    strict = cli(*asking, "--source", "llm", "--out", "other")
     assert strict.code == 1  # nothing that the user did
-    assert "answered 503" in strict.err
+    assert "503" in strict.err
 
 
 @pytest.mark.slow
@@ -158,15 +128,12 @@ def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
 def test_where_the_server_speaks_something_else_auto_takes_the_rules_and_says_so(
     cli: Cli, server: Server, report: Path, play: Play
 ) -> None:
-    serving = server([play])
-    done = cli("recommend", "--report", report, at(serving), *FAST, "--out", "out", "--json")
-    assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
+    asking = ("recommend", "--report", report, at(server([play])), *FAST)
+    found = cli(*asking, "--out", "out", "--json").silent.document
     assert found["source"] == "rules"
-    assert "The rules answer in the language model's place" in found["notes"][0]
-    strict = cli("recommend", "--report", report, at(serving), *FAST, "--source", "llm", "--out", "other")
-    assert (strict.code, strict.out) == (1, "")
-    assert len(strict.err.splitlines()) == 1
+    assert "rules" in found["notes"][0]
+    strict = cli(*asking, "--source", "llm", "--out", "other")
+    assert (strict.code, strict.out, len(strict.err.splitlines())) == (1, "", 1)
 
 
 def test_a_password_in_the_environments_address_gets_nowhere(
@@ -175,21 +142,18 @@ def test_a_password_in_the_environments_address_gets_nowhere(
     serving = server([GOOD])
     monkeypatch.setenv("OPENAI_BASE_URL", serving.url.replace("http://", "http://user:geheim@"))
     for command in (["recommend", "--report", str(report)], ["search", *SMALL, "search.kind=multishot_llm"]):
-        done = cli(*command, "--out", "out")
-        assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("fedscout: OPENAI_BASE_URL must be an address such as")
-        assert "geheim" not in done.err
+        assert "geheim" not in cli(*command, "--out", "out").refuses("OPENAI_BASE_URL")
     assert serving.asked == []
     assert [path.name for path in tmp_path.iterdir()] == ["given.json"]
 
 
 BAD_MODELS: dict[str, tuple[Play, str]] = {
-    "never valid": (says("no idea"), "gave 4 answers of which none is; the last was 'no idea'"),
-    "refusing": (says(None, refusal="I can't."), "must not be a refusal"),
-    "cut off": (says("{", finish_reason="length"), "was cut off"),
-    "malicious": (chooses("custom", path="os:system"), "kind must be one of fedavg"),
-    "wrong key": (fails(401, f"bad key {KEY}"), "the key in OPENAI_API_KEY must be one that"),
-    "no model": (fails(404, "no such model"), "must accept the request for model 'gpt-4.1'"),
+    "never valid": (says("no idea"), "'no idea'"),
+    "refusing": (says(None, refusal="I can't."), "refusal"),
+    "cut off": (says("{", finish_reason="length"), "cut off"),
+    "malicious": (chooses("custom", path="os:system"), "kind must"),
+    "wrong key": (fails(401, f"bad key {KEY}"), "OPENAI_API_KEY"),
+    "no model": (fails(404, "no such model"), "'gpt-4.1'"),
 }
 MISTAKES = {"wrong key", "no model"}
 
@@ -200,61 +164,41 @@ def test_a_bad_model_is_one_line_and_an_exit_code_that_says_whose_mistake_it_is(
 ) -> None:
     play, expected = BAD_MODELS[name]
     done = cli("recommend", "--report", report, at(server([play])), *FAST, "--out", "out", "--json")
-    assert (done.code, done.out) == (2 if name in MISTAKES else 1, "")
-    (line,) = done.err.splitlines()
-    assert line.startswith("fedscout: ")
-    assert expected in line
-    assert KEY not in line
+    assert (done.code, done.out, len(done.err.splitlines())) == (2 if name in MISTAKES else 1, "", 1)
+    assert expected in done.err
+    assert KEY not in done.err
 
 
-WRONG: dict[str, tuple[list[str], str]] = {
-    "no key": (["--source", "llm"], "the environment variable OPENAI_API_KEY must hold the key"),
-    "no key of that name": (
-        ["--source", "llm", "recommender.api_key_variable=MINE"],
-        "the environment variable MINE must hold the key",
-    ),
-    "no words": (["--text", " "], "--text must say how the clients' data differ, got nothing"),
-    "many words": (["--text", "x" * 4001], "--text must have at most 4000 characters, got 4001"),
-    "no report": (["--report", "nowhere.json"], "--report must be a report that `fedscout detect`"),
-    "not a report": (["--report", "other.json"], "--report must be a report that `fedscout detect`"),
-    "not JSON": (["--report", "broken.json"], "--report must be a report that `fedscout detect`"),
-    "a folder": (["--report", "."], "--report must be a report that `fedscout detect`"),
-    "no record": (["--replay", "nowhere.jsonl"], "recorded exchanges must be a file of JSON lines, got nowhere.jsonl"),
-    "not a record": (["--replay", "broken.json"], "recorded exchanges must hold at least one, got broken.json"),
-    "rules with a record": (["--source", "rules", "--replay", "x"], "--source rules must not come with --replay"),
-    "unknown source": (["--source", "oracle"], "Invalid value for '--source': 'oracle' is not one of"),
-    "a strategy": (["strategy.kind=krum"], "strategy must be left out of a search"),
-    "an address": (["recommender.base_url=here"], "recommender.base_url must be an address such as"),
-    "a key in place of its variable": (
-        [f"recommender.api_key_variable={KEY}"],
-        "recommender.api_key_variable must be the name of an environment variable",
-    ),
-    "a key that could be a name": (
-        ["recommender.api_key_variable=gsk_0123456789abcdefghij"],
-        "recommender.api_key_variable must be the name of an environment variable",
-    ),
-    "a format": (["recommender.format=D"], "recommender.format must be 'A', 'B' or 'C', got 'D'"),
-    "a strategy that is impossible": (
-        ["search.strategies=[krum]", "federation.num_clients=2"],
-        "krum must have at least 3 clients a round",
-    ),
-}
+WRONG: list[tuple[list[str], tuple[str, ...]]] = [
+    (["--source", "llm"], ("the environment variable OPENAI_API_KEY",)),
+    (["--source", "llm", "recommender.api_key_variable=MINE"], ("the environment variable MINE",)),
+    (["--text", " "], ("--text",)),
+    (["--text", "x" * 4001], ("--text", "4000", "4001")),
+    *((["--report", name], ("--report", f"got {name}")) for name in ("nowhere.json", "other.json", "broken.json", ".")),
+    (["--replay", "nowhere.jsonl"], ("recorded exchanges", "got nowhere.jsonl")),
+    (["--replay", "broken.json"], ("recorded exchanges", "got broken.json")),
+    (["--source", "rules", "--replay", "x"], ("--source rules", "--replay")),
+    (["--source", "oracle"], ("", "'--source'", "'oracle'")),
+    (["strategy.kind=krum"], ("strategy ", "'krum'")),
+    (["recommender.base_url=here"], ("recommender.base_url", "got 'here'")),
+    *(([f"recommender.api_key_variable={key}"], ("recommender.api_key_variable",)) for key in (KEY, NAMED_KEY)),
+    (["recommender.format=D"], ("recommender.format", "'A', 'B' or 'C'", "got 'D'")),
+    (["search.strategies=[krum]", "federation.num_clients=2"], ("krum", "at least 3", "got 2")),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_a_mistake_is_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(("arguments", "names"), WRONG)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    cli: Cli, tmp_path: Path, arguments: list[str], names: tuple[str, ...]
+) -> None:
     (tmp_path / "other.json").write_text('{"seed": 1}')
     (tmp_path / "broken.json").write_text("{")
-    arguments, expected = WRONG[case]
     done = cli("recommend", *SMALL, *arguments)
-    assert (done.code, done.out) == (2, "")
-    lines = [line for line in done.err.splitlines() if "is passed over" not in line]
-    assert len(lines) == 1, done.err
-    assert lines[0].startswith(f"fedscout: {expected}")
-    assert KEY not in lines[0]
-    assert "gsk_" not in lines[0]
-    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["broken.json", "other.json"]
+    (line,) = [line for line in done.err.splitlines(keepends=True) if "passed over" not in line]
+    replace(done, err=line).refuses(*names)
+    assert KEY not in line
+    assert NAMED_KEY not in line
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"broken.json", "other.json"}
 
 
 # Studies.
@@ -262,9 +206,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, case
 
 @pytest.mark.parametrize("kind", ["multishot_llm", "llm_genetic"])
 def test_a_search_by_a_model_needs_a_key_before_anything_is_built(cli: Cli, tmp_path: Path, kind: str) -> None:
-    done = cli("run", *SMALL, f"search.kind={kind}", "--out", "out")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"fedscout: search.kind={kind} asks a language model, so the environment variable")
+    cli("run", *SMALL, f"search.kind={kind}", "--out", "out").refuses(f"search.kind={kind}", "OPENAI_API_KEY")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,26 +229,18 @@ def test_a_search_whose_model_fails_ends_with_1_and_one_that_the_user_can_mend_w
 def test_a_study_by_a_model_is_told_from_its_record_without_a_key(
     cli: Cli, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proposals = [chooses("fedprox", proximal_mu=mu) for mu in (0.1, 0.2)] + [chooses("fedmedian")]
-    serving = server(proposals)
+    serving = server([*(chooses("fedprox", proximal_mu=mu) for mu in (0.1, 0.2)), chooses("fedmedian")])
     arguments: tuple[Any, ...] = ("run", *SMALL, "search.kind=multishot_llm", at(serving), *FAST, "--json")
-    done = cli(*arguments, "--out", "out")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
+    found = cli(*arguments, "--out", "out").document
     assert [trial["strategy"] for trial in found["trials"]] == ["fedavg", "fedprox", "fedprox", "fedmedian"]
     assert serving.asked[2].user["trials"][0]["fitness"] > 0
     num_asked = len(serving.asked)
 
     monkeypatch.delenv("OPENAI_API_KEY")
-    again = cli(*arguments, "--out", "out")
-    assert again.code == 0, again.err
-    replayed = cli(*arguments, "recommender.replay=out/llm.jsonl", "--out", "replayed")
-    assert replayed.code == 0, replayed.err
-    for other in (again, replayed):
-        document = json.loads(other.out)
-        assert [document[name] for name in ("trials", "best", "confirmation")] == [
-            found[name] for name in ("trials", "best", "confirmation")
-        ]
+    for more in (("--out", "out"), ("recommender.replay=out/llm.jsonl", "--out", "replayed")):
+        document = cli(*arguments, *more).document
+        for name in ("trials", "best", "confirmation"):
+            assert document[name] == found[name]
     assert len(serving.asked) == num_asked
 
 
@@ -315,13 +249,10 @@ def test_one_shot_is_one_command_from_words_to_a_verdict(cli: Cli, server: Serve
     serving = server([GOOD])
     words = 'one site\'s "labels" are: random\n# 😀 {x: [1'
     command = ("run", *SMALL, at(serving), *FAST, "--one-shot", "--text", words, "--out", "out")
-    done = cli(*command)
-    assert done.code == 0, done.err
+    shown = " ".join(cli(*command).ok.out.split())
     assert serving.asked[0].user == {"description_by_a_person": words}
-    assert "  The language model gpt-4.1 answers.\n" in done.out
-    assert "as clients drift" in " ".join(done.out.split())
-    assert "fedprox" in done.out
-    document = json.loads(cli(*command, "--json").out)
+    assert all(name in shown for name in ("gpt-4.1", "fedprox", "as clients drift"))
+    document = cli(*command, "--json").document
     assert document["recommendation"]["source"] == "llm"
     assert document["config"]["search"]["kind"] == "one_shot"
     assert len(serving.asked) == 1
@@ -330,30 +261,25 @@ def test_one_shot_is_one_command_from_words_to_a_verdict(cli: Cli, server: Serve
 
 @pytest.mark.slow
 def test_one_shot_by_rules_says_that_they_are_the_rules(cli: Cli) -> None:
-    done = cli("run", *SMALL, "--one-shot", "--out", "out")
-    assert done.code == 0, done.err
-    assert "  The rules answer, as OPENAI_API_KEY holds no key of a language model.\n" in done.out
-    assert max(len(line) for line in done.out.splitlines()) <= 80
+    lines = cli("run", *SMALL, "--one-shot", "--out", "out").ok.out.splitlines()
+    assert [line for line in lines if "OPENAI_API_KEY" in line and "rules" in line]
+    assert max(map(len, lines)) <= 80
 
 
 def test_words_without_one_shot_are_refused(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", *SMALL, "--text", "skewed", "--out", "out")
-    assert (done.code, done.out) == (2, "")
-    assert "recommender.text must be left out of a search, which goes by its trials: --one-shot reads it" in done.err
+    cli("run", *SMALL, "--text", "skewed", "--out", "out").refuses("recommender.text", "--one-shot")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Server, report: Path) -> None:
     serving = server([GOOD])
     words = ("recommend", at(serving), *FAST, "recommender.text=skewed", "--json")
-    assert json.loads(cli(*words).out)["source"] == "llm"
+    assert cli(*words).document["source"] == "llm"
     assert serving.asked[0].user == {"description_by_a_person": "skewed"}
-    found = cli("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
-    assert json.loads(found.out)["source"] == "rules"
+    by_rules = ("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
+    assert cli(*by_rules).document["source"] == "rules"
     assert len(serving.asked) == 1
 
 
 def test_one_shot_beside_another_searcher_is_refused(cli: Cli) -> None:
-    done = cli("run", *SMALL, "--one-shot", "search.kind=genetic")
-    assert (done.code, done.out) == (2, "")
-    assert "search.kind" in done.err
+    cli("run", *SMALL, "--one-shot", "search.kind=genetic").refuses("search.kind", "genetic")

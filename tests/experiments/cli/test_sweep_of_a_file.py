@@ -40,8 +40,8 @@ def test_an_experiment_is_run_into_runs_and_continued(cli: Cli, study: Path, tmp
     assert len(first["parts"]) == 4
     again = cli(*asked, "--json")
     assert again.err == ""  # nothing is measured again
-    assert json.loads(again.out)["cells"] == first["cells"]
-    listed = json.loads(cli("sweep", study.name, "engine.grid=local", "--seeds", "2", "--dry-run", "--json").out)
+    assert again.document["cells"] == first["cells"]
+    listed = cli("sweep", study.name, "engine.grid=local", "--seeds", "2", "--dry-run", "--json").document
     assert [cell["finished"] for cell in listed["cells"]] == [True] * 4 + [False] * 4
 
 

@@ -112,8 +112,8 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
 
 def test_no_client_holds_a_proxy_row() -> None:
     federation, proxy = of_digits()
-    partition_rows = federation.partition.rows
-    theirs = {*row_digests(federation.features[partition_rows], federation.labels[partition_rows])}
+    dealt = federation.partition.rows
+    theirs = {*row_digests(federation.features[dealt], federation.labels[dealt])}
     assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))
     assert len(proxy.labels) + proxy.num_left_out == round(0.3 * 1797)
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.client_settings.proxies import CellPosition, grid_of
 from fedscout.experiments.client_settings.request import finer_grid
 from fedscout.search.settings_table_file import read_settings_table, write_settings_table
@@ -38,7 +39,7 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
     for row in new[~new["quantity"].isin(old["quantity"])].itertuples():
         name = f"heterogeneity_{row.heterogeneity:.2f},quantity_{row.quantity}-*"
         (folder,) = fine.with_suffix(".tuning").glob(f"cells/{name}")
-        trials = pd.read_parquet(folder / "trials").sort_values("trial")
+        trials = read_trials(folder).sort_values("trial")
         best = trials.loc[trials["fitness"].idxmax()]
         assert (best["param_client_learning_rate"], best["fitness"]) == (row.learning_rate, row.score)
         assert trials["param_client_learning_rate"].iloc[0] in {*new["learning_rate"]}  # a neighbour's best

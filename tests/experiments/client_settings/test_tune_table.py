@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.client_settings import tuning
 from fedscout.search.settings_table_file import read_settings_table
@@ -37,7 +38,7 @@ tune = partial(run, "tune-table")
 
 def logs(out: Path) -> dict[str, float]:
     """Return the fitness of every logged trial by its key."""
-    found = pd.concat([pd.read_parquet(trials) for trials in out.with_suffix(".tuning").glob("cells/*/trials")])
+    found = pd.concat([read_trials(cell) for cell in out.with_suffix(".tuning").glob("cells/*/")])
     assert found["key"].is_unique  # nothing is trained twice
     return dict(zip(found["key"], found["fitness"], strict=True))
 
@@ -60,7 +61,7 @@ def test_the_table_holds_the_best_logged_setting_of_each_cell(
     for cell, beside in zip(table.cells, told["cells"], strict=True):
         name = f"heterogeneity_{cell.heterogeneity:.2f},quantity_{cell.quantity}-*"
         (folder,) = out.with_suffix(".tuning").glob(f"cells/{name}")
-        trials = pd.read_parquet(folder / "trials")
+        trials = read_trials(folder)
         best = trials.loc[trials["fitness"].idxmax()]
         assert beside["score"] == best["fitness"] == best["round_accuracy"][-1]  # after the last round
         assert best["param_client_learning_rate"] == cell.learning_rate

@@ -266,5 +266,5 @@ def test_a_client_column_means_natural_clients() -> None:
     assert FederationConfig(dataset="a.csv", client_column="site").partition.kind == "natural"
     assert FederationConfig(dataset="a.csv", client_column="site").num_clients is None
     assert FederationConfig(dataset="a.csv").partition.kind == "dirichlet"
-    partition_rows = FederationConfig(dataset="a.csv", client_column="site", partition=PartitionConfig(alpha=0.5))
-    assert partition_rows.partition.kind == "dirichlet"
+    dealt = FederationConfig(dataset="a.csv", client_column="site", partition=PartitionConfig(alpha=0.5))
+    assert dealt.partition.kind == "dirichlet"

@@ -134,20 +134,20 @@ def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
     [
         ({"kind": "fedavg"}, None),
         ({"kind": "fedadam+moon"}, None),
-        ({"kind": "fedper"}, "is the global one, which a new client is given; what clients have of their own stays"),
-        ({"kind": "ditto"}, "is the global one, which a new client is given; what clients have of their own stays"),
-        ({"kind": "fedbabu"}, "is the global one, which a new client is given; clients tune it for use"),
-        ({"kind": "communities"}, "each group of clients has a model and files of its own"),
-        ({"kind": "communities", "inside": "fine_tuning"}, "first one's; the model that is kept is the global one"),
-        ({"kind": "rhfl"}, "each group of clients has a model and files of its own"),
+        ({"kind": "fedper"}, ("global", "own")),
+        ({"kind": "ditto"}, ("global", "own")),
+        ({"kind": "fedbabu"}, ("global", "tune")),
+        ({"kind": "communities"}, ("group",)),
+        ({"kind": "communities", "inside": "fine_tuning"}, ("first", "global")),
+        ({"kind": "rhfl"}, ("group",)),
     ],
 )
 def test_what_is_kept_is_told_where_clients_use_others(
-    agreement: Agreement, strategy: dict[str, Any], told: str | None
+    agreement: Agreement, strategy: dict[str, Any], told: tuple[str, ...] | None
 ) -> None:
     kept = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
     assert (kept is None) == (told is None)
-    assert told is None or (kept is not None and told in kept)
+    assert all(word in (kept or "") for word in told or ())
 
 
 @pytest.mark.parametrize("strategy", [{"kind": "local"}, {"kind": "fedper", "personal_layers": 3}])

@@ -16,6 +16,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.deployment.client import Agreement, client_federation
 from tests.kits.refusals import refused
 
+AGE = "column 'age' of table 'DataFrame'"
 COLUMNS = {"age": [30, 41, 52, 63] * 10, "ward": ["north", "south"] * 20, "outcome": ["ill", "well"] * 20}
 
 
@@ -52,17 +53,24 @@ def test_a_client_of_one_class_and_an_empty_column_takes_part(agreement: Agreeme
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("given", "key", "names"),
     [
-        ({"age": [1], "outcome": ["ill"]}, "lacks ward"),
-        ({"age": ["old"], "ward": ["north"], "outcome": ["ill"]}, "must hold numbers"),
-        ({"age": [1], "ward": ["north"], "outcome": ["dead"]}, "got dead"),
-        ({"age": [1], "ward": ["north"]}, "label must name a column"),
+        (pd.DataFrame({"age": [1], "outcome": ["ill"]}), "table 'DataFrame'", "ward"),
+        (
+            pd.DataFrame({"age": ["old"], "ward": ["north"], "outcome": ["ill"]}),
+            "column 'age' of table 'DataFrame'",
+            "",
+        ),
+        (pd.DataFrame({"age": [1], "ward": ["north"], "outcome": ["dead"]}), "a client's rows", "got dead"),
+        (pd.DataFrame({"age": [1], "ward": ["north"]}), "label", "got 'outcome'"),
+        ((np.zeros((3, 4)), np.zeros(3)), "an array of rows", "(rows, 3)"),
+        ((np.full((1, 3), np.nan), ["ill"]), "an array of rows", "finite"),
+        ((np.zeros((0, 3)), []), "a client", "got none"),
     ],
 )
-def test_a_table_that_is_not_as_agreed_is_refused(agreement: Agreement, frame: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        rows(agreement, pd.DataFrame(frame))
+def test_rows_that_are_not_as_agreed_are_refused(agreement: Agreement, given: Any, key: str, names: str) -> None:
+    with refused(DataError, key=key, names=names):
+        rows(agreement, given)
 
 
 def test_a_file_of_the_node_configuration_is_read_and_its_label_may_have_another_name(
@@ -74,28 +82,15 @@ def test_a_file_of_the_node_configuration_is_read_and_its_label_may_have_another
     assert labels == [0, 1] * 20
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((np.zeros((3, 4)), np.zeros(3)), r"\(rows, 3\)"),
-        ((np.full((1, 3), np.nan), ["ill"]), "finite"),
-        ((np.zeros((0, 3)), []), "at least one row"),
-    ],
-)
-def test_arrays_must_have_the_models_shape(agreement: Agreement, given: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        rows(agreement, given)
-
-
 def test_arrays_are_taken_as_they_are(agreement: Agreement) -> None:
     features, labels = rows(agreement, (np.eye(3), ["well", "ill", "ill"]))
     assert features.tolist() == np.eye(3).tolist()
     assert labels == [1, 0, 0]
 
 
-@pytest.mark.parametrize(("node", "words"), [({}, "must have rows"), ({"partition-id": 99}, "partition-id must be")])
-def test_a_node_without_rows_is_told_what_to_give(agreement: Agreement, node: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+@pytest.mark.parametrize(("node", "key"), [({}, "a client"), ({"partition-id": 99}, "partition-id")])
+def test_a_node_without_rows_is_told_what_to_give(agreement: Agreement, node: dict[str, Any], key: str) -> None:
+    with refused(DataError, key=key, given=node.get("partition-id", node), names="partition-id"):
         rows(agreement, None, **node)
 
 
@@ -113,18 +108,16 @@ def test_pictures_of_one_class_are_read_at_the_agreed_size(tmp_path: Path) -> No
 
 
 def test_a_quantity_or_players_can_have_no_agreement() -> None:
-    with refused(ConfigurationError, key="a real federation"):
-        Agreement.of_study(load_config(["federation.dataset=diabetes"], None))
-    with refused(ConfigurationError, key="a real federation"):
-        Agreement.of_study(load_config(["federation.dataset=cartpole"], None))
+    for dataset in ("diabetes", "cartpole"):
+        with refused(ConfigurationError, key="a real federation"):
+            Agreement.of_study(load_config([f"federation.dataset={dataset}"], None))
 
 
 def test_an_agreement_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
-    with refused(ConfigurationError, key="none.json"):
-        Agreement.read(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text('{"kind": "table"}')
-    with refused(ConfigurationError, key="bad.json"):
-        Agreement.read(tmp_path / "bad.json")
+    for name in ("none.json", "bad.json"):
+        with refused(ConfigurationError, key=name):
+            Agreement.read(tmp_path / name)
 
 
 def test_an_agreement_holds_no_row(agreement: Agreement) -> None:

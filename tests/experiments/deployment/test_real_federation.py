@@ -227,7 +227,7 @@ def test_owners_that_refuse_training_leave_nothing_to_train(agreement: Path, tmp
     app = client_app(agreement, policy=OwnerPolicy(trains=False))
     federation = RealFederation(linked(app, {"partition-id": 0}, {"partition-id": 1}), agreement, tmp_path / "out")
     federation.wait_for(2, patience=5)
-    with pytest.raises(TrialError, match="the owner of its data does not allow training"):
+    with pytest.raises(TrialError, match="owner"):
         federation.train({"kind": "fedavg"})
 
 

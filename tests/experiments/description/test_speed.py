@@ -17,7 +17,7 @@ from tests.experiments.description.federations import NoModel
 ATTEMPTS = 8
 
 
-def partition_rows(num_rows: int, num_features: int, num_clients: int) -> Federation:
+def dealt(num_rows: int, num_features: int, num_clients: int) -> Federation:
     """Return rows dealt at random to clients of equal size."""
     generator = np.random.default_rng(0)
     return Federation(
@@ -45,19 +45,19 @@ def best_seconds(work: Callable[[], object], enough: float) -> float:
 
 
 def test_what_every_run_reports_takes_under_three_tenths_of_a_second() -> None:
-    source = partition_rows(60_000, 64, 100)
+    source = dealt(60_000, 64, 100)
     assert best_seconds(lambda: realised(source), 0.3) < 0.3
 
 
 @pytest.mark.slow
 def test_ten_thousand_clients_are_described_in_seconds() -> None:
-    source = partition_rows(200_000, 16, 10_000)
+    source = dealt(200_000, 16, 10_000)
     assert best_seconds(lambda: describe_federation(source, DetectionConfig(), 0).model_dump_json(), 3) < 3
 
 
 @pytest.mark.slow
 def test_a_hundred_times_the_clients_do_not_cost_a_hundred_times_as_much() -> None:
     # The rows are the same ones; only as many pairs of clients as are drawn, and each client's own line, cost more.
-    few, many = (partition_rows(200_000, 16, num_clients) for num_clients in (100, 10_000))
+    few, many = (dealt(200_000, 16, num_clients) for num_clients in (100, 10_000))
     base = best_seconds(lambda: realised(few), 0.0)
     assert best_seconds(lambda: realised(many), 20 * base) < 20 * base

@@ -95,18 +95,13 @@ def test_a_cell_that_was_finished_is_read_and_its_trials_are_not_needed(tmp_path
 def test_the_best_of_the_rates_on_tuning_seeds_is_taken(tmp_path: Path) -> None:
     rates = (0.001, 0.05)
     found = measured(tmp_path / "ours", {"tuned": {"rates": rates}}, seeds=1).values["tuned", "skewed"]
-    means = [
-        np.mean(
-            [
-                trained(tmp_path / f"{rate}-{seed}", {**SKEWED, "training.learning_rate": rate}, seed=seed)
-                for seed in other_seeds("tuning", 2)
-            ]
-        )
-        for rate in rates
-    ]
-    best = rates[int(np.argmax(means))]
+
+    def at(rate: float, seed: int) -> float:
+        return trained(tmp_path / f"{rate}-{seed}", {**SKEWED, "training.learning_rate": rate}, seed=seed)
+
+    best = max(rates, key=lambda rate: np.mean([at(rate, seed) for seed in other_seeds("tuning", 2)]))
     (fresh,) = other_seeds("reproduction", 1)
-    assert found == (trained(tmp_path / "fresh", {**SKEWED, "training.learning_rate": best}, seed=fresh),)
+    assert found == (at(best, fresh),)
 
 
 def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:

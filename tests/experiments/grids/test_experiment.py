@@ -39,11 +39,7 @@ def experiment(**more: Any) -> Experiment:
 def test_cells_are_rows_by_columns_whose_settings_lie_over_those_of_all() -> None:
     found = experiment()
     assert len(found.cells()) == len({*found.cells()}) == 9
-    assert found.federations["b"] == {
-        "federation.dataset": "wine",
-        "training.num_rounds": 3,
-        "federation.num_clients": 5,
-    }
+    assert found.federations["b"] == {**PLAIN["settings"], "federation.num_clients": 5}
     assert isinstance(found.rows["FedAvg"], Train)
     assert isinstance(found.rows["rules"], Choose)
 
@@ -51,12 +47,7 @@ def test_cells_are_rows_by_columns_whose_settings_lie_over_those_of_all() -> Non
 def test_axes_are_crossed() -> None:
     axes = {"federation.partition.alpha": [0.1, 1], "federation.num_clients": [4, 5]}
     found = experiment(columns={}, axes=axes)
-    assert [*found.federations] == [
-        "alpha=0.1, num_clients=4",
-        "alpha=0.1, num_clients=5",
-        "alpha=1, num_clients=4",
-        "alpha=1, num_clients=5",
-    ]
+    assert [*found.federations] == [f"alpha={alpha}, num_clients={clients}" for alpha in (0.1, 1) for clients in (4, 5)]
 
 
 def test_levels_of_an_axis_can_have_names() -> None:

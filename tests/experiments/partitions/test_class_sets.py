@@ -58,10 +58,10 @@ def test_too_small_clients_are_refused() -> None:
 @pytest.mark.parametrize(("num_classes", "level", "expected"), [(11, 0.2, 9), (11, 0.8, 3), (3, 0.6, 2), (2, 0.4, 2)])
 def test_index_is_the_nearest_that_whole_classes_allow(num_classes: int, level: float, expected: int) -> None:
     labels = np.arange(num_classes * 100) % num_classes
-    partition_rows = deal("heterogeneity_index", labels, 5, levels=(level,))
-    held = np.count_nonzero(class_counts(labels, partition_rows.partition), axis=1)
+    dealt = deal("heterogeneity_index", labels, 5, levels=(level,))
+    held = np.count_nonzero(class_counts(labels, dealt.partition), axis=1)
     assert (held == expected).all()
-    assert partition_rows.facts["realised_levels"] == (pytest.approx(1 - (expected - 1) / (num_classes - 1)),)
+    assert dealt.facts["realised_levels"] == (pytest.approx(1 - (expected - 1) / (num_classes - 1)),)
 
 
 def test_levels_in_turn_at_equal_sizes() -> None:

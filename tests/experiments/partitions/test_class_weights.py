@@ -63,6 +63,6 @@ def test_a_client_without_weight_gets_nothing() -> None:
 def test_clients_that_rounding_leaves_short_are_filled_up(kind: str) -> None:
     # Forty clients for three classes of 70 rows: about five each, and five asked.
     labels = np.arange(210) % 3
-    partition_rows = deal(kind, labels, 40, min_size=5)
-    assert partition_rows.partition.sizes.min() == 5
-    assert partition_rows.facts["num_rows_moved"] >= 0
+    dealt = deal(kind, labels, 40, min_size=5)
+    assert dealt.partition.sizes.min() == 5
+    assert dealt.facts["num_rows_moved"] >= 0

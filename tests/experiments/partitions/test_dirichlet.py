@@ -134,13 +134,13 @@ def test_repair_moves_no_more_rows_than_are_short() -> None:
 
 def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.repeat(np.arange(3), 60)
-    aggregate_models = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
+    moved = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
     monkeypatch.setattr("fedscout.experiments.partitions.labels.MAX_DRAWS", 1)
     moved_at_once = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
 
     # The one draw is the first of the twenty; the best of twenty is no worse, and is the first only one time in twenty.
-    assert all(best <= first for best, first in zip(aggregate_models, moved_at_once, strict=True))
-    assert sum(aggregate_models) < sum(moved_at_once)
+    assert all(best <= first for best, first in zip(moved, moved_at_once, strict=True))
+    assert sum(moved) < sum(moved_at_once)
 
 
 def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:

@@ -25,12 +25,12 @@ def test_shares_and_sizes_are_as_asked(
 ) -> None:
     labels = np.repeat(np.arange(len(rows_of_class)), rows_of_class)
     settings = {"dominant_share": share, "dominant_fraction": fraction, "min_size": 1}
-    partition_rows = deal("dominant_class", labels, num_clients, seed, **settings)
-    counts = class_counts(labels, partition_rows.partition)
+    dealt = deal("dominant_class", labels, num_clients, seed, **settings)
+    counts = class_counts(labels, dealt.partition)
     sizes = counts.sum(axis=1)
     assert len(set(sizes)) == 1
     num_dominated = round(fraction * num_clients)
-    assert partition_rows.facts["num_dominated_clients"] == num_dominated
+    assert dealt.facts["num_dominated_clients"] == num_dominated
     num_dominant = round(share * sizes[0])
     # No other class of the client reaches the dominant one unless half the rows are its own and one class has the rest.
     assert (counts[:num_dominated].max(axis=1) >= num_dominant).all()

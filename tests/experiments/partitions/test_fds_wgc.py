@@ -36,13 +36,13 @@ def test_distances_are_wasserstein_s(num_rows: int, tolerance: float) -> None:
 
 def test_rows_are_those_in_the_tails_of_columns_of_like_shape() -> None:
     columns = skewed()
-    partition_rows = deal("fds_wgc", np.arange(800) % 2, 3, features=columns)
+    dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns)
     low, high = np.percentile(columns.astype(np.float64), [25, 75], axis=0)
     in_tail = (columns < low) | (columns > high)
     # Clients are numbered by the first column of their cluster. Both quartiles of the columns with two values are 0.
     for client, group in enumerate([(0, 4), (1, 5), (2, 3)]):
         expected = np.flatnonzero(in_tail[:, group].any(axis=1))
-        assert sorted(partition_rows.partition.client(client).tolist()) == expected.tolist()
+        assert sorted(dealt.partition.client(client).tolist()) == expected.tolist()
 
 
 def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
@@ -58,15 +58,15 @@ def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
 
 def test_both_counts_are_reported() -> None:
     columns = skewed()
-    partition_rows = deal("fds_wgc", np.arange(800) % 2, 3, features=columns, tail_rule="all", min_size=1)
-    num_owners = np.bincount(partition_rows.partition.rows, minlength=800)
-    assert partition_rows.facts == {
+    dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns, tail_rule="all", min_size=1)
+    num_owners = np.bincount(dealt.partition.rows, minlength=800)
+    assert dealt.facts == {
         "num_columns_without_tails": 0,
         "num_rows_repeated": int((num_owners > 1).sum()),
         "num_rows_dropped": int((num_owners == 0).sum()),
     }
-    assert partition_rows.facts["num_rows_repeated"] > 0
-    assert partition_rows.facts["num_rows_dropped"] > 0
+    assert dealt.facts["num_rows_repeated"] > 0
+    assert dealt.facts["num_rows_dropped"] > 0
 
 
 def test_fewer_columns_than_clients() -> None:
@@ -79,9 +79,9 @@ def test_columns_without_tails_make_nobody_s_data() -> None:
     columns = noise(100, 5)
     columns[:, 1], columns[:, 2], columns[:, 3] = 0, np.arange(100) % 2, np.arange(100) < 4
     labels = np.arange(100) % 2
-    partition_rows = deal("fds_wgc", labels, 2, features=columns)
-    assert partition_rows.facts["num_columns_without_tails"] == 3
-    assert partition_rows.partition.sizes.tolist() == [50, 50]
+    dealt = deal("fds_wgc", labels, 2, features=columns)
+    assert dealt.facts["num_columns_without_tails"] == 3
+    assert dealt.partition.sizes.tolist() == [50, 50]
     assert deal("fds_wgc", labels, 3, features=columns, min_size=4).partition.sizes.tolist() == [50, 4, 50]
     with refused(DataError, key="federation.num_clients"):
         deal("fds_wgc", labels, 3, features=columns)

@@ -41,9 +41,9 @@ def test_a_client_whose_classes_are_exhausted_gets_what_is_left(monkeypatch: pyt
     # Both want class 0 only, 60 rows of 100: 40 places of the two must be served from class 1.
     monkeypatch.setattr("fedscout.experiments.partitions.labels._mixtures", lambda *_: np.array([[1.0, 0.0]] * 2))
     labels = np.array([0] * 60 + [1] * 40)
-    partition_rows = deal("inner_dirichlet", labels, 2)
-    assert partition_rows.partition.sizes.tolist() == [50, 50]
-    assert partition_rows.facts == {"num_rows_off_mixture": 40}
+    dealt = deal("inner_dirichlet", labels, 2)
+    assert dealt.partition.sizes.tolist() == [50, 50]
+    assert dealt.facts == {"num_rows_off_mixture": 40}
 
 
 def test_vanishing_alpha_is_one_class_a_client() -> None:

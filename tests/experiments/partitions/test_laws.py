@@ -48,8 +48,8 @@ def test_rows_go_to_one_client_each_and_none_is_empty(kind: str, data: st.DataOb
     labels = np.repeat(np.arange(num_classes), data.draw(st.integers(120, 140)))
     seed = data.draw(st.integers(0, 2**32))
     settings = choices(kind, num_clients, num_classes)
-    partition_rows = deal(kind, labels, num_clients, seed, features=noise(len(labels)), **settings)
-    partition = partition_rows.partition
+    dealt = deal(kind, labels, num_clients, seed, features=noise(len(labels)), **settings)
+    partition = dealt.partition
 
     assert partition.num_clients == num_clients
     assert partition.rows.dtype == partition.offsets.dtype == np.int64
@@ -60,7 +60,7 @@ def test_rows_go_to_one_client_each_and_none_is_empty(kind: str, data: st.DataOb
         assert len(np.unique(partition.rows)) == len(partition.rows)
     if kind not in LEAVES_OUT:
         assert sorted(partition.rows.tolist()) == list(range(len(labels)))
-    assert len(json.dumps(partition_rows.facts)) < 500
+    assert len(json.dumps(dealt.facts)) < 500
 
 
 @KINDS
@@ -88,7 +88,7 @@ def test_global_random_state_is_neither_read_nor_changed(kind: str) -> None:
     labels, features = np.arange(800) % 3, noise(800)
     settings = choices(kind, 6, 3)
 
-    def partition_rows() -> list[int]:
+    def dealt() -> list[int]:
         return deal(kind, labels, 6, features=features, **settings).partition.rows.tolist()
 
     def state() -> tuple[Any, ...]:
@@ -97,11 +97,11 @@ def test_global_random_state_is_neither_read_nor_changed(kind: str) -> None:
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     before = state()
-    first = partition_rows()
+    first = dealt()
     assert state() == before
     random.seed(2)
     np.random.seed(2)  # noqa: NPY002
-    assert partition_rows() == first
+    assert dealt() == first
 
 
 @pytest.mark.parametrize("kind", sorted(LABELS_AT_RANDOM))

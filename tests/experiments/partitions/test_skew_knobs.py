@@ -35,8 +35,8 @@ def test_label_skew(kind: str, knob: str, values: list[Any], weakest: float | No
 
     def distance(value: Any) -> float:
         settings = {**others, knob: value}
-        partition_rows = [deal(kind, LABELS, NUM_CLIENTS, seed, **settings).partition for seed in range(4)]
-        return float(np.mean([label_distance(LABELS, partition) for partition in partition_rows]))
+        dealt = [deal(kind, LABELS, NUM_CLIENTS, seed, **settings).partition for seed in range(4)]
+        return float(np.mean([label_distance(LABELS, partition) for partition in dealt]))
 
     distances = [distance(value) for value in values]
     assert distances == sorted(distances)

@@ -35,9 +35,9 @@ def test_fds_vop_sorts_by_the_column_of_largest_raw_variance() -> None:
     features = noise(600, 5)
     labels = np.arange(600) % 3
     request = asked("fds_vop", labels, 6, features=features)
-    partition_rows = PARTITIONS["fds_vop"].deal(replace(request, deviations=np.array([1.0, 2.0, 9.0, 0.5, 3.0])))
-    assert partition_rows.facts == {"sorted_column": 2}
-    ranges = [features[partition_rows.partition.client(client), 2] for client in range(6)]
+    dealt = PARTITIONS["fds_vop"].deal(replace(request, deviations=np.array([1.0, 2.0, 9.0, 0.5, 3.0])))
+    assert dealt.facts == {"sorted_column": 2}
+    ranges = [features[dealt.partition.client(client), 2] for client in range(6)]
     for lower, higher in pairwise(ranges):
         assert lower.max() <= higher.min()
 
@@ -95,11 +95,11 @@ def blobs(num_blobs: int, rows_of_each: int = 120) -> tuple[np.ndarray, np.ndarr
 def test_sfdl_finds_the_clusters_keeps_them_and_splits_labels(num_blobs: int) -> None:
     features, blob = blobs(num_blobs)
     labels = np.random.default_rng(2).permutation(np.arange(len(blob)) % 4)
-    partition_rows = deal("sfdl", labels, 4, features=features)
-    assert partition_rows.facts == {"num_clusters": num_blobs}
-    assert np.ptp(class_counts(blob, partition_rows.partition), axis=0).max() <= 1
+    dealt = deal("sfdl", labels, 4, features=features)
+    assert dealt.facts == {"num_clusters": num_blobs}
+    assert np.ptp(class_counts(blob, dealt.partition), axis=0).max() <= 1
     # Labels sorted within each cluster: client j has about the j-th quarter of them, one class of four.
-    assert label_distance(labels, partition_rows.partition) > 0.6
+    assert label_distance(labels, dealt.partition) > 0.6
     iid = deal("iid", labels, 4).partition
     assert label_distance(labels, iid) < 0.2
 

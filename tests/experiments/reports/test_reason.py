@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,13 @@ def test_of_the_rules_answer_it_is_what_decided_there(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedadam=0.75), budget=2)
     spec, explanation = advice(outcome)
     assert str(outcome.best and outcome.best.spec) == str(spec)
-    assert reason(outcome) == f"the rules' answer. {explanation}"
+    tells(outcome, "the rules'", explanation)
+
+
+def tells(outcome: StudyOutcome, *names: str) -> None:
+    """Hold that the reason names these, in their order, and ends with the last."""
+    said = reason(outcome)
+    assert re.search(".*".join(map(re.escape, names)) + "$", said), said
 
 
 def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_instead(tmp_path: Path) -> None:
@@ -49,7 +56,7 @@ def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_ins
     spec, _ = advice(again)
     other = next(one for one in again.first_generation if one.explanation != DRAWN and one.spec.kind != spec.kind)
     outcome = study(tmp_path / "other", only(str(other.spec)), strategies=("fedadam", "fedavgm", "fedyogi"))
-    assert reason(outcome) == f"the rules say {spec}; this was among the first that were tried. {other.explanation}"
+    tells(outcome, f"the rules say {spec};", "first", f". {other.explanation}")
 
 
 def test_what_the_search_found_tells_what_was_proposed_of_its_kind(tmp_path: Path) -> None:
@@ -67,15 +74,14 @@ def test_what_the_search_found_tells_what_was_proposed_of_its_kind(tmp_path: Pat
     spec, explanation = advice(outcome)
     assert outcome.best is not None
     assert outcome.best.spec != spec
-    assert reason(outcome) == f"found by the search after the rules' {spec}. {explanation}"
+    tells(outcome, "found by the search", f"the rules' {spec}. {explanation}")
 
 
 def test_what_was_drawn_is_found_by_the_search_and_has_no_reason_of_its_own(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedmedian=0.75), informed=False)
     spec, explanation = advice(outcome)
     drawn = Alternative(parse_strategy({"kind": "fedmedian"}), DRAWN, "")
-    outcome = replace(outcome, first_generation=(drawn,))
-    assert reason(outcome) == f"found by the search; the rules say {spec}. {explanation}"
+    tells(replace(outcome, first_generation=(drawn,)), "found by the search;", f"the rules say {spec}. {explanation}")
 
 
 def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
@@ -84,19 +90,20 @@ def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
     spec, explanation = advice(outcome)
     assert spec.kind == "fedadam"
     assert spec not in [trial.spec for trial in outcome.trials]
-    assert reason(outcome) == f"found by the search; the rules say {spec}. {explanation}"
+    tells(outcome, "found by the search;", f"the rules say {spec}. {explanation}")
 
 
 def test_without_a_diagnosis_no_rule_is_named(tmp_path: Path) -> None:
-    assert reason(study(tmp_path / "better", by_kind(fedmedian=0.75), None)) == "found by the search."
-    assert reason(study(tmp_path / "none", by_kind(), None)) == "nothing tried is shown to be better."
+    for name, outcome in (("found", by_kind(fedmedian=0.75)), ("nothing", by_kind())):
+        said = reason(study(tmp_path / name, outcome, None))
+        assert said.startswith(name)
+        assert "rules" not in said
 
 
 def test_an_earlier_study_is_named(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedmedian=0.75), None)
     proposal = WarmProposal(strategy={"kind": "fedmedian"}, study="runs/like", gain=0.1)
-    outcome = replace(outcome, warm_start=WarmStart(studies=(), proposals=(proposal,)))
-    assert reason(outcome) == "among the first that were tried. It did well in an earlier study, runs/like."
+    tells(replace(outcome, warm_start=WarmStart(studies=(), proposals=(proposal,))), "first", "runs/like.")
 
 
 @pytest.mark.parametrize("report", [ALIKE, SKEWED])
@@ -107,7 +114,7 @@ def test_where_fedavg_is_kept_the_rules_answer_is_told_all_the_same(
     outcome = study(tmp_path, by_kind(fedadam=0.25, fedmedian=0.25), report, confirmation_seeds=seeds)
     spec, explanation = advice(outcome)
     too = ", too" if spec.kind == "fedavg" else ""
-    assert reason(outcome) == f"nothing tried is shown to be better; the rules say {spec}{too}. {explanation}"
+    tells(outcome, "nothing ", f"the rules say {spec}{too}. {explanation}")
 
 
 def test_where_nothing_went_through_there_is_no_reason(tmp_path: Path) -> None:

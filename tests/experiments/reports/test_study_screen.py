@@ -129,17 +129,15 @@ def test_the_published_rule_does_not_speak_beside_the_test(tmp_path: Path) -> No
     text = "\n".join(lines_of(found(tmp_path, by_kind(fedmedian=0.75), SKEWED), SKEWED))
     assert "Label skew" in text
     assert "ublished" not in text
-    assert "chance to be" not in text
 
 
 def test_a_race_says_what_it_never_started(tmp_path: Path) -> None:
     """One training of two rounds has room for one of FedMedian and FedAdam, two trainings for both."""
     raced = found(tmp_path, by_kind(fedmedian=0.75), kind="racing", racing={"trainings": 1, "min_rounds": 2})
     shown = lines_of(raced)
-    assert "  1 of 2 strategies never started in the race; search.racing.trainings=2 lets" in shown
-    assert shown[shown.index("  each start once") + 1] == ""
+    assert [line for line in shown if "1 of 2 strategies" in line and "search.racing.trainings=2" in line]
     both = found(tmp_path / "both", by_kind(fedmedian=0.75), kind="racing", racing={"trainings": 2, "min_rounds": 2})
-    assert not any("never started" in line for line in lines_of(both))
+    assert not any("search.racing.trainings" in line for line in lines_of(both))
 
 
 @pytest.mark.parametrize(

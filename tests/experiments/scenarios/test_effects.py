@@ -234,12 +234,12 @@ def test_a_drawn_permutation_is_one_cycle_through_the_classes_that_take_part(
     ((names,),) = [result.transforms[2]]
     assert isinstance(names, RenameLabels)
     assert sorted(names.names) == list(range(num_classes))
-    aggregate_models = [old for old, new in enumerate(names.names) if old != new]
-    assert len(aggregate_models) == max(2, round(share * num_classes))
-    met, place = 0, aggregate_models[0]
-    while met == 0 or place != aggregate_models[0]:
+    moved = [old for old, new in enumerate(names.names) if old != new]
+    assert len(moved) == max(2, round(share * num_classes))
+    met, place = 0, moved[0]
+    while met == 0 or place != moved[0]:
         met, place = met + 1, names.names[place]
-    assert met == len(aggregate_models)
+    assert met == len(moved)
 
 
 def test_a_group_shares_its_permutation_and_others_have_their_own() -> None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedscout
-from fedscout.engine.errors import UserError
+from fedscout.engine.errors import StrategyError, UserError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.checks import searched_policies, selection_of
 from fedscout.experiments.studies.workflow import cohort_of
@@ -24,35 +24,50 @@ from tests.kits.refusals import refused
 SOME = ("federation.num_clients=20", "training.fraction_train=0.2", "training.num_rounds=30")
 
 
-def refusal(*arguments: str) -> str:
+def choose(*arguments: str) -> None:
     config = load_config(arguments)
-    with pytest.raises(UserError) as caught:
-        selection_of(config, cohort_of(config, config.federation.num_seen or 0))
-    return str(caught.value)
+    selection_of(config, cohort_of(config, config.federation.num_seen or 0))
+
+
+BRIEF = ("federation.num_clients=10", "training.fraction_train=0.3", "training.num_rounds=6")
+OWN_POLICY = "fedscout.strategies.selection.policies:RandomSelection"
+TOO_MANY = "training.fraction_train that asks for 10 of 10"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "key", "given"),
     [
-        (["selection.kind=oort"], "selection.kind=oort must have fewer clients a round than there are to choose from"),
-        ([*SOME, "selection.kind=nix"], "kind of a selection must be one of random, oort, pyramidfl"),
-        ([*SOME, "selection.kind=oort", "selection.worth=1"], "worth is no parameter of selection.kind=oort, got 1"),
-        ([*SOME, "selection.kind=oort", "selection.exploration=2"], "exploration of selection.kind=oort must be"),
-        ([*SOME, "selection.kind=fedcor", "training.num_rounds=5"], "warm_up of selection.kind=fedcor must be less"),
-        ([*SOME, "selection.kind=custom", "selection.path=nix:Da"], "nix:Da must be importable from the Python path"),
-        ([*SOME, "selection.kind=flash", "federation.dataset=diabetes"], "must have clients with classes as labels"),
-        ([*SOME, "selection.kind=flash", "federation.dataset=cartpole"], "must have clients with classes as labels"),
-        (["strategy={kind: fedavg, selection: oort}"], "selection.kind=oort must have fewer clients a round"),
+        (["selection.kind=oort"], "selection.kind", TOO_MANY),
+        (["strategy={kind: fedavg, selection: oort}"], "selection.kind", TOO_MANY),
+        ([*SOME, "selection.kind=nix"], "kind of a selection", "'nix'"),
+        ([*SOME, "selection.kind=oort", "selection.exploration=2"], "exploration of selection.kind=oort", "2"),
+        ([*SOME, "selection.kind=fedcor", "training.num_rounds=5"], "warm_up", "15"),
+        ([*SOME, "selection.kind=custom", "selection.path=nix:Da"], "nix:Da", None),
+        ([*BRIEF, "strategy={kind: fedavg, selection: custom}"], "path of selection.kind=custom", None),
     ],
 )
-def test_what_can_t_choose_is_refused_before_anything_trains(arguments: list[str], says: str) -> None:
-    assert says in refusal(*arguments)
+def test_what_can_t_choose_is_refused_before_anything_trains(arguments: list[str], key: str, given: str | None) -> None:
+    with refused(StrategyError, key=key, given=given):
+        choose(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        (["selection.kind=oort", "selection.worth=1"], "^worth "),
+        (["selection.kind=flash", "federation.dataset=diabetes"], "selection.kind=flash"),
+        (["selection.kind=flash", "federation.dataset=cartpole"], "selection.kind=flash"),
+    ],
+)
+def test_what_does_not_fit_a_policy_is_refused_before_anything_trains(more: list[str], name: str) -> None:
+    with pytest.raises(StrategyError, match=name):
+        choose(*SOME, *more)
 
 
 def test_a_searched_policy_that_measures_labels_is_refused_where_clients_play(tmp_path: Path) -> None:
     federation = fedscout.Federation("cartpole", num_clients=6)
     asked: dict[str, Any] = {"training": {"num_rounds": 2, "fraction_train": 0.5}, "engine": {"grid": "local"}}
-    with pytest.raises(UserError, match=r"selection.kind=flash must have clients with classes as labels"):
+    with pytest.raises(StrategyError, match=r"selection\.kind=flash"):
         fedscout.study(
             federation, detection_first=False, out=tmp_path, search={"selection": ["random", "flash"]}, **asked
         )
@@ -145,18 +160,16 @@ def test_a_named_policy_has_the_study_s_parameters_if_it_is_the_study_s() -> Non
     assert len(keys) == 2
 
 
-BRIEF = ("federation.num_clients=10", "training.fraction_train=0.3", "training.num_rounds=6")
-OWN_POLICY = "fedscout.strategies.selection.policies:RandomSelection"
-
-
 @pytest.mark.parametrize(
-    ("own", "kind"),
+    ("own", "kind", "lacking"),
     [
-        (["selection.kind=fedcor", "selection.warm_up=3", "selection.dimension=5"], "fedcor"),
-        (["selection.kind=custom", f"selection.path={OWN_POLICY}"], "custom"),
+        (["selection.kind=fedcor", "selection.warm_up=3", "selection.dimension=5"], "fedcor", "dimension of"),
+        (["selection.kind=custom", f"selection.path={OWN_POLICY}"], "custom", "path of"),
     ],
 )
-def test_a_searched_policy_has_the_study_s_parameters_if_it_is_the_study_s(own: list[str], kind: str) -> None:
+def test_a_searched_policy_has_the_study_s_parameters_if_it_is_the_study_s(
+    own: list[str], kind: str, lacking: str
+) -> None:
     """By themselves these kinds could not choose here: FedCor's warm-up is too long, and one's own has no path."""
     config = load_config([*BRIEF, *own, f"search.selection=[random,{kind}]"])
     cohort = cohort_of(config, 10)
@@ -167,13 +180,8 @@ def test_a_searched_policy_has_the_study_s_parameters_if_it_is_the_study_s(own: 
     facts = StudyFacts("x", 6, cohort, config.training.session(0), selection=study_s)
     assert facts.trial("search", parse_strategy({"kind": "fedavg", "selection": kind})).selection == study_s
     alone = load_config([*BRIEF, f"search.selection=[random,{kind}]"])
-    with pytest.raises(UserError, match=rf"of selection.kind={kind} must be"):
+    with refused(StrategyError, key=f"{lacking} selection.kind={kind}"):
         planned_space(alone.search, cohort)
-
-
-def test_a_named_policy_of_one_s_own_needs_its_path() -> None:
-    says = refusal(*BRIEF, "strategy={kind: fedavg, selection: custom}")
-    assert says == "path of selection.kind=custom must be given"
 
 
 def test_validation_rows_come_from_the_training_rows_only_for_who_measures_on_them() -> None:
@@ -186,20 +194,26 @@ def test_validation_rows_come_from_the_training_rows_only_for_who_measures_on_th
     assert fractions == {"random": 0.0, "oort": 0.0, "flash": 0.1}
 
 
+SEARCH = {"budget": 4, "generation_size": 4, "confirmation_seeds": 2, "tuned_baseline": False}
+
+
 def study(folder: Path, **more: Any) -> fedscout.Study:
     federation = fedscout.Federation("digits", num_clients=8, scenario="flash_both")
     asked: dict[str, Any] = {
         "training": {"num_rounds": 4, "fraction_train": 0.4},
-        "search": {
-            "selection": ["random", "oort", "flash"],
-            "budget": 4,
-            "generation_size": 4,
-            "confirmation_seeds": 2,
-            "tuned_baseline": False,
-        },
+        "search": {"selection": ["random", "oort", "flash"], **SEARCH},
         "engine": {"grid": "local"},
     }
     return fedscout.study(federation, out=folder, detection_first=False, **{**asked, **more})
+
+
+def same_after_a_loss(first: fedscout.Study, folder: Path, lost: list[Path], **more: Any) -> None:
+    """Hold that a study that lost trials ends as it did."""
+    for trial in lost:
+        trial.unlink()
+    again = study(folder, **more)
+    for name in ("best", "confirmation"):
+        assert again.document[name] == first.document[name]
 
 
 @pytest.mark.slow
@@ -213,31 +227,17 @@ def test_a_study_searches_logs_and_goes_on(tmp_path: Path) -> None:
     confirmed = [row for row in rows if row["phase"] == "confirmation"]
     assert first.document["best"]["parameters"].get("selection") in {row["selection"] for row in confirmed}
 
-    last = max((tmp_path / "one" / "trials").iterdir(), key=lambda path: path.name)
-    last.unlink()
-    again = study(tmp_path / "one")
-    assert again.document["best"] == first.document["best"]
-    assert again.document["confirmation"] == first.document["confirmation"]
+    same_after_a_loss(first, tmp_path / "one", [max((tmp_path / "one" / "trials").iterdir())])
 
 
 @pytest.mark.slow
 def test_a_study_searches_a_policy_of_one_s_own_and_goes_on(tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "selection": {"kind": "custom", "path": OWN_POLICY},
-        "search": {
-            "selection": ["custom", "oort"],
-            "budget": 4,
-            "generation_size": 4,
-            "confirmation_seeds": 2,
-            "tuned_baseline": False,
-        },
+        "search": {"selection": ["custom", "oort"], **SEARCH},
     }
     first = study(tmp_path / "one", **more)
     rows = pq.read_table(tmp_path / "one" / "trials").to_pylist()
     assert {row["selection"] for row in rows if row["phase"] == "search"} == {OWN_POLICY, "oort"}
     assert {row["selection"] for row in rows if row["phase"] == "baseline"} == {OWN_POLICY}
-    for trial in sorted((tmp_path / "one" / "trials").iterdir())[::2]:
-        trial.unlink()
-    again = study(tmp_path / "one", **more)
-    assert again.document["best"] == first.document["best"]
-    assert again.document["confirmation"] == first.document["confirmation"]
+    same_after_a_loss(first, tmp_path / "one", sorted((tmp_path / "one" / "trials").iterdir())[::2], **more)

@@ -52,8 +52,6 @@ def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
     confirmed = [one for one in found.confirmation.contestants if one.role in ("challenger", "contender")]
     assert {one.strategy for one in confirmed} <= {one["strategy"] for one in others}
     assert all(one.second is not None and len(one.second) == 2 for one in found.confirmation.contestants)
-    told = f"configurations other than FedAvg {len(confirmed)} of {len(others)} trained on fresh seeds."
-    assert found.confirmation.sentence.count("The verdict is by accuracy alone; of the front's") == 1
-    assert found.confirmation.sentence.endswith(told)
+    assert found.confirmation.sentence.count(f" {len(confirmed)} of {len(others)} ") == 1
     again = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
     assert {**again.document, "timings": 0} == {**found.document, "timings": 0}

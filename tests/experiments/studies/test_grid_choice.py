@@ -63,11 +63,8 @@ def test_the_line_names_the_choice_and_what_overrules_it() -> None:
 def test_what_is_long_by_its_operations_alone_is_not_tried(
     wine: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_training(*_: object) -> None:
-        raise AssertionError("was tried")
-
     monkeypatch.setattr(runner, "num_processors", lambda: 2)
-    monkeypatch.setattr(ClientHost, "train", no_training)
+    monkeypatch.setattr(ClientHost, "train", lambda *_: pytest.fail("was tried"))
     monkeypatch.setattr(runner, "FASTEST_FLOPS_PER_SECOND", 1e3)
     with caplog.at_level(logging.INFO, "fedscout"):
         assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is None
@@ -212,10 +209,7 @@ def test_limits_of_time_need_hosts_of_their_own(limit: str) -> None:
 
 
 def test_a_short_training_starts_no_ray_and_gives_threads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_ray(*_: object) -> None:
-        raise AssertionError("Ray was started")
-
-    monkeypatch.setattr(runner, "ray_runtime", no_ray)
+    monkeypatch.setattr(runner, "ray_runtime", lambda *_: pytest.fail("Ray was started"))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

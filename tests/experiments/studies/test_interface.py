@@ -14,8 +14,10 @@ import pytest
 
 import fedscout
 from fedscout.engine.errors import DataError, UserError
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.main import main
 from tests.conftest import REPOSITORY
+from tests.kits.refusals import refused
 from tests.test_docs import fences
 from tests.test_layers import HEAVY
 
@@ -59,7 +61,7 @@ def test_a_study_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pytest
     assert found.best == found.document["best"]
     assert found.confirmation is not None
     assert found.confirmation.model_dump(mode="json") == document["confirmation"]
-    assert list(found.trials["fitness"]) == list(pd.read_parquet("command/trials").sort_values("trial")["fitness"])
+    assert list(found.trials["fitness"]) == list(read_trials("command").sort_values("trial")["fitness"])
     assert federation.detect(engine=HERE).without_timings().model_dump(mode="json") == document["report"]
     assert federation.describe().realised.model_dump(mode="json") == document["realised"]
 
@@ -87,7 +89,7 @@ def test_a_training_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pyt
     settings = ["federation.num_clients=4", "strategy.kind=fedadam", "strategy.eta=0.1", "training.num_rounds=2"]
     run("train", "federation.dataset=wine", *settings, "engine.grid=local", "--out", "command")
 
-    (row,) = pd.read_parquet("command/trials").to_dict("records")
+    (row,) = read_trials("command").to_dict("records")
     assert list(trained.rounds["accuracy"]) == list(row["round_accuracy"])
     assert list(trained.rounds["loss"]) == list(row["round_loss"])
     assert trained.trial["fitness"] == row["fitness"]
@@ -147,34 +149,38 @@ def test_a_table_is_what_it_is_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "fault"),
+    ("data", "key", "given"),
     [
-        (lambda: fedscout.Federation([]), "at least one client"),
-        (lambda: fedscout.Federation([(np.ones((3, 2)), [0, 1])]), r"client 0 must have features .* got \(3, 2\) and"),
-        (lambda: fedscout.Federation([(np.ones((2, 2)), [0, 1]), (np.ones((2, 3)), [0, 1])]), "one shape"),
-        (lambda: fedscout.Federation([([[np.nan], [1.0]], [0, 1])]), "client 0 must be finite numbers"),
-        (lambda: fedscout.Federation(pd.DataFrame({"a": [1.0, 2.0]})), "federation.label must name the column"),
-        (lambda: fedscout.Federation(pd.DataFrame({"a": [1, "b"], "y": [0, 1]}), label="y"), "one type a column"),
-        (lambda: fedscout.Federation(pd.DataFrame({"a": [], "y": []}), label="y"), "must hold rows"),
+        ([], "a federation", "none"),
+        ([(np.ones((3, 2)), [0, 1])], "client 0", "(3, 2) and (2,)"),
+        ([(np.ones((2, 2)), [0, 1]), (np.ones((2, 3)), [0, 1])], "the clients' features", "(2,), (3,)"),
+        ([([[np.nan], [1.0]], [0, 1])], "the features of client 0", None),
+        (pd.DataFrame({"a": [1.0, 2.0]}), "federation.label", "nothing"),
     ],
 )
-def test_data_that_make_no_federation_are_refused(make: Any, fault: str) -> None:
-    with pytest.raises(DataError, match=fault):
-        make()
+def test_data_that_make_no_federation_are_refused(data: Any, key: str, given: str | None) -> None:
+    with refused(DataError, key=key, given=given):
+        fedscout.Federation(data)
+
+
+@pytest.mark.parametrize(("column", "names"), [([1, "b"], "column a "), ([], "rows")])
+def test_a_table_that_makes_no_federation_is_refused(column: list[Any], names: str) -> None:
+    with refused(DataError, key="the DataFrame", names=names):
+        fedscout.Federation(pd.DataFrame({"a": column, "y": [*range(len(column))]}), label="y")
 
 
 @pytest.mark.parametrize(
-    ("call", "fault"),
+    ("call", "key", "given"),
     [
-        (lambda: fedscout.Federation("wine", clients=3), "federation.clients is not a known key"),
-        (lambda: fedscout.Federation("given"), "federation.dataset must be one of"),
-        (lambda: fedscout.train(fedscout.Federation("wine"), model={"kind": "mlp"}), "model must be left out"),
-        (lambda: fedscout.study(fedscout.Federation("wine"), training={"num_rounds": 0}), "training.num_rounds"),
-        (lambda: fedscout.train(fedscout.Federation("wine"), "fedbest"), "fedbest"),
+        (lambda: fedscout.Federation("wine", clients=3), "federation.clients", None),
+        (lambda: fedscout.Federation("given"), "federation.dataset", "'given'"),
+        (lambda: fedscout.train(fedscout.Federation("wine"), model={"kind": "mlp"}), "model", "{'kind': 'mlp'}"),
+        (lambda: fedscout.study(fedscout.Federation("wine"), training={"num_rounds": 0}), "training.num_rounds", "0"),
+        (lambda: fedscout.train(fedscout.Federation("wine"), "fedbest"), "kind", "'fedbest'"),
     ],
 )
-def test_settings_are_refused_as_on_the_command_line(call: Any, fault: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=fault):
+def test_settings_are_refused_as_on_the_command_line(call: Any, key: str, given: str | None) -> None:
+    with refused(UserError, key=key, given=given):
         call()
 
 

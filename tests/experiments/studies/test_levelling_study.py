@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config, planned_trials
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.details import show_outcome
@@ -69,7 +69,7 @@ def lasting(document: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(finished: FinishedStudy) -> None:
-    table = pd.read_parquet(finished.folder / "trials").sort_values("trial")
+    table = read_trials(finished.folder).sort_values("trial")
     assert list(table["num_rounds"]) == [*SHORTER, *[ROUNDS] * (len(table) - len(SHORTER))]
     assert list(table["phase"][:5]) == [*["baseline"] * 4, "search"]
     assert {"tuned-baseline", "confirmation"} <= {*table["phase"]}

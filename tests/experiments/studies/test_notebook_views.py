@@ -120,10 +120,8 @@ def test_no_notebook_is_told_nothing() -> None:
 class Shown:
     """Stands for IPython's display of one line."""
 
-    texts: list[str]
-
     def __init__(self) -> None:
-        self.texts = []
+        self.texts: list[str] = []
 
     def update(self, html: SimpleNamespace) -> None:
         self.texts.append(html.data)

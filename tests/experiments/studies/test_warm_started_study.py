@@ -80,26 +80,19 @@ def test_a_race_enters_what_it_is_given(earlier: Path, tmp_path: Path) -> None:
 def test_a_study_is_not_told_of_its_own_federation(tmp_path: Path) -> None:
     first = run_workflow(load_config(ARGUMENTS), tmp_path / "first", Display())
     finished = run_workflow(config_from(tmp_path, more=("seed=1",)), tmp_path / "second", Display())
-    (study,) = finished.document["warm_start"]["studies"]
-    assert study == {
-        "study": str(first.folder),
-        "distance": None,
-        "same_data": False,
-        "note": "of this federation: a study is not told its own results",
-    }
-    assert finished.document["warm_start"]["proposals"] == []
-    assert finished.document["warm_start"]["notes"] == [
-        "no earlier study proposes anything: the search starts as without them"
-    ]
+    start = finished.document["warm_start"]
+    (study,) = start["studies"]
+    assert study.pop("note")
+    assert study == {"study": str(first.folder), "distance": None, "same_data": False}
+    assert (start["proposals"], len(start["notes"])) == ([], 1)
     alone = run_workflow(load_config([*ARGUMENTS, "seed=1"]), tmp_path / "alone", Display())
     assert finished.document["trials"] == alone.document["trials"]
 
 
 def test_mistakes_are_told_before_anything_is_done_and_leave_nothing(earlier: Path, tmp_path: Path) -> None:
-    with refused(ConfigurationError, key="search.warm_start"):
-        run_workflow(config_from(tmp_path / "nowhere"), tmp_path / "study", Display())
-    with refused(ConfigurationError, key="search.warm_start"):
-        run_workflow(config_from(earlier), tmp_path / "study", Display(), detection=False)
+    for folder, detection in ((tmp_path / "nowhere", True), (earlier, False)):
+        with refused(ConfigurationError, key="search.warm_start"):
+            run_workflow(config_from(folder), tmp_path / "study", Display(), detection=detection)
     assert not (tmp_path / "study").exists()
 
 
@@ -126,5 +119,5 @@ def test_studies_of_another_measure_propose_nothing(earlier: Path, tmp_path: Pat
     """What is best by accuracy need not serve the worst clients."""
     config = config_from(earlier, more=("search.objective=worst_clients", "search.budget=1"))
     start = run_workflow(config, tmp_path / "study", Display()).document["warm_start"]
-    assert {study["note"] for study in start["studies"]} == {"it searched for what is best by another measure"}
+    assert all("measure" in study["note"] for study in start["studies"])
     assert start["proposals"] == []

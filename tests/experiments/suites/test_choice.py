@@ -122,9 +122,8 @@ def test_the_same_measurement_trains_nothing_again_and_finds_the_same(
     outcome: tuple[Path, Measured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, found = outcome
-    monkeypatch.setattr(
-        "fedscout.engine.trials.runner.run_trial", lambda *_: pytest.fail("a stored trial was trained again")
-    )
+    training = "fedscout.engine.trials.runner.run_trial"
+    monkeypatch.setattr(training, lambda *_: pytest.fail("a stored trial was trained again"))
     assert measured(out) == found
 
 

@@ -43,6 +43,7 @@ from tests.experiments.suites.made_up_tables import (
     space_of,
     written,
 )
+from tests.kits.refusals import refused
 
 BATTERY = read_experiment(REPLAY)
 BEST = FedAdamSpec(eta=0.3, tau=1e-3, beta_1=0.9, beta_2=0.99)
@@ -80,12 +81,11 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.parquet").write_text("nothing")
-    with pytest.raises(LogError):
-        read_table(tmp_path / "t.parquet")
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "t.parquet")
-    with pytest.raises(LogError):
-        read_table(tmp_path / "t.parquet")
+    (tmp_path / "text.parquet").write_text("nothing")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "another.parquet")
+    for name in ("text.parquet", "another.parquet"):
+        with refused(LogError, key="a table of trials", names=name):
+            read_table(tmp_path / name)
 
 
 def test_a_failed_trial_is_worth_guessing() -> None:

@@ -106,13 +106,9 @@ def test_single_values_stay_where_they_stand() -> None:
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         argument_choices(["seed=0,", "a=1,2", "a=3,4", "engine.num_hosts=1,2", "b=,1", "c=1,,2"])
-    assert caught.value.faults == (
-        "seed must have a value before and after each comma, got '0,'",
-        "a must be given once where it has several values, got it 2 times",
-        "engine.num_hosts must have one value, got 2: it does not change what a study finds",
-        "b must have a value before and after each comma, got ',1'",
-        "c must have a value before and after each comma, got '1,,2'",
-    )
+    subjects = [fault.split()[0] for fault in caught.value.faults]
+    assert subjects == ["seed", "a", "engine.num_hosts", "b", "c"]
+    assert [fault.given for fault in caught.value.faults] == ["'0,'", "it 2 times", None, "',1'", "'1,,2'"]
 
 
 def test_an_axis_can_not_be_given_as_a_single_value_too() -> None:

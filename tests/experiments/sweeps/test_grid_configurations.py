@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.sweeps.sweep import NAME_CHARACTERS, read_sweep, study_name
+from tests.kits.refusals import refused
 
 AXES = ("federation.partition.alpha=0.1,0.5", "federation.num_clients=4,10", "seed=0,1,2")
 
@@ -86,12 +87,12 @@ def test_every_fault_of_every_point_is_told_once() -> None:
 @pytest.mark.parametrize("axis", ["seed=0,0", "federation.partition.alpha=0.1,0.10", "federation.num_clients=null,10"])
 def test_the_same_study_twice_is_refused(axis: str) -> None:
     (fault,) = faults_of(axis)
-    assert fault.startswith("each point must be another study, got the same one twice: ")
+    assert fault.count(axis.partition("=")[0]) == 2
 
 
 def test_a_strategy_has_no_place_in_a_search() -> None:
-    (fault,) = faults_of("seed=0,1", "strategy.kind=krum")
-    assert fault.startswith("strategy must be left out of a search")
+    with refused(ConfigurationError, key="strategy", given="{'kind': 'krum'}"):
+        read_sweep(["seed=0,1", "strategy.kind=krum"])
 
 
 def test_the_default_folder_stays_when_values_are_added() -> None:

@@ -50,9 +50,9 @@ def test_values_and_axes_may_be_added(tmp_path: Path, later: tuple[str, ...]) ->
 def test_another_single_value_is_refused_with_the_way_out(tmp_path: Path) -> None:
     opened(tmp_path, "seed=0,1", "training.num_rounds=10")
     before = (tmp_path / "sweep.json").read_text()
-    with pytest.raises(LogError, match=r"training\.num_rounds: 10 there, 20 here") as caught:
+    with refused(LogError, key=tmp_path.name, names="training.num_rounds: 10 there, 20 here") as caught:
         opened(tmp_path, "seed=0,1", "training.num_rounds=20")
-    assert "such as training.num_rounds=10,20" in str(caught.value)
+    assert "training.num_rounds=10,20" in str(caught.value)
     assert (tmp_path / "sweep.json").read_text() == before
 
 
@@ -139,5 +139,5 @@ def test_a_file_that_can_not_be_written_is_the_machinery_s_fault(tmp_path: Path)
     with open_sweep_folder(tmp_path, sweep) as folder:
         (tmp_path / "table.csv").mkdir()
         (tmp_path / "table.csv" / "inside").touch()
-        with pytest.raises(EngineError, match=r"table\.csv can't be written"):
+        with pytest.raises(EngineError, match=r"table\.csv"):
             folder.write_text("table.csv", "text")

@@ -107,7 +107,7 @@ def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -
 def test_a_task_survives_the_command_line() -> None:
     task = Task("lenet", clients=2, samples=3, rounds=4, workers=5, device="cuda")
     assert read_task(task.arguments()) == task
-    with pytest.raises(SystemExit, match="one of dense, lenet, textcnn, tiny, resnet18, resnet18-32, got 'resnet'"):
+    with pytest.raises(SystemExit, match="'resnet'"):
         read_task(["resnet", "1", "1", "1", "1", "cpu"])
 
 
@@ -115,7 +115,7 @@ def test_pfl_is_missing_until_its_interpreter_is_named(monkeypatch: pytest.Monke
     monkeypatch.delenv(PFL_PYTHON, raising=False)
     result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
     assert isinstance(result, MissingPeer)
-    assert result.missing.startswith("not installed: pip install 'pfl[pytorch]' in an environment of its own")
+    assert "pip install 'pfl[pytorch]'" in result.missing
     assert PFL_PYTHON in result.missing
 
 
@@ -123,8 +123,9 @@ def test_a_named_interpreter_must_be_one(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(PFL_PYTHON, "python")  # from the working directory
     result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    expected = f"{PFL_PYTHON} must name a Python, got '{tmp_path / 'python'}': No such file or directory"
-    assert result == MissingPeer(missing=expected)
+    assert isinstance(result, MissingPeer)
+    assert result.missing.startswith(PFL_PYTHON)
+    assert f"got '{tmp_path / 'python'}'" in result.missing
 
 
 @pytest.mark.slow
@@ -133,7 +134,7 @@ def test_an_interpreter_without_the_library_is_told(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(PFL_PYTHON, sys.executable)
     result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
     assert isinstance(result, MissingPeer)
-    assert result.missing.startswith("not installed (ModuleNotFoundError: No module named 'pfl'): pip install")
+    assert "No module named 'pfl'" in result.missing
 
 
 STARTS_A_DAEMON = """
@@ -177,21 +178,19 @@ def test_all_processes_of_a_peer_end_when_it_fails(
 
 
 @pytest.mark.parametrize(
-    ("program", "missing"),
+    ("program", "names"),
     [
-        (
-            "import a_library_of_nobody",
-            "not installed (ModuleNotFoundError: No module named 'a_library_of_nobody'): pip install it",
-        ),
-        ("print('hello')", "its answer holds no times of rounds: {}"),
-        ("print('{\"round_seconds\": []}')", 'its answer holds no times of rounds: {"round_seconds": []}'),
+        ("import a_library_of_nobody", ("'a_library_of_nobody'", ": pip install it")),
+        ("print('hello')", (": {}",)),
+        ("print('{\"round_seconds\": []}')", (': {"round_seconds": []}',)),
     ],
     ids=["not-installed", "no-answer", "no-rounds"],
 )
-def test_a_peer_without_a_result_says_why(programs: Path, program: str, missing: str) -> None:
+def test_a_peer_without_a_result_says_why(programs: Path, program: str, names: tuple[str, ...]) -> None:
     (programs / "odd.py").write_text(program)
     result = run_peer(Peer("odd", "odd", "pip install it"), Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert result == MissingPeer(missing=missing)
+    assert isinstance(result, MissingPeer)
+    assert all(name in result.missing for name in names)
 
 
 def _runs(pid: int) -> bool:

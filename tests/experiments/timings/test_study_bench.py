@@ -50,6 +50,7 @@ from fedscout.experiments.timings.study import (
 )
 from fedscout.strategies import parse_strategy
 from tests.experiments.cli.processes import REPOSITORY
+from tests.kits.refusals import refused
 from tests.marked_processes import MarkedProcesses, short_folder
 
 FRESH = (11, 12)
@@ -139,18 +140,18 @@ def test_pictures_are_the_digits_enlarged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "fault"),
+    ("setting", "key"),
     [
-        ("training.momentum=0.9", "training.momentum must be left out where a peer repeats the study"),
-        ("model.norm=batch", "the model must be a plain dense net or LeNet with ReLU"),
-        ("search.kind=racing", "search.kind must be left out"),
+        ("training.momentum=0.9", "training.momentum"),
+        ("model.norm=batch", "the model"),
+        ("search.kind=racing", "search.kind"),
     ],
 )
 def test_what_a_peer_cannot_repeat_is_refused_before_anything_is_trained(
-    setting: str, fault: str, monkeypatch: pytest.MonkeyPatch
+    setting: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study, "run_ours", lambda _: pytest.fail("it was trained"))
-    with pytest.raises(ConfigurationError, match=fault):
+    with refused(ConfigurationError, key=key):
         measure_study("digits", StudyBenchConfig(settings=[setting]))
 
 
@@ -269,15 +270,14 @@ def test_a_table_has_medians_their_spread_and_ratios_of_medians() -> None:
     assert f"{WAYS['one']} not here" in rows
     assert lines[0] == "digits, dense; 2 rounds a training"
     assert "turns: 3" in lines[1]
-    assert f"{WAYS['each']}: the winner is fedadam" in lines
+    assert [line for line in lines if line.startswith(f"{WAYS['each']}: ") and "fedadam" in line]
 
 
 def test_a_table_says_what_was_estimated_and_what_failed_early() -> None:
     sample = study_run(100.0, measured=3, rounds=6, winner="", confirmed={})
     lines = table_lines(report({"one": (sample,)}, study_run(4.0, rounds=7)))
-    assert f"{WAYS['one']}: 3 of 4 trainings measured, the rest estimated" in lines
-    early = "fedscout: the winner is fedadam; 7 of 8 rounds, as some trainings failed early; detection included"
-    assert lines[-1] == early
+    assert [line for line in lines if line.startswith(f"{WAYS['one']}: 3 of 4 ")]
+    assert all(name in lines[-1] for name in ("fedscout: ", "fedadam; 7 of 8 rounds"))
 
 
 def test_ours_and_peers_take_turns_and_a_way_that_failed_has_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,10 +356,8 @@ def test_a_study_of_ours_and_flowers_own_are_measured_and_end() -> None:
         text = (folder / "log").read_text(errors="replace")
         assert code == 0, text
         alive = [one.name() for one in processes.alive()]
-        left = {entry.name for entry in folder.iterdir()} - {
-            "log",
-            f"torchinductor_{getpass.getuser()}",
-        }  # a cache of torch
+        cache = f"torchinductor_{getpass.getuser()}"  # of torch
+        left = {entry.name for entry in folder.iterdir()} - {"log", cache}
 
     assert (alive, left) == ([], set())
     found = StudyReport.model_validate(json.loads(text.splitlines()[-1]))

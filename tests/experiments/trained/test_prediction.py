@@ -63,33 +63,17 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
+OUTCOME = ["federation.dataset=table.csv", "federation.label=outcome"]
+COST = ["federation.dataset=table.csv", "federation.label=cost", "federation.task=regression"]
+SEVERAL = ["federation.num_clients=4", "federation.min_release=1"]
+NO_NOTE = "federation.drop_columns=[note]"
 KINDS = {
-    "classes": ["federation.dataset=table.csv", "federation.label=outcome", "federation.drop_columns=[note]", *OWN],
-    "quantity": [
-        "federation.dataset=table.csv",
-        "federation.label=cost",
-        "federation.task=regression",
-        "federation.drop_columns=[note]",
-        *OWN,
-    ],
-    "repeated": [
-        "federation.dataset=table.csv",
-        "federation.label=cost",
-        "federation.task=regression",
-        "federation.drop_columns=[note]",
-        "training.repetitions=3",
-        *OWN,
-    ],
-    "texts": ["federation.dataset=table.csv", "federation.label=outcome", "federation.text_column=note", *OWN],
+    "classes": [*OUTCOME, NO_NOTE, *OWN],
+    "quantity": [*COST, NO_NOTE, *OWN],
+    "repeated": [*COST, NO_NOTE, "training.repetitions=3", *OWN],
+    "texts": [*OUTCOME, "federation.text_column=note", *OWN],
     "pictures": ["federation.dataset=pictures", "federation.image_size=8", "federation.num_clients=2"],
-    "several": [
-        "federation.dataset=table.csv",
-        "federation.label=outcome",
-        "federation.num_clients=4",
-        "federation.drop_columns=[note]",
-        "federation.min_release=1",
-        "strategy.kind=communities",
-    ],
+    "several": [*OUTCOME, NO_NOTE, *SEVERAL, "strategy.kind=communities"],
 }
 
 

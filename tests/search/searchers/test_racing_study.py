@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.search.config import RacingConfig, SearchConfig
@@ -57,7 +57,7 @@ def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
     # FedAvg, the race, and two contestants on two fresh seeds.
     assert num_trained == NUM_ROUNDS + 20 + 4 * NUM_ROUNDS
     assert list((folder / "checkpoints").iterdir()) == []
-    table = pd.read_parquet(folder / "trials").sort_values("trial")
+    table = read_trials(folder).sort_values("trial")
     assert list(table["num_rounds"]) == [6, 2, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6]
     assert table["key"].is_unique
 

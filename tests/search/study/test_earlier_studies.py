@@ -15,7 +15,7 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.log import TrialLog
 from fedscout.search.warm_start import EarlierStudy, read_earlier_studies
-from fedscout.strategies import FedAdamSpec, FedMedianSpec, FedProxSpec, parameter_columns
+from fedscout.strategies import FedAdamSpec, FedMedianSpec, FedProxSpec
 from tests.forged_trials import forge
 from tests.kits.refusals import refused
 from tests.search.earlier import FEDAVG, write_study
@@ -127,7 +127,7 @@ def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others
 
 def test_a_strategy_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
     folder = write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8})
-    log = TrialLog(folder, parameter_columns())
+    log = TrialLog(folder)
     log.append(replace(log.read()[1], strategy="fedgone"))
     assert read(folder).gains == ()
 

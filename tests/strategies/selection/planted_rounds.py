@@ -49,8 +49,8 @@ def played(policy: SelectionPolicy, rounds: range, clock: bool = True) -> Iterat
         ]
         yield table, chosen
         failed = set(chosen[: server_round % 3])
-        aggregate_replies = [int(client) for client in present if client not in failed]
-        told = drawn.exponential(size=len(aggregate_replies)) + 2 / server_round
-        told[drawn.random(len(aggregate_replies)) < 0.2] = np.nan
+        answered = [int(client) for client in present if client not in failed]
+        told = drawn.exponential(size=len(answered)) + 2 / server_round
+        told[drawn.random(len(answered)) < 0.2] = np.nan
         told[0] = np.inf
-        policy.observe(report(server_round, aggregate_replies, chosen, told.tolist(), round_seconds=seconds.max()))
+        policy.observe(report(server_round, answered, chosen, told.tolist(), round_seconds=seconds.max()))

@@ -26,6 +26,11 @@ CHOICES: list[dict[str, Any]] = [
     {"kind": "feel", "importance_weight": 0.01},
     {"kind": "power_of_choice"},
     {"kind": "power_of_choice", "losses": "probed"},
+    {"kind": "flash", "start_with_all_clients": False},
+    {"kind": "flash", "start_with_all_clients": False, "standardised": False, "reward_rows": "validation"},
+    {"kind": "flash", "start_with_all_clients": False, "bandit": "neural", "credited": "previous"},
+    {"kind": "restless"},
+    {"kind": "neural"},
 ]
 NUM_CLIENTS, NUM_SAMPLED = 24, 5
 
@@ -59,18 +64,18 @@ def _rounds(policy: SelectionPolicy, first: int, last: int, seed: int) -> Iterat
 
 
 def _told(
-    server_round: int, chosen: list[int], reachable: list[int], include_idle_clients: bool, draw: np.random.Generator
+    server_round: int, chosen: list[int], reachable: list[int], everybody: bool, draw: np.random.Generator
 ) -> RoundReport:
     failures = {client: "lost" for client in chosen if draw.random() < 0.2}
-    aggregate_replies = sorted(set(reachable if include_idle_clients else chosen) - set(failures))
+    answered = sorted(set(reachable if everybody else chosen) - set(failures))
     values = np.array([0.0, 1e-9, 1.0, 1e150, np.nan, np.inf])
     return report(
         server_round,
-        aggregate_replies,
-        draw.choice(values, len(aggregate_replies)).tolist(),
-        rows=draw.integers(0, 50, len(aggregate_replies)).tolist(),
-        update_norm=draw.choice(values, len(aggregate_replies)).tolist(),
-        trained=[client in chosen for client in aggregate_replies],
+        answered,
+        draw.choice(values, len(answered)).tolist(),
+        rows=draw.integers(0, 50, len(answered)).tolist(),
+        update_norm=draw.choice(values, len(answered)).tolist(),
+        trained=[client in chosen for client in answered],
         failures=failures,
     )
 
@@ -89,7 +94,7 @@ def test_after_a_kill_the_choices_are_the_same(document: dict[str, Any]) -> None
     plain = PlainState(trial)
     list(_rounds(trial.policy, 1, 30, seed=1))
     written, arrays = plain.encode(trial)
-    PlainState(revived).restore(json.loads(json.dumps(written)), arrays)
+    PlainState(revived).restore(json.loads(json.dumps(written)), [array.copy() for array in arrays])
     assert list(_rounds(revived.policy, 31, 60, seed=1)) == list(_rounds(trial.policy, 31, 60, seed=1))
 
 

@@ -45,7 +45,7 @@ def local_server(command: Callable[[str], list[str]]) -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def aggregate_replies(address: str) -> bytes:
+def answered(address: str) -> bytes:
     """Return what a server that may still be starting answers."""
     deadline = time.monotonic() + START_SECONDS
     while True:

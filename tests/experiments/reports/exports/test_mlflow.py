@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import LogError
 from fedscout.experiments.reports.export import METRICS_A_BATCH, PARAMETERS_A_BATCH, export_to_mlflow, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
-from tests.experiments.reports.exports.local_server import aggregate_replies, local_server
+from tests.experiments.reports.exports.local_server import answered, local_server
 from tests.kits.refusals import refused
 
 PAGE = 4
@@ -164,12 +163,6 @@ def test_what_mlflow_refuses_is_told_in_one_line(make_study: MakeStudy, server: 
         export_to_mlflow(make_study("search.budget=1"), "nowhere")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is not None, reason="MLflow is installed")
-def test_without_mlflow_the_extra_is_named(make_study: MakeStudy) -> None:
-    with refused(ConfigurationError, key="--to"):
-        export_to_mlflow(make_study("search.budget=1"), "http://mlflow")
-
-
 @pytest.mark.filterwarnings("default")  # MLflow's own, of libraries newer than it knows
 def test_mlflow_itself_takes_it(make_study: MakeStudy, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
@@ -189,7 +182,7 @@ def test_mlflow_s_own_server_has_every_trial(make_study: MakeStudy, tmp_path: Pa
     study = make_study("search.strategies=[fedadam,fedprox]", "search.budget=3", "search.confirmation_seeds=2")
     store = ["--backend-store-uri", f"sqlite:///{tmp_path / 'mlflow.db'}", "--workers", "1"]
     with local_server(lambda port: ["mlflow", "server", *store, "--host", "127.0.0.1", "--port", port]) as address:
-        assert aggregate_replies(f"{address}/health") == b"OK"
+        assert answered(f"{address}/health") == b"OK"
         assert export_to_mlflow(study, address) == len(study.records)
         assert export_to_mlflow(study, address) == 0
         client = mlflow.MlflowClient(tracking_uri=address)

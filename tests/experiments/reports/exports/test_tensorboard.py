@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.experiments import text
 from fedscout.experiments.reports.export import export_to_tensorboard, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
-from tests.kits.refusals import refused
 
 pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
 
@@ -37,17 +34,3 @@ def test_every_trial_is_a_run_and_is_written_once(make_study: MakeStudy, tmp_pat
         told = HParamsPluginData.FromString(start).session_start_info.hparams
         assert told["strategy"].string_value == record.strategy
         assert told["seed"].number_value == record.seed
-
-
-def test_a_folder_that_is_a_file_is_refused(make_study: MakeStudy, tmp_path: Path) -> None:
-    (tmp_path / "board").write_text("a file")
-    with refused(LogError, key="board"):
-        export_to_tensorboard(make_study("search.budget=1"), tmp_path / "board")
-
-
-def test_without_tensorboard_the_extra_is_named(
-    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text, "find_spec", lambda _: None)
-    with refused(ConfigurationError, key="--to"):
-        export_to_tensorboard(make_study("search.budget=1"), tmp_path / "board")

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.experiments import text
 from fedscout.experiments.reports.export import export_to_wandb, settings_of, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
-from tests.kits.refusals import refused
 
 pytest.importorskip("wandb", reason="the extra wandb is not installed")
 
@@ -70,17 +67,3 @@ def test_every_trial_is_a_run_with_its_curves(make_study: MakeStudy, tmp_path: P
         assert [row["accuracy"] for row in rows] == list(record.round_accuracy)
         assert len(rows) == (1 if record.status == "failed" else NUM_ROUNDS)
         assert found["exit"][0].exit.exit_code == (record.status == "failed")
-
-
-def test_a_folder_that_is_a_file_is_refused(make_study: MakeStudy, tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    with refused(LogError, key="runs"):
-        export_to_wandb(make_study("search.budget=1"), tmp_path / "runs")
-
-
-def test_without_wandb_the_extra_is_named(
-    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text, "find_spec", lambda _: None)
-    with refused(ConfigurationError, key="--to"):
-        export_to_wandb(make_study("search.budget=1"), tmp_path / "runs")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.chromium import DESKTOP, PHONE, chromium, opened, reason_against
 from tests.experiments.reports.page.written_study import write_study
@@ -78,14 +78,19 @@ def test_dark_and_light_differ_and_change_while_the_page_is_open(browser: Any, f
         assert faults == []
 
 
+def told_at(page: Any, mark: str) -> str:
+    """Return what is told where one points at a mark."""
+    page.hover(mark)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    return str(page.inner_text("#vg-tooltip-element"))
+
+
 def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> None:
-    log = pd.read_parquet(folder / "trials")
+    log = read_trials(folder)
     confirmed = log[(log["phase"] == "confirmation") & (log["strategy"] == "fedadam")]
     after = sum(scores[0] for scores in confirmed["client_accuracy"]) / len(confirmed)
     with opened(browser, folder / "report.html") as (page, _):
-        page.hover("#picture-client-scores .mark-symbol.layer_2_marks path[aria-label*='client: 0']")
-        page.wait_for_selector("#vg-tooltip-element.visible")
-        told = page.inner_text("#vg-tooltip-element")
+        told = told_at(page, "#picture-client-scores .mark-symbol.layer_2_marks path[aria-label*='client: 0']")
         assert f"{after:.5g}" in told
         assert "0 of 3 seeds" in told
 
@@ -93,16 +98,15 @@ def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> N
 def test_pointing_at_the_front_tells_which_strategy_it_is(browser: Any, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", num_trials=2, second=(0.6, 0.1, 0.1))
     with opened(browser, write_report(folder)) as (page, faults):
-        page.hover("#picture-front .mark-symbol.layer_1_marks path[aria-label*='fedadam'][aria-label*='on the front']")
-        page.wait_for_selector("#vg-tooltip-element.visible")
-        told = page.inner_text("#vg-tooltip-element")
+        on_the_front = "path[aria-label*='fedadam'][aria-label*='on the front']"
+        told = told_at(page, f"#picture-front .mark-symbol.layer_1_marks {on_the_front}")
         assert "fedadam(eta=0.00" in told
         assert "on the front" in told
         assert faults == []
 
 
 def test_tables_say_what_the_log_says(browser: Any, folder: Path) -> None:
-    log = pd.read_parquet(folder / "trials")
+    log = read_trials(folder)
     with opened(browser, folder / "report.html") as (page, _):
         rows = page.locator("#cost tbody tr").all_inner_texts()
     parts = {row.split("\t")[0]: row.split("\t")[1:3] for row in rows}

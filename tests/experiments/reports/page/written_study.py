@@ -16,7 +16,7 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import config_of
 from fedscout.search.confirmation.confirmation import confirm, contestant
-from fedscout.strategies import parameter_columns, parse_strategy
+from fedscout.strategies import parse_strategy
 
 CLIENTS = 4
 SEEDS = (11, 12, 13)
@@ -41,7 +41,7 @@ def write_study(
     claim = {"config": config.identity(), "config_hash": config.digest(), "versions": {"fedscout": "0.1.0"}}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json_text(claim))
-    log = TrialLog(folder, parameter_columns(()))
+    log = TrialLog(folder)
     shared = {"study": name, "config_hash": config.digest(), "config": json.dumps(config.identity())}
     curves = np.random.default_rng(0).uniform(0.4, 0.9, (num_trials + 1, num_rounds))
     curves[0] = 0.3
