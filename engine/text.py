@@ -84,12 +84,10 @@ def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
     """Return a pydantic fault as a `Fault` of `subject`."""
     if detail["type"] in ("value_error", "assertion_error"):  # our own text, which names the value itself
         text = re.sub(r"^(Value error|Assertion failed), ", "", detail["msg"])
-        within, must, rest = (
-            f"{subject} {text}".partition(" must ")
-            if text.startswith("must ")
-            else (f"{subject}: {text}".partition(" must "))
-        )
-        return Fault(within, f"{rest}{hint}") if must else Fault(f"{within}{hint}")
+        separator = "" if not subject else " " if text.startswith("must ") else ": "
+        within, must, rest = f"{subject}{separator}{text}".partition(" must ")
+        condition, got, given = rest.partition(", got ")
+        return Fault(within, condition, given if got else ..., hint) if must else Fault(within, hint=hint)
     condition = _condition(detail)
     if detail["type"] == "missing":
         return Fault(subject, condition, hint=hint)

@@ -76,7 +76,7 @@ class ClientRanges(BaseModel, frozen=True, extra="forbid"):
                 try:
                     LocalTraining.model_validate({name: getattr(interval, end)})
                 except ValidationError as error:
-                    faults.append(fault_of(f"{end} of {name}", details(error)[0]))
+                    faults.append(fault_of(f"{name}.{end}", details(error)[0]))
         if faults:
             raise ValueError("; ".join(faults))
         return self

@@ -84,7 +84,7 @@ def name_faults(path: str, constructor: Callable[..., Any], given: Set[str], add
     unknown = [name for name in sorted(given) if name not in named and not takes_any]
     required = [name for name, parameter in named.items() if parameter.default is inspect.Parameter.empty]
     return [
-        *(f"{name} is no argument of {path}; it takes {allowed}" for name in unknown),
+        *(Fault(name, hint=f"it takes {allowed}", problem=f"is no argument of {path}") for name in unknown),
         *(
             Fault(f"{name} of {path}", "have a value or a range: its constructor requires it")
             for name in required

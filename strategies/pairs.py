@@ -151,7 +151,7 @@ def pair_fault(server_class: type[StrategySpec], client_class: type[StrategySpec
     pair, halves = f"{server}{JOINT}{client}", (server_class, client_class)
     for spec_class in halves:
         if reason := _whole(spec_class):
-            return f"{kind_of(spec_class)} must stand alone, got {pair}: {reason}"
+            return Fault(kind_of(spec_class), "stand alone", f"{pair}: {reason}")
     if FedAvgSpec in halves:
         return Fault(pair, f"be written as what it is, {(client if server_class is FedAvgSpec else server)}")
     if not any(map(has_clients, halves)) or not any(map(is_server_rule, halves)):

@@ -321,10 +321,10 @@ def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -
 
 def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:
     if name in spec_class.bound:
-        return f"{name} of {kind} can't be set, got {shown(value)}; it is {spec_class.bound[name]}"
+        return Fault(f"{name} of {kind}", None, shown(value), f"it is {spec_class.bound[name]}", "can't be set")
     parameters = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
     allowed = ", ".join([*parameters, *SHARED_PARAMETERS])
-    return f"{name} is no parameter of {kind}, got {shown(value)}; its parameters are {allowed}"
+    return Fault(name, None, shown(value), f"its parameters are {allowed}", f"is no parameter of {kind}")
 
 
 def _searched_text(spec_class: type[StrategySpec], name: str) -> str:

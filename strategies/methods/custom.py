@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.text import details, fault_of, shown
 from fedscout.engine.user_code import code_digests
@@ -82,7 +82,8 @@ def _sentence(path: str, spec_class: type[StrategySpec], detail: ErrorDetails) -
     if detail["type"] != "extra_forbidden":
         return fault_of(f"{where} of {path}", detail)
     allowed = [name for name in spec_class.model_fields if name not in ("kind", *SHARED_PARAMETERS)]
-    return f"{where} is no parameter of {path}; it takes {', '.join(allowed) or 'none'}"
+    hint = f"it takes {', '.join(allowed) or 'none'}"
+    return Fault(where, hint=hint, problem=f"is no parameter of {path}")
 
 
 def class_faults(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any], cohort: Cohort) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 
 from pydantic import Field, ValidationError
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
 from fedscout.engine.text import details, did_you_mean, fault_of, shown
 from fedscout.engine.user_code import code_digests
@@ -188,5 +188,6 @@ def _sentence(detail: Any, spec_class: type[SelectionSpec], kind: str) -> str:
         return fault_of(f"selection.kind={kind}", detail)
     if detail["type"] == "extra_forbidden":
         allowed = ", ".join(name for name in spec_class.model_fields if name != "kind") or "none"
-        return f"{path[0]} is no parameter of selection.kind={kind}, got {shown(detail['input'])}; allowed: {allowed}"
+        problem = f"is no parameter of selection.kind={kind}"
+        return Fault(path[0], None, shown(detail["input"]), f"allowed: {allowed}", problem)
     return fault_of(f"{'.'.join(path)} of selection.kind={kind}", detail)
