@@ -49,8 +49,8 @@ def test_ranges_have_the_names_of_a_specification() -> None:
     ("name", "low", "high", "key", "named"),
     [
         ("learning_rate", 1, 0.1, "learning_rate", "[1.0, 0.1]"),
-        ("learning_rate", 0, 1, "low", "learning_rate must be greater than 0, got 0.0"),
-        ("local_epochs", 1, 9999, "high", "got 9999"),
+        ("learning_rate", 0, 1, "learning_rate.low", "got 0.0"),
+        ("local_epochs", 1, 9999, "local_epochs.high", "got 9999"),
         ("batch_size", 1.5, 4, "batch_size.low", "got 1.5"),
         ("momentum", 0, 1, "momentum", "training.momentum"),
     ],

@@ -245,6 +245,8 @@ NOT_POSSIBLE = [
     (run_workflow, ["search.customs=[{path: 'no_such_module:Thing'}]"], "no_such_module", NO_MODULE),
     (run_workflow, ["search.customs=[{pth: 'a:B'}]"], "path of custom", None),
     (run_workflow, ["strategy.kind=krum"], "strategy", "{'kind': 'krum'}"),
+    (run_workflow, ["federation.dataset=diabetes", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
+    (run_training, ["federation.dataset=cartpole", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["strategy.kind=krum", "federation.num_clients=2"], "krum", "2"),
     (run_training, ["strategy.kind=nosuch"], "kind", "'nosuch'"),
     (run_training, ["strategy.kind=fedadam", "strategy.eta=-1"], "eta of fedadam", "-1"),
