@@ -179,19 +179,15 @@ def detection_cost(
 
     prepare_environment(verbose=False)
     from fedscout.engine.config import EngineConfig
-    from fedscout.experiments.timings import detection as measurement
+    from fedscout.experiments.timings.detection import MODULES, WHOLE, table_lines
+    from fedscout.experiments.timings.detection import detection_cost as measured
     from fedscout.experiments.timings.engine import TRAINING, work_federation
 
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
     federations = (work_federation(work, number, samples) for number in clients or (4, 10, 30, 100))
-    if modules:
-        from fedscout.experiments.timings.detection import module_costs, table_lines
-
-        module_results = [module_costs(federation, TRAINING, config, repeats) for federation in federations]
-        _show(as_json, {"costs": [cost.model_dump() for cost in module_results]}, table_lines(module_results))
-        return
-    costs = [measurement.detection_cost(federation, TRAINING, config, repeats) for federation in federations]
-    _show(as_json, {"costs": [cost.model_dump() for cost in costs]}, [str(cost) for cost in costs])
+    names = MODULES if modules else (WHOLE,)
+    costs = [measured(federation, TRAINING, config, repeats, names) for federation in federations]
+    _show(as_json, {"costs": [cost.model_dump() for cost in costs]}, table_lines(costs))
 
 
 @bench.command()

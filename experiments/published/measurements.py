@@ -21,7 +21,6 @@ from fedscout.experiments.timings.detection import (
     PUBLISHED_OUTLIERS,
     WHOLE,
     detection_cost,
-    module_costs,
 )
 
 
@@ -103,9 +102,9 @@ class TimedDetections:
             local, engine = built.config.training.local(), built.config.engine
             turns = range(context.num_seeds)
             costs = [detection_cost(built.federation, local, engine, repeats=1) for _ in turns]
-            values["detection, seconds", column] = tuple(cost.seconds for cost in costs)
+            values["detection, seconds", column] = tuple(cost.seconds[WHOLE] for cost in costs)
             values["one round, seconds", column] = tuple(cost.round_seconds for cost in costs)
-            values["detection, rounds", column] = tuple(cost.round_equivalents for cost in costs)
+            values["detection, rounds", column] = tuple(cost.rounds() for cost in costs)
         return Measured(values, absent=absent)
 
 
@@ -133,9 +132,9 @@ class TimedModules:
             context.note(column)
             local, engine = built.config.training.local(), built.config.engine
             turns = range(context.num_seeds)
-            costs = [module_costs(built.federation, local, engine, repeats=1) for _ in turns]
+            costs = [detection_cost(built.federation, local, engine, 1, MODULES) for _ in turns]
             for name in MODULES:
-                values[name, column] = tuple(cost.seconds[name] / cost.round_seconds for cost in costs)
+                values[name, column] = tuple(cost.rounds(name) for cost in costs)
         return Measured(values, absent=absent)
 
 

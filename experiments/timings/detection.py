@@ -15,7 +15,7 @@ The publication of the rules reports times on another machine, with rounds of 1.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -42,68 +42,6 @@ BLOCK_ROUNDS = 10
 """Rounds timed at a time, after a first one that is not counted."""
 
 
-class DetectionCost(BaseModel, frozen=True):
-    """Cost of a whole detection; all times are minima over several runs.
-
-    Attributes:
-        seconds: Wall time of a whole detection.
-        round_seconds: Wall time of a round of FedAvg.
-        round_equivalents: Their ratio.
-        parts: Seconds of that detection: waiting for `clients`, and the server's own work by detector.
-    """
-
-    federation: str
-    clients: int
-    hosts: int
-    seconds: float
-    round_seconds: float
-    round_equivalents: float
-    parts: Mapping[str, float]
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {1000 * spent:.1f}" for name, spent in self.parts.items())
-        return (
-            f"{self.federation}, {self.hosts} hosts: {1000 * self.seconds:.1f} ms = {self.round_equivalents:.1f} "
-            f"rounds of {1000 * self.round_seconds:.2f} ms  ({parts})"
-        )
-
-
-def detection_cost(
-    federation: Federation, training: LocalTraining, engine: EngineConfig, repeats: int = 5
-) -> DetectionCost:
-    """Return the cost of detection, measured in `repeats` repetitions after a warm-up.
-
-    Raises:
-        RuntimeError: If a round fails.
-    """
-    rounds: list[float] = []
-    detections: list[tuple[float, Mapping[str, float]]] = []
-    with open_runner(federation, engine, None, parallel=1) as unstarted_runner:
-        runner = unstarted_runner.started()
-        for _ in range(1 + repeats):
-            rounds.append(round_seconds(runner, training))
-            detections.append(_detection_seconds(runner, training))
-        num_hosts = runner.num_hosts
-    round_minimum = min(rounds[1:])
-    seconds, parts = min(detections[1:], key=lambda detection: detection[0])
-    return DetectionCost(
-        federation=federation.name,
-        clients=federation.num_clients,
-        hosts=num_hosts,
-        seconds=seconds,
-        round_seconds=round_minimum,
-        round_equivalents=seconds / round_minimum,
-        parts=parts,
-    )
-
-
-def _detection_seconds(runner: TrialRunner, training: LocalTraining) -> tuple[float, Mapping[str, float]]:
-    grid = runner.grid(Session(training=training, test_fraction=0.0))
-    began = time.perf_counter()
-    report = detect(grid, grid.initial_vectors, training, DetectionConfig(), seed=0)
-    return time.perf_counter() - began, report.timings
-
-
 def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
     """Return the mean wall time of a FedAvg round with all clients, over a block after a warm-up round."""
     ends: list[float] = []
@@ -119,14 +57,15 @@ FEATURES: Final = "feature skew"
 PUBLISHED_OUTLIERS: Final = "outliers, published rule"
 OUTLIERS: Final = "outliers, both rules"
 WHOLE: Final = "whole detection, merged exchanges"
+MODULES: Final = (LABELS, FEATURES, PUBLISHED_OUTLIERS, OUTLIERS, WHOLE)
 
 PUBLISHED_ROUND_SECONDS: Final = 1.16
 PUBLISHED_SECONDS: Mapping[str, float] = MappingProxyType({LABELS: 8.3, FEATURES: 11.2, PUBLISHED_OUTLIERS: 54.5})
 SEED: Final = 0
 
 
-class ModuleCosts(BaseModel, frozen=True):
-    """Cost of each module of detection; all times are minima over several runs.
+class DetectionCost(BaseModel, frozen=True):
+    """Cost of modules of detection; all times are minima over several runs.
 
     Attributes:
         round_seconds: Wall time of a round of FedAvg.
@@ -139,11 +78,19 @@ class ModuleCosts(BaseModel, frozen=True):
     round_seconds: float
     seconds: Mapping[str, float]
 
+    def rounds(self, module: str = WHOLE) -> float:
+        """Return the wall time of a module in rounds."""
+        return self.seconds[module] / self.round_seconds
 
-def module_costs(
-    federation: Federation, training: LocalTraining, engine: EngineConfig, repeats: int = 5
-) -> ModuleCosts:
-    """Return the cost of each module, measured in `repeats` repetitions after a warm-up.
+
+def detection_cost(
+    federation: Federation,
+    training: LocalTraining,
+    engine: EngineConfig,
+    repeats: int = 5,
+    names: Collection[str] = (WHOLE,),
+) -> DetectionCost:
+    """Return the cost of each named module, measured in `repeats` repetitions after a warm-up.
 
     Raises:
         RuntimeError: If a round fails.
@@ -153,12 +100,12 @@ def module_costs(
     turns: list[dict[str, float]] = []
     with open_runner(federation, engine, None, parallel=1) as unstarted_runner:
         runner = unstarted_runner.started()
-        modules = _modules(runner, training, sizes)
+        modules = {name: run for name, run in _modules(runner, training, sizes).items() if name in names}
         for _ in range(1 + repeats):
             rounds.append(round_seconds(runner, training))
             turns.append({name: _seconds(module) for name, module in modules.items()})
         num_hosts = runner.num_hosts
-    return ModuleCosts(
+    return DetectionCost(
         federation=federation.name,
         clients=federation.num_clients,
         hosts=num_hosts,
@@ -197,13 +144,13 @@ def _seconds(module: Callable[[], object]) -> float:
         return time.perf_counter() - began
 
 
-def table_lines(costs: Sequence[ModuleCosts]) -> list[str]:
+def table_lines(costs: Sequence[DetectionCost]) -> list[str]:
     """Return the measurements as one Markdown table, one line per module."""
     rows = []
     for cost in costs:
         for name, spent in cost.seconds.items():
             published = PUBLISHED_SECONDS.get(name)
             published_rounds = "" if published is None else f"{published / PUBLISHED_ROUND_SECONDS:.1f}"
-            cells = (f"{1000 * spent:.1f}", f"{spent / cost.round_seconds:.1f}", published_rounds)
+            cells = (f"{1000 * spent:.1f}", f"{cost.rounds(name):.1f}", published_rounds)
             rows.append((cost.federation, cost.hosts, name, *cells, f"{1000 * cost.round_seconds:.2f}"))
     return markdown_table(("federation", "hosts", "module", "ms", "rounds", "published, rounds", "a round, ms"), rows)

@@ -14,11 +14,12 @@ from fedscout.experiments.timings import detection as measurement
 from fedscout.experiments.timings.detection import (
     FEATURES,
     LABELS,
+    MODULES,
     OUTLIERS,
     PUBLISHED_OUTLIERS,
     WHOLE,
-    ModuleCosts,
-    module_costs,
+    DetectionCost,
+    detection_cost,
     table_lines,
 )
 from fedscout.experiments.timings.engine import TRAINING, work_federation
@@ -54,14 +55,14 @@ def test_the_shortest_turn_counts_and_the_first_one_does_not(
     monkeypatch.setattr(measurement, "round_seconds", lambda *_: next(rounds))
     monkeypatch.setattr(measurement, "_modules", lambda *_: {LABELS: int, WHOLE: int})
     monkeypatch.setattr(measurement, "_seconds", lambda _: next(seconds))
-    cost = module_costs(federation, TRAINING, LOCAL, repeats=2)
+    cost = detection_cost(federation, TRAINING, LOCAL, 2, MODULES)
     assert (cost.clients, cost.hosts, cost.round_seconds) == (3, 1, 2.0)
     assert cost.seconds == {LABELS: 5.0, WHOLE: 3.0}
 
 
 def test_the_table_has_rounds_of_ours_and_of_the_source() -> None:
     """By hand: 0.5 s of 0.25 s rounds; 54.5 s of 1.16 s rounds are 46.98."""
-    cost = ModuleCosts(
+    cost = DetectionCost(
         federation="dense", clients=4, hosts=2, round_seconds=0.25, seconds={PUBLISHED_OUTLIERS: 0.5, WHOLE: 1.0}
     )
     assert table_lines([cost])[2:] == [
