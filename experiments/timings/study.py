@@ -39,7 +39,6 @@ from fedscout.experiments.studies.run_folder import RESULT_FILE
 from fedscout.experiments.studies.runner import num_processors
 from fedscout.experiments.timings.peer_plan import plan_of, write_plan
 from fedscout.experiments.timings.peer_runs import MissingPeer, Peer, peer_answer
-from fedscout.experiments.timings.peers.study_plan import StudyPlan
 
 MEASURED = str(Path(__file__).with_name("measured_command.py"))
 MAX_STDERR_CHARACTERS = 2000
@@ -73,16 +72,8 @@ class StudyRun(Usage):
     confirmed: Mapping[str, float] = {}
 
 
-@dataclass(frozen=True)
-class OurStudy:
-    """fedscout's run with the logged trials, from which the plan of the peers is made."""
-
-    run: StudyRun
-    trials: tuple[Trial, ...]
-
-
-def run_ours(settings: Sequence[str]) -> OurStudy:
-    """Return a study run by fedscout, in a temporary folder.
+def run_ours(settings: Sequence[str]) -> tuple[StudyRun, tuple[Trial, ...]]:
+    """Return a study run by fedscout in a temporary folder, and its trials, from which the peers' plan is made.
 
     Raises:
         EngineError: If it fails, with its output.
@@ -104,7 +95,7 @@ def run_ours(settings: Sequence[str]) -> OurStudy:
         winner=next((candidate["strategy"] for candidate in confirmation["contestants"]), ""),
         confirmed=_means_by_role({candidate["role"]: candidate["own"] for candidate in confirmation["contestants"]}),
     )
-    return OurStudy(run, trials)
+    return run, trials
 
 
 def _measured(command: Sequence[str], folder: Path) -> Usage:
@@ -277,65 +268,44 @@ def measure_study(work: WorkName, bench_config: StudyBenchConfig, note: Note = l
         ConfigurationError: If a setting is wrong, or not supported by a peer.
         EngineError: If fedscout's study fails.
     """
+    ours: dict[str, tuple[StudyRun, ...]] = {}
+    peers: dict[str, tuple[StudyRun, ...] | MissingPeer] = {}
+    trials: tuple[Trial, ...] = ()
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
-        return _Measurement(work, bench_config, Path(name), note).report()
-
-
-class _Measurement:
-    """One benchmark run, with a folder for data and peers."""
-
-    def __init__(self, work: WorkName, bench_config: StudyBenchConfig, folder: Path, note: Note) -> None:
-        self._bench_config, self._folder, self._note = bench_config, folder, note
-        self._settings = [*work_settings(work, folder), *bench_config.settings]
-        self._config = load_config(self._settings)
-        self._federation = build_federation(self._config.federation, self._config.model)
-        self._ours: dict[str, tuple[StudyRun, ...]] = {}
-        self._peers: dict[str, tuple[StudyRun, ...] | MissingPeer] = {}
-        self._trials: tuple[Trial, ...] = ()
-
-    def report(self) -> StudyReport:
-        if self._bench_config.ways:
-            self._plan()  # refuses what no peer can repeat, before anything is trained
-        for turn in range(self._bench_config.repeats):
-            progress = f"turn {turn + 1} of {self._bench_config.repeats}"
-            for grid in self._bench_config.grids:
-                self._note(f"{progress}: fedscout, engine.grid={grid}")
-                self._run_ours(grid)
-            for way in self._bench_config.ways:
-                if not isinstance(self._peers.get(way), MissingPeer):
-                    self._note(f"{progress}: {WAYS[way]}")
-                    self._run_peer(way)
-        phases = Counter(trial.phase for trial in self._trials)
-        return StudyReport(
-            title=f"{self._federation.name}, {self._federation.model}",
-            searched=phases["baseline"] + phases["search"],
-            tuning=phases["tuned-baseline"],
-            confirming=phases["confirmation"],
-            rounds=self._config.training.num_rounds,
-            processors=num_processors(),
-            ours=self._ours,
-            peers=self._peers,
-        )
-
-    def _run_ours(self, grid: str) -> None:
-        study = run_ours([*self._settings, f"engine.grid={grid}"])
-        self._ours[grid] = (*self._ours.get(grid, ()), study.run)
-        self._trials = self._trials or study.trials
-
-    def _plan(self) -> StudyPlan:
-        return plan_of(self._config, self._federation, self._trials, num_processors())
-
-    def _run_peer(self, way: str) -> None:
-        plan, max_trainings = self._plan(), self._bench_config.peer_trainings
-        write_plan(self._folder, plan, self._federation, self._config.training.test_fraction)
-        at_most = plan.num_trainings if max_trainings is None else min(max_trainings, plan.num_trainings)
-        study = PeerStudy(self._folder, plan.num_trainings, plan.rounds, at_most, self._bench_config.peer_seconds)
-        previous, result = self._peers.get(way, ()), run_peer_study(FLOWER, way, study)
-        self._peers[way] = result if isinstance(result, MissingPeer) else (*_runs(previous), result)
-
-
-def _runs(known: tuple[StudyRun, ...] | MissingPeer) -> tuple[StudyRun, ...]:
-    return () if isinstance(known, MissingPeer) else known
+        folder = Path(name)
+        settings = [*work_settings(work, folder), *bench_config.settings]
+        config = load_config(settings)
+        federation = build_federation(config.federation, config.model)
+        if bench_config.ways:
+            plan_of(config, federation, (), num_processors())  # refuses what no peer can repeat, before any training
+        for turn in range(bench_config.repeats):
+            progress = f"turn {turn + 1} of {bench_config.repeats}"
+            for grid in bench_config.grids:
+                note(f"{progress}: fedscout, engine.grid={grid}")
+                run, logged = run_ours([*settings, f"engine.grid={grid}"])
+                ours[grid], trials = (*ours.get(grid, ()), run), trials or logged
+            for way in bench_config.ways:
+                previous = peers.get(way, ())
+                if isinstance(previous, MissingPeer):
+                    continue
+                note(f"{progress}: {WAYS[way]}")
+                plan = plan_of(config, federation, trials, num_processors())
+                write_plan(folder, plan, federation, config.training.test_fraction)
+                at_most = min(bench_config.peer_trainings or plan.num_trainings, plan.num_trainings)
+                asked = PeerStudy(folder, plan.num_trainings, plan.rounds, at_most, bench_config.peer_seconds)
+                result = run_peer_study(FLOWER, way, asked)
+                peers[way] = result if isinstance(result, MissingPeer) else (*previous, result)
+    phases = Counter(trial.phase for trial in trials)
+    return StudyReport(
+        title=f"{federation.name}, {federation.model}",
+        searched=phases["baseline"] + phases["search"],
+        tuning=phases["tuned-baseline"],
+        confirming=phases["confirmation"],
+        rounds=config.training.num_rounds,
+        processors=num_processors(),
+        ours=ours,
+        peers=peers,
+    )
 
 
 PLACES = {"local": "in one process", "ray": "on Ray"}
@@ -400,7 +370,7 @@ def _remarks(report: StudyReport) -> list[str]:
     """Return remarks on estimates, trainings that ended early, and winners."""
     remarks = []
     for way, result in report.peers.items():
-        for run in _runs(result)[:1]:
+        for run in () if isinstance(result, MissingPeer) else result[:1]:
             if run.measured < run.trainings:
                 remarks.append(f"{WAYS[way]}: {run.measured} of {run.trainings} trainings measured, the rest estimated")
             elif run.winner:

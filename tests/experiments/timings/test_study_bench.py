@@ -34,7 +34,6 @@ from fedscout.experiments.timings.peers.study_plan import StudyPlan, read_plan, 
 from fedscout.experiments.timings.study import (
     MEASURED,
     WAYS,
-    OurStudy,
     PeerAnswer,
     PeerStudy,
     StudyBenchConfig,
@@ -284,9 +283,9 @@ def test_ours_and_peers_take_turns_and_a_way_that_failed_has_no_other(monkeypatc
     order: list[str] = []
     found = {"each": [study_run(5.0), study_run(6.0)], "one": [MissingPeer(missing="no result within 1 s")]}
 
-    def ours(settings: Sequence[str]) -> OurStudy:
+    def ours(settings: Sequence[str]) -> tuple[StudyRun, tuple[Trial, ...]]:
         order.append(settings[-1])
-        return OurStudy(study_run(1.0), TRIALS)
+        return study_run(1.0), TRIALS
 
     def peer(_: Any, way: str, asked: PeerStudy) -> StudyRun | MissingPeer:
         order.append(way)
