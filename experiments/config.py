@@ -235,7 +235,6 @@ class StudyConfig(BaseModel):
             "client_settings": True,
         }
         identity = self.model_dump(mode="json", exclude=excluded)
-        identity["training"]["metric"] = self.metric_name
         if self.client_settings.kind is not None:
             identity["client_settings"] = self.client_settings.identity()
         return identity
@@ -258,13 +257,10 @@ class StudyConfig(BaseModel):
     def digest(self) -> str:
         """Return the SHA-256, in hexadecimal, of the identity and an informed search's prior knowledge.
 
-        The task and its default metric are left out, as they are found when the data are read; the data's digest tells
-        tasks apart.
+        The task is left out, as it is found when the data are read; the data's digest tells tasks apart.
         """
         identity = self.identity()
         del identity["federation"]["task"]
-        if identity["training"]["metric"] in (ACCURACY, R2.name):
-            identity["training"]["metric"] = None
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         knowledge = KNOWLEDGE if self.search.is_informed else ""
         return hashlib.sha256((text + knowledge).encode()).hexdigest()

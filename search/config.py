@@ -109,7 +109,7 @@ INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 one strategy, and a language model reads the diagnosis itself."""
 
 
-KNOWLEDGE = "2026-11-26"
+KNOWLEDGE = "2026-11-27"
 """Of rules and priors, with which an informed search begins: another date with each change of theirs, as what is tried
 then is another study."""
 

@@ -255,6 +255,10 @@ def run_study(
     return outcome
 
 
+PORTFOLIO = 8
+"""Configurations with which an informed search begins."""
+
+
 def advised(
     config: SearchConfig, space: SearchSpace, facts: StudyFacts, report: HeterogeneityReport, warm: bool = False
 ) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
@@ -279,8 +283,8 @@ def advised(
     if warm:
         reason = advice.reasons[0]
         return advice, (Alternative(advice.spec, reason.explanation, reason.source),), kinds
-    size, references = config.generation_size, (BASELINE,)
-    prior_proposals = priors(report, facts, space, size, references)
+    size, references = min(config.budget, PORTFOLIO), (BASELINE,)
+    prior_proposals = priors(facts, space, 3 * size, references)  # robust ones may be left out
     return advice, first_generation(situation, advice, size, seed, references, prior_proposals), kinds
 
 

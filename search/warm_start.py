@@ -23,13 +23,16 @@ parameter that was not searched there is taken from the present study.
 **Leave-one-out.** A study is never used for itself, nor for another study of the same federation: the same `federation`
 settings, or the same rows with the same partition and scenario. Otherwise its own result would leak.
 
-**Priors.** `priors.parquet` in this folder holds the project's own studies, for warm starts without earlier studies:
-the development half of the published table of trials (docs/choice.md), with the best configurations of each federation
-for several client settings, and in the joint space with them. They cover accuracy in classification only. A study of
-the same data with another partition is marked as such, and excluded if the search itself is benchmarked.
+**Priors.** `priors.parquet` in this folder holds the project's own studies: the published table of trials
+(docs/choice.md), at several client settings and in the joint space with them. Without earlier studies an informed
+search begins with a portfolio from these, built greedily as in Auto-sklearn 2.0: the configuration with the largest
+mean gain over FedAvg, then the one that most raises the mean of the best gain so far, and so on, each data set counting
+equally. They cover accuracy in classification only. Studies of the present data set are left out.
 
 References:
     Feurer, Springenberg, Hutter: Initializing Bayesian hyperparameter optimization via meta-learning. AAAI 2015.
+    Feurer, Eggensperger, Falkner, Lindauer, Hutter: Auto-sklearn 2.0: Hands-free AutoML via meta-learning. Journal of
+        Machine Learning Research 23(261), 2022. (portfolios)
     Leys, Ley, Klein, Bernard, Licata: Detecting outliers: do not use standard deviation around the mean, use absolute
         deviation around the median. Journal of Experimental Social Psychology 49(4), 2013. (1.4826)
 """
@@ -38,6 +41,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -45,11 +49,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
 
-from fedscout.detectors.report import DetectorName, HeterogeneityReport
+from fedscout.detectors.report import DetectorName
 from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.text import details, fault_of
@@ -546,19 +552,18 @@ def project_studies() -> tuple[EarlierStudy, ...]:
 
 
 def priors(
-    report: HeterogeneityReport,
     facts: StudyFacts,
     space: SearchSpace,
     count: int,
     references: Sequence[StrategySpec] = (),
     studies: Sequence[EarlierStudy] | None = None,
 ) -> tuple[Alternative, ...]:
-    """Return configurations that did well in similar federations, those of the nearest first.
+    """Return a portfolio, best first: configurations of which at least one did well in most of the project's studies.
 
     Args:
-        report: How the clients' data differ.
-        facts: Facts of the present study.
-        space: Its search space; if client settings are searched, studies of the joint space are used.
+        facts: Facts of the present study; studies of the same data set are left out.
+        space: Its search space; if client settings are searched, studies of the joint space are used, else those with
+            the most similar client settings.
         count: Largest number of configurations.
         references: Configurations that are never proposed.
         studies: Used in place of the project's own.
@@ -566,28 +571,87 @@ def priors(
     if not facts.config or not facts.measure.is_accuracy:
         return ()
     config = json.loads(facts.config)
+    is_joint = bool(space.client_ranges.keys() - {SELECTION})
     others = [
         study
         for study in (project_studies() if studies is None else studies)
-        if _is_joint(study) == bool(space.client_ranges.keys() - {SELECTION})
+        if _is_joint(study) == is_joint
         and not study.is_of(facts.config_hash, config, facts.data_digest)
-        and not (facts.is_measured and study.is_of_data(config))
+        and not study.is_of_data(config)
     ]
-    same_data = {study.name for study in others if study.is_of_data(config)}
-    training = {**config["training"], "num_rounds": facts.num_rounds}
-    warm = warm_start(others, report.model_dump(mode="json"), training, space, count, references)
-    return tuple(
-        Alternative(
-            parse_strategy(each.strategy),
-            f"It gained {100 * each.gain:.1f} points on FedAvg in {_described(each.study in same_data)}: {each.study}.",
-            SOURCE,
+    if not is_joint:
+        differences = {
+            study.name: _training_difference(study.config["training"], config["training"]) for study in others
+        }
+        nearest = min(differences.values(), default=0.0)
+        others = [study for study in others if differences[study.name] == nearest]
+    specs, gains = _gains_in(space, others, references)
+    datasets = Counter(_dataset_of(study) for study in others)
+    weights = np.array([1 / datasets[_dataset_of(study)] for study in others]) / max(len(datasets), 1)
+
+    def explanation(place: int) -> str:
+        known = np.flatnonzero(~np.isnan(gains[:, place]))
+        mean, best = np.average(gains[known, place], weights=weights[known]), known[gains[known, place].argmax()]
+        return (
+            f"It gained {100 * mean:.1f} points over FedAvg on average in {len(known)} federations of other data sets, and "
+            f"{100 * gains[best, place]:.1f} points on {others[best].name}."
         )
-        for each in warm.proposals
-    )
+
+    portfolio = greedy_portfolio(np.nan_to_num(gains, nan=FAILED_GAIN), weights, count)
+    return tuple(Alternative(specs[place], explanation(place), SOURCE) for place in portfolio)
 
 
-def _described(same_data: bool) -> str:
-    return "a federation of the same data" if same_data else "a similar federation"
+FAILED_GAIN = -1.0
+"""Of a configuration that is impossible in a study, in a portfolio."""
+
+
+def _gains_in(
+    space: SearchSpace, studies: Sequence[EarlierStudy], references: Sequence[StrategySpec]
+) -> tuple[list[StrategySpec], npt.NDArray[np.float64]]:
+    """Return the studies' configurations, moved into a space, and their gains, NaN where one was not trained.
+
+    Returns:
+        The configurations, and gains of shape `(studies, configurations)`.
+    """
+    nearest = cache(space.nearest)
+    columns: dict[str, tuple[StrategySpec, npt.NDArray[np.float64]]] = {}
+    taken = {space.digest(spec) for spec in references}
+    for row, study in enumerate(studies):
+        for spec, gain in study.gains:
+            moved = nearest(spec)
+            if moved is None or space.has_equivalent(moved) or (digest := space.digest(moved)) in taken:
+                continue
+            _, gains = columns.setdefault(digest, (moved, np.full(len(studies), np.nan)))
+            gains[row] = np.fmax(gains[row], gain)
+    specs = [spec for spec, _ in columns.values()]
+    return specs, np.array([gains for _, gains in columns.values()]).T.reshape(len(studies), len(specs))
+
+
+def greedy_portfolio(gains: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], count: int) -> Iterator[int]:
+    """Yield the columns of a portfolio: each time the one that most raises the weighted mean of the best gain so far.
+
+    Args:
+        gains: Gains over FedAvg, which is in every portfolio, shape `(studies, configurations)`.
+        weights: Of the studies, shape `(studies,)`.
+        count: Largest number of columns; fewer if no other raises the mean.
+    """
+    best = np.zeros(len(gains))
+    for _ in range(count if gains.size else 0):
+        raised = weights @ np.maximum(best[:, None], gains)
+        place = int(raised.argmax())
+        if raised[place] <= weights @ best:
+            return
+        yield place
+        best = np.maximum(best, gains[:, place])
+
+
+def _training_difference(ours: Document, theirs: Document) -> float:
+    """Return the sum of the absolute log ratios of two studies' client settings."""
+    return sum(abs(math.log(ours[name] / theirs[name])) for name in ("learning_rate", "local_epochs", "batch_size"))
+
+
+def _dataset_of(study: EarlierStudy) -> str:
+    return str(study.config.get("federation", {}).get("dataset"))
 
 
 def _is_joint(study: EarlierStudy) -> bool:

@@ -381,7 +381,7 @@ class Trial:
                 if not isinstance(value, list if kind == tuple[str, ...] else dict):
                     raise ValueError(f"its {name} are not what a trial has")
             values[name] = tuple(value) if isinstance(value, list) else value
-        values["seconds"] = dict(row["seconds"])
+        values["seconds"] = {**dict.fromkeys(("total", *PHASES), 0.0), **dict(row["seconds"])}
         del values["num_rounds"]
         trial = cls(**values)
         consistent = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}

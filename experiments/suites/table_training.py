@@ -2,11 +2,11 @@
 
 OUT/studies/     the trials, in ordinary logs, so that an interrupted run resumes
 OUT/trials.parquet    the table
-OUT/priors.parquet    priors for studies of other federations, from the development federations
+OUT/priors.parquet    priors for studies of other data sets
 
 For each federation the priors have one study in the joint space, and one at each setting of the clients for which the
 grid has every strategy, as a user's study has a fixed setting. The gain of a configuration is its mean score minus
-FedAvg's at the study's own setting, over all seeds. The best `KEPT` of each study are kept.
+FedAvg's at the study's own setting, over all seeds.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from fedscout.strategies.specification import CLIENT_PARAMETERS
 SEEDS = (0, 1, 2, 3)
 TABLE, PRIORS = "trials.parquet", "priors.parquet"
 REPLAY = Path(__file__).parent / "choice" / "replay.yaml"
-
-KEPT = 12
-
 
 Note = Callable[[str], None]
 
@@ -103,8 +100,8 @@ def _trained(
 
 
 def prior_studies(table: Iterable[FederationTrials]) -> list[EarlierStudy]:
-    """Return the studies of all development federations of a table."""
-    return [study for federation in table if federation.about.half == "development" for study in _studies(federation)]
+    """Return the studies of all federations of a table."""
+    return [study for federation in table for study in _studies(federation)]
 
 
 def _studies(federation: FederationTrials) -> Iterator[EarlierStudy]:
@@ -141,5 +138,5 @@ def _study(
         config=config.identity(),
         data_digest=about.data_digest,
         report=report,
-        gains=best_first(gains)[:KEPT],
+        gains=best_first(gains),
     )

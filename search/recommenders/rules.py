@@ -52,7 +52,7 @@ reported; if none remains, the first strategy of the space is used at its defaul
 **Initial generation of an informed search.** In order, each configuration once, FedAvg excluded as it is trained
 anyway:
 
-1. the rules' recommendation, then configurations that did well in similar federations;
+1. the rules' recommendation, then a portfolio of configurations that did well in other federations (`warm_start.py`);
 2. proposals of the other rules that apply;
 3. if clients are suspected, the robust strategies that exclude the suspected number of clients in a round;
 4. for classification, what is most promising without specific evidence: FedAdam, FedRep if the space contains it and
@@ -61,11 +61,9 @@ anyway:
 
 Configurations equivalent to another strategy in this cohort, such as Bulyan without malicious clients, are never
 proposed. If the selection policy is searched, the configurations cycle through the policies in the order of the search.
-A quarter of the generation, at least one configuration, is drawn uniformly from the space for exploration. Robust
-strategies, drawn or from similar federations, are set to the number of suspected clients, and excluded without
-suspects: they would equal the mean, or discard honest clients, and a generation of four drawn from the whole space
-contained two or three of them for any federation. The price is a poisoned client that the detectors miss;
-`search.informed=false` draws from the whole space.
+What is missing is drawn uniformly from the space. Robust strategies, drawn or from other federations, are set to the
+number of suspected clients, and excluded without suspects: they would equal the mean, or discard honest clients. The
+price is a poisoned client that the detectors miss; `search.informed=false` draws from the whole space.
 
 **Selection policy**, if not all clients train in a round, by the results of `fedscout bench selection`. On digits over
 50 clients, 10 per round, with skewed clients, wrong labels and both (docs/selection.md): under random selection
@@ -554,8 +552,6 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-EXPLORING = 4
-"""One of so many configurations of a generation is drawn."""
 DRAWS = 1000
 DRAWN = "Drawn, to explore."
 """The reason of what nothing is known of."""
@@ -576,15 +572,14 @@ def first_generation(
     Args:
         situation: Federation with a diagnosis.
         recommendation: The rules' recommendation for it.
-        size: Size of a generation; fewer are returned if the space holds fewer.
+        size: Number of configurations; fewer are returned if the space holds fewer.
         seed: Seed of random configurations, different for each federation.
         references: Configurations trained outside the budget, never proposed.
-        priors: Configurations that did well in similar federations.
+        priors: Configurations that did well in other federations.
     """
-    num_drawn = max(1, size // EXPLORING) if size > 1 else 0
     taken = {situation.space.digest(spec) for spec in references}
     source = _cycle_policies(_proposals(situation, recommendation, priors), situation)
-    founded = _new(source, size - num_drawn, situation, taken)
+    founded = _new(source, size, situation, taken)
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
 

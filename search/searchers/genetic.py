@@ -91,7 +91,7 @@ class GenerationalSearcher(Searcher):
             if self.space.contains(spec) and (digest := self.space.digest(spec)) not in self.archive.taken:
                 waiting.setdefault(digest, spec)
         if waiting:
-            return list(waiting.values())[:num_proposals]
+            return list(waiting.values())[: min(num_proposals, self.population)]
         searched = self.archive.searched
         number, num_begun = divmod(len(searched), self.population)
         earlier, present_trials = searched[: len(searched) - num_begun], searched[len(searched) - num_begun :]

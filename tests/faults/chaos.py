@@ -109,13 +109,12 @@ def rounds_done(out: Path, rounds_per_trial: int) -> int:
 
 
 def log_rows(out: Path) -> dict[str, dict[str, str]]:
-    """Return the log's rows by file, as text of full precision, without timings and the engine's settings."""
+    """Return the log's rows by file, as text of full precision, without timings."""
     rows: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob("trials/*")):
         with pq.ParquetFile(path) as file:
             (row,) = file.read().to_pylist()
         timeless = {name: value for name, value in row.items() if not name.startswith(("seconds", "finished_at"))}
-        timeless["config"] = {name: value for name, value in json.loads(row["config"]).items() if name != "engine"}
         rows[path.name] = {name: repr(value) for name, value in timeless.items()}
     return rows
 

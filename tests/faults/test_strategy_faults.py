@@ -16,6 +16,7 @@ from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.ray_grid import RayHosts, start_hosts
 from fedscout.engine.trials import ray_runner
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.ray_runner import RayRunner
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.runner import LocalRunner
@@ -120,7 +121,7 @@ def test_the_study_goes_on_and_its_other_trials_are_the_same(cli: Cli, tmp_path:
         out = tmp_path / fault.replace(" ", "-")
         done = cli("search", *DATA, *search, f"search.customs=[{custom}]", "search.strategies=[fedavgm]", "--out", out)
         assert (done.code, done.warnings) == (0, "")
-        logs[fault] = [pq.ParquetFile(file).read().to_pylist()[0] for file in trial_files(out)]
+        logs[fault] = read_trials(out).to_dict("records")
     kinds = [row["strategy"] for row in logs["none"]]
     assert set(kinds) == {"fedavg", "fedavgm", PATH}
     for sound, faulty in zip(logs["none"], logs["gives NaN"], strict=True):

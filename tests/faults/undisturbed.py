@@ -26,8 +26,8 @@ STUDY = (
 )
 NUM_TRIALS = 1 + 3 + 2 * 2
 
-PASSING = ("finished_at", "versions", "config")
-"""Columns that tell of the run, not of its result; `config` holds the engine's settings, too."""
+PASSING = ("finished_at", "versions")
+"""Columns that tell of the run, not of its result."""
 
 
 def trial_files(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import DittoSpec
-from fedscout.strategies.methods.personal import OWN
+from fedscout.strategies.methods.personal import OWN_MODEL
 from tests.engine.federations import linear, uneven_federation
 from tests.strategies.by_hand import SIZES, WHOLE, Hand, host_of, result_of, spec_of
 
@@ -33,5 +33,5 @@ def test_a_strong_pull_leaves_the_own_model_a_gradient_over_its_strength_away() 
     hand = Hand(uneven_federation(linear, SIZES), WHOLE, linear)
     for client, state in grid.client_states.items():
         gradient = (vector - hand.descend(vector, client, 1)[0]) / WHOLE.learning_rate
-        np.testing.assert_allclose(pull * (vector - state[OWN]), gradient, atol=0.01 * np.abs(gradient).max())
+        np.testing.assert_allclose(pull * (vector - state[OWN_MODEL]), gradient, atol=0.01 * np.abs(gradient).max())
     assert len(grid.client_states) == len(SIZES)

@@ -322,7 +322,7 @@ def test_privacy_is_told_before_a_training_and_stands_in_its_log(cli: Cli, tmp_p
     (note,) = done.document["trial"]["notes"]
     assert note.startswith(told)
     (logged,) = read_trials(tmp_path / "out")["notes"]
-    assert json.loads(logged) == [note]
+    assert logged == [note]
 
 
 def test_what_has_no_privacy_is_refused_before_anything_trains(cli: Cli, tmp_path: Path) -> None:

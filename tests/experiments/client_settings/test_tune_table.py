@@ -38,7 +38,9 @@ tune = partial(run, "tune-table")
 
 def logs(out: Path) -> dict[str, float]:
     """Return the fitness of every logged trial by its key."""
-    found = pd.concat([read_trials(cell) for cell in out.with_suffix(".tuning").glob("cells/*/")])
+    found = pd.concat(
+        [read_trials(log.parent) for log in out.with_suffix(".tuning").glob("cells/*/trials") if any(log.iterdir())]
+    )
     assert found["key"].is_unique  # nothing is trained twice
     return dict(zip(found["key"], found["fitness"], strict=True))
 
@@ -116,8 +118,8 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("--heterogeneity", "1.5"), ("--heterogeneity", "got 1.5")),
         (("--quantity", "ten"), ("--quantity", "'ten'")),
         (("--quantity", "600"), ("600 rows of 3 classes",)),
-        (("federation.dataset=diabetes",), ("federation.dataset", "classes")),
-        (("federation.dataset=cartpole",), ("federation.dataset", "classes")),
+        (("federation.dataset=diabetes",), ("federation.server_rows",)),
+        (("federation.dataset=cartpole",), ("federation.dataset", "federation.server_rows")),
         (("search.strategies=[fedprox]",), ("search.strategies",)),
         (("search.selection=[random, oort]",), ("search.selection",)),
         (("selection.kind=oort",), (" selection ",)),

@@ -182,7 +182,9 @@ def test_a_typed_number_is_a_name_however_gaps_store_it(
 
 def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": np.arange(600) / 4, "price": [row // 3 for row in range(600)]})
-    assert_refused(str(save(table, tmp_path / "t.csv")), label="price", key="column 'price' of data set 't.csv'")
+    path = str(save(table, tmp_path / "t.csv"))
+    assert load_dataset(path, label="price").targets is not None
+    assert_refused(path, label="price", task="classification", key="column 'price' of data set 't.csv'")
     named = table.assign(price=[f"p{row}" for row in table["price"]])
     assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200
 

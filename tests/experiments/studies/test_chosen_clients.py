@@ -11,6 +11,7 @@ import pytest
 
 import fedscout
 from fedscout.engine.errors import StrategyError, UserError
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.checks import searched_policies, selection_of
 from fedscout.experiments.studies.workflow import cohort_of
@@ -219,7 +220,7 @@ def same_after_a_loss(first: fedscout.Study, folder: Path, lost: list[Path], **m
 @pytest.mark.slow
 def test_a_study_searches_logs_and_goes_on(tmp_path: Path) -> None:
     first = study(tmp_path / "one")
-    rows = pq.read_table(tmp_path / "one" / "trials").to_pylist()
+    rows = read_trials(tmp_path / "one").to_dict("records")
     searched = [row for row in rows if row["phase"] == "search"]
     assert {row["selection"] for row in searched} <= {"random", "oort", "flash"}
     assert all(sum(row["client_rounds"]) >= 4 * 3 for row in searched)

@@ -139,7 +139,6 @@ def test_the_log_holds_every_trial_and_its_configuration(finished: FinishedStudy
     assert list(table["phase"]) == ["baseline"] + ["search"] * 3 + ["confirmation"] * 4
     assert [trial["fitness"] for trial in finished.document["trials"]] == list(table["fitness"][:4])
     assert set(table["config_hash"]) == {small().digest()}
-    assert StudyConfig.model_validate(json.loads(table["config"].iloc[0])) == small()
     assert not list((finished.folder / "checkpoints").glob("*"))
 
 

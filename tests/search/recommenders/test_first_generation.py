@@ -80,16 +80,6 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
     assert len({situation.space.digest(spec) for spec in alone}) == 5
 
 
-@pytest.mark.parametrize(("size", "num_drawn"), [(1, 0), (2, 1), (4, 1), (5, 1)])
-def test_a_quarter_explores(situation_of: SituationOf, size: int, num_drawn: int) -> None:
-    situation = situation_of(POISONED)
-    one, other = (proposed(situation, size, seed) for seed in (0, 1))
-    assert one[: size - num_drawn] == other[: size - num_drawn]
-    assert all(each.explanation == DRAWN for each in one[size - num_drawn :])
-    assert not {str(each.spec) for each in one[size - num_drawn :]} & {str(each.spec) for each in other}
-    assert proposed(situation, size, 0) == one
-
-
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(), diagnosis_of(label_skew="high", outlier="high")])
 def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)

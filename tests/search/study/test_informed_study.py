@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fedscout.search.config import SearchConfig
-from fedscout.search.recommenders.rules import DRAWN
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.search.warm_start import WarmProposal, WarmStart
 from tests.search.recommenders.reports import report_of
@@ -37,17 +36,6 @@ def test_the_first_trials_are_those_that_the_diagnosis_proposes(tmp_path: Path, 
     proposed = [candidate.spec for candidate in outcome.first_generation]
     assert [trial.spec for trial in outcome.trials[:2]] == proposed[:2]
     assert kind == "racing" or {trial.spec for trial in outcome.trials} == {*proposed}  # a tiny race has room for few
-
-
-def test_what_is_drawn_to_explore_depends_on_the_federation(tmp_path: Path) -> None:
-    def drawn(folder: str, digest: str) -> list[object]:
-        found = informed_study(tmp_path / folder, data_digest=digest, budget=4).first_generation
-        return [candidate.spec for candidate in found if candidate.explanation == DRAWN]
-
-    draws = [drawn(digest, digest) for digest in ("one", "two", "three")]
-    assert all(draws)
-    assert draws[0] != draws[1] != draws[2] != draws[0]
-    assert drawn("again", "one") == draws[0]
 
 
 @pytest.mark.parametrize("kind", ["random", "grid"])

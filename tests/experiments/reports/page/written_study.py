@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,7 @@ def write_study(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json_text(claim))
     log = TrialLog(folder)
-    shared = {"study": name, "config_hash": config.digest(), "config": json.dumps(config.identity())}
+    shared = {"study": name, "config_hash": config.digest()}
     curves = np.random.default_rng(0).uniform(0.4, 0.9, (num_trials + 1, num_rounds))
     curves[0] = 0.3
     trials = [_trial("fedavg", curve=curves[0], phase="baseline", trial=0, **shared)]
