@@ -55,7 +55,7 @@ def federation_line(federation: Federation) -> str:
         return f"{federation.name}: reinforcement learning, {federation.num_classes} actions, {score}"
     predicted = federation.target_name
     task_text = f"regression target {predicted}" if predicted else f"{federation.num_classes} classes"
-    return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} per client"
+    return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} each"
 
 
 def show_federation(console: Console, federation: Federation) -> None:

@@ -69,7 +69,7 @@ def test_a_series_that_is_drawn_from_is_told() -> None:
     assert "federation.split=last" in note
     assert "FedAvg" not in note
     (cut,) = dependence_notes(replace(series, split="last"), 0, 0.2)
-    assert "same rows" in cut
+    assert "same test rows" in cut
 
 
 @pytest.mark.parametrize("name", BY_SPLIT)
