@@ -77,22 +77,22 @@ def folder_below(root: Path, name: str) -> Path:
         folder = (root / name).resolve()
         if folder != root.resolve():
             return folder
-    raise ConfigurationError.of("a folder", "lie below the one that the server was started with", repr(name))
+    raise ConfigurationError.of("a folder", "lie below the folder of the server", repr(name))
 
 
 def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
     for key, value in _texts(flattened(config.model_dump(mode="json"))):
         if key in ("engine.address", "recommender.base_url"):
-            yield Fault(key, "be left out, as an agent may name no server", repr(value))
+            yield Fault(key, "be left out, as agents may not set a server", repr(value))
         elif value.startswith(NAMED_ELSEWHERE):
             continue
         elif "://" in value:
-            yield Fault(key, "be no address, as an agent may name none", repr(value))
+            yield Fault(key, "not be an address, as agents may not set one", repr(value))
         elif is_import_path(value):
             if not own_code:
-                yield f"{key} names code, which an agent may only do with `fedscout mcp --own-code`, got {value!r}"
+                yield f"{key} names code, which requires `fedscout mcp --own-code`, got {value!r}"
         elif not _lies_below(root, value):
-            yield Fault(key, "lie below the folder that the server was started with", repr(value))
+            yield Fault(key, "lie below the folder of the server", repr(value))
 
 
 def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _lies_below(root: Path, value: str) -> bool:
 
 COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.watched_command")
 END_SECONDS = 20.0
-"""A study that is told to end closes its log and its processes first."""
+"""A study that is ended closes its log and its processes first."""
 LAST_LINES = 5
 
 
@@ -153,7 +153,7 @@ class StartedStudies:
             except subprocess.TimeoutExpired:
                 process.terminate()
                 _wait_for(process)
-                late = f"{arguments[0]} must end within max_seconds={max_seconds:g}, took longer and was ended"
+                late = f"{arguments[0]} exceeded max_seconds={max_seconds:g} and was ended"
                 raise UserError(late) from None
         if process.returncode != 0:
             lines = [line.removeprefix("fedscout: ") for line in error_output.splitlines() if line.strip()]
@@ -169,7 +169,7 @@ class StartedStudies:
         with self._lock:
             process = self.running.get(folder)
             if process is not None and process.poll() is None:
-                raise UserError([f"a study runs in {folder.name} already; follow it, or stop it first"])
+                raise UserError([f"a study is already running in {folder.name}; follow it or stop it first"])
             folder.parent.mkdir(parents=True, exist_ok=True)
             with open(_log_path(folder), "wb") as log_file:
                 self.running[folder] = subprocess.Popen(  # noqa: S603
@@ -235,7 +235,7 @@ INSTRUCTIONS = (
     "fedscout chooses the federated-learning strategy for clients whose data differ. Settings are key=value, as in "
     "federation.dataset=clients.csv, federation.label=outcome, federation.client_column=hospital, seed=1; `keys` lists "
     "them all. Begin with `detect`, which takes seconds; `recommend` needs no trial; `start_study` searches and "
-    "confirms, and may take minutes: ask `follow_study` until its state is finished, then `read_result`."
+    "confirms, and may take minutes: call `follow_study` until its state is finished, then `read_result`."
 )
 
 

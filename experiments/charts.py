@@ -39,7 +39,7 @@ DIGITS = 5
 """Significant digits of a number in a picture; the page's text and tables have theirs."""
 
 PIXELS_A_POINT = 3.0
-"""Of a PNG: some 300 a printed inch where the figure is as wide as a page."""
+"""Scale of a PNG: about 300 pixels per inch if the figure is printed as wide as a page."""
 
 FileFormat = Literal["png", "pdf", "svg"]
 
@@ -329,10 +329,10 @@ class Strip:
         """What is not shown; None if everything is shown."""
         if len(self.clients) == self.num_clients:
             return None
-        text = f"Of {self.num_clients} clients, the {len(self.clients)} whose labels differ most from everyone's"
+        text = f"The {len(self.clients)} of {self.num_clients} clients whose labels diverge most from all labels"
         if not self.deciles:
             return f"{text}."
-        return f"{text}; below them all measured clients by decile of that divergence, each decile's rows added up."
+        return f"{text}; below, all measured clients by decile of that divergence, with the rows of a decile summed."
 
 
 def strip_of(description: Description, max_columns: int) -> Strip:
@@ -401,7 +401,7 @@ SHORT_NAME = 4
 """Letters that have room above a column."""
 
 CLASS_WIDTH, WIDEST, ROWS_WIDTH = 36, 640, 140
-"""Pixels of a column of classes, of all of them at most, and of the bars beside."""
+"""Pixels of a column of classes, of all columns at most, and of the bars beside them."""
 
 
 def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
@@ -457,7 +457,7 @@ def federation_map(description: Description, by_count: bool = False) -> alt.HCon
         alt.Chart(inline(sizes))
         .mark_bar(cornerRadiusEnd=2)
         .encode(
-            x=alt.X("rows:Q", title="rows a client", axis=alt.Axis(tickCount=3, orient="top")),
+            x=alt.X("rows:Q", title="rows per client", axis=alt.Axis(tickCount=3, orient="top")),
             y=alt.Y("client:N", axis=None),
             color=_affected(),
         )
@@ -529,7 +529,7 @@ def learning_curves(trials: pd.DataFrame, measure: str) -> alt.TopLevelMixin:
         alt.Chart(_curves(back, MOST_POINTS))
         .transform_flatten(["round", "score"])
         .mark_line(color=GREY, opacity=0.35, strokeWidth=1.2)
-        .encode(axis, score, detail="trial:N", tooltip=tooltips(trial="trial", name="strategy", fitness__Q="late mean"))
+        .encode(axis, score, detail="trial:N", tooltip=tooltips(trial="trial", name="strategy", fitness__Q="fitness"))
     )
     lines = alt.Chart(_curves(front, MOST_POINTS_IN_FRONT)).transform_flatten(["round", "score"])
     ahead = lines.mark_line(strokeWidth=2.4).encode(axis, score, colour, detail="trial:N")
@@ -554,7 +554,7 @@ def _curves(trials: pd.DataFrame, most: int) -> alt.InlineData:
     return inline(rows)
 
 
-ON_FRONT, BEATEN = "on the front", "another beats it"
+ON_FRONT, BEATEN = "on the Pareto front", "dominated"
 
 
 def objective_front(trials: pd.DataFrame, objectives: tuple[str, str]) -> alt.TopLevelMixin:
@@ -575,7 +575,7 @@ def objective_front(trials: pd.DataFrame, objectives: tuple[str, str]) -> alt.To
         title=None,
         legend=alt.Legend(columns=2),
     )
-    tooltip = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="standing")
+    tooltip = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="status")
     is_front = alt.datum.front == ON_FRONT
     line = base.transform_filter(is_front).mark_line(color=BLUE, strokeWidth=1.4, opacity=0.6)
     size = alt.condition(is_front, alt.value(130), alt.value(60))
@@ -680,7 +680,7 @@ def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: st
         x=axes[0],
         y=axes[1],
         gain__Q=f"gain ({unit})",
-        low__Q="95 %, from",
+        low__Q="95 % interval, from",
         high__Q="to",
         strategy="strategy",
         studies__Q="studies",
@@ -706,7 +706,7 @@ def winner_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str]) -> alt
     """
     kinds = list(dict.fromkeys(cell["advised"] for cell in cells))
     colour = alt.Color("advised:N", scale=alt.Scale(domain=kinds), title=None, legend=alt.Legend(columns=3))
-    tooltip = tooltips(x=axes[0], y=axes[1], advised="use", strategy="the search chose", studies__Q="studies")
+    tooltip = tooltips(x=axes[0], y=axes[1], advised="recommended", strategy="search's pick", studies__Q="studies")
     tiles = _base(cells).mark_rect(cornerRadius=4, opacity=0.85).encode(color=colour, tooltip=tooltip)
     return _layered_cells(cells, axes, [tiles], [])
 

@@ -252,14 +252,14 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
         notes.append(_series_note(str(series), federation.facts.get("accuracy_by_split")))
     if federation.split == "last":
         notes.append(
-            "Every seed tests on the same rows, each client's last ones: intervals are for another training run here, "
-            "and too short for new data."
+            "Every seed uses the same test rows, each client's last ones, so intervals hold for another training run "
+            "here and are too narrow for new data."
         )
     shared, total = _shared_groups(federation)
     if shared:
         notes.append(
-            f"{shared} of {total} groups of federation.group_column are held by several clients: no client tests on a "
-            "group that it trains on, but on groups that others train on."
+            f"{shared} of {total} groups of federation.group_column are held by several clients: a client never tests "
+            "on a group that it trains on, but may test on groups that other clients train on."
         )
     copies = near_copies_of_test_rows(federation, seed, test_fraction)
     if copies is not None and copies.too_many:
@@ -272,8 +272,8 @@ def scored_notes(federation: Federation, num_scored: int | None) -> tuple[str, .
     if num_scored is None or num_scored >= federation.num_seen:
         return ()
     return (
-        f"Every score is of {num_scored} of {federation.num_seen} clients, others for each seed "
-        "(training.scored_clients): what is said of all, or of one, is of those.",
+        f"Scores cover {num_scored} of {federation.num_seen} clients, sampled for each seed (training.scored_clients); "
+        "statements about clients refer to these.",
     )
 
 
@@ -283,34 +283,34 @@ def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
     if leaks:  # the key first, as screens cut the end
         reasons = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MAX_COLUMNS_SHOWN)
         key = list_argument("drop_columns", *(column["name"] for column in leaks))
-        yield f"{key} leaves out what may be the label itself: {reasons}."
+        yield f"{key} drops columns that may reveal the label: {reasons}."
 
 
 def _series_note(series: str, accuracy_by_split: str | None) -> str:
     """Return a note that a time series is split at random, with measured accuracies where there are any."""
     warning = (
-        f"The rows are a series, {series}, split at random: neighbours of test rows train, which may flatter accuracy. "
+        f"Rows of a series ({series}) are split at random; training on neighbours of test rows may inflate accuracy. "
     )
     if accuracy_by_split is None:
-        return f"{warning}federation.split=last tests on each client's last rows."
-    return f"{warning}FedAvg had {accuracy_by_split} (docs/bearing.md)."
+        return f"{warning}federation.split=last uses each client's last rows as test rows."
+    return f"{warning}FedAvg's accuracy: {accuracy_by_split} (docs/bearing.md)."
 
 
 def _copies_note(federation: Federation, copies: NearCopies) -> str:
     """Return a note on near copies: their effect and the remedy first, as terminals truncate the end."""
     advice = (
-        "federation.group_column keeps what belongs together on one side, federation.split=last cuts a series."
+        "federation.group_column keeps related rows on one side of the split; federation.split=last splits by time."
         if federation.groups is None
-        else "Groups are kept together already, so copies are of other groups, or held by other clients."
+        else "Groups are kept together already, so the copies are in other groups or held by other clients."
     )
     columns: Sequence[Mapping[str, str]] = federation.facts.get("columns", ())
     group_columns = [
         column["name"] for column in columns if column["key"] == f"federation.group_column={column['name']}"
     ]
     if group_columns and federation.groups is None:
-        advice += f" What they belong to may stand in {listed(group_columns, MAX_COLUMNS_SHOWN)}."
+        advice += f" Possible group columns: {listed(group_columns, MAX_COLUMNS_SHOWN)}."
     return (
-        "Test rows have near copies among the training rows, so that what is learnt by heart counts as accuracy. "
+        "Test rows have near copies among the training rows, so memorization may inflate accuracy. "
         f"{advice} Copies: {copies.text()}."
     )
 
@@ -465,10 +465,10 @@ def _bins(total: IntArray) -> IntArray:
 
 
 QUICK_COLUMNS = 64
-"""So many columns of a row are compared where every run must pay for it."""
+"""Number of columns that are compared in every run."""
 
 MAX_COMPARED = 400_000
-"""Most columns times clients that are compared: some ten seconds of work."""
+"""Maximum of columns times clients that are compared: about ten seconds of work."""
 
 
 class _Value(BaseModel):
@@ -646,9 +646,7 @@ def _notes(
 ) -> tuple[str, ...]:
     """Return notes on what was left out, sampled, or measured in place of something else."""
     if federation.task is not None:
-        return (
-            "Clients play episodes in place of holding rows, so there is nothing to compare; their rows only count.",
-        )
+        return ("Reinforcement-learning clients generate episodes; their rows are placeholders and are not compared.",)
     notes = []
     left_out = federation.num_clients - num_measured
     if left_out:
@@ -658,20 +656,20 @@ def _notes(
         )
     if num_paired < num_measured:
         notes.append(
-            f"Label and feature distances are over the pairs of {num_paired} clients drawn by seed, of {num_measured}."
+            f"Label and feature distances cover pairs of {num_paired} of {num_measured} clients, sampled by the seed."
         )
     if is_text:
         notes.append(
-            f"Rows are texts: token histograms are compared, without padding; beyond the {MAX_BINS - 1} most frequent, "
-            "tokens share a bin."
+            f"Rows are texts: token histograms without padding are compared; tokens beyond the {MAX_BINS - 1} most "
+            "frequent share a bin."
         )
     elif client_rows.features.shape[1] < client_rows.num_columns:
         notes.append(
-            f"Feature distances are over {client_rows.features.shape[1]} of {client_rows.num_columns} numbers "
-            "of a row, drawn by seed."
+            f"Feature distances cover {client_rows.features.shape[1]} of {client_rows.num_columns} features, "
+            "sampled by the seed."
         )
     if federation.embedding is not None:
-        notes.append("Detection compares a network's view of a row; here the rows are compared as they are stored.")
+        notes.append("Detection compares a network's embeddings of rows; here, the stored features are compared.")
     return tuple(notes)
 
 

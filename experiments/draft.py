@@ -42,15 +42,15 @@ MOST_CLIENTS_SUGGESTED = 200
 FEWEST_ROWS_A_CLIENT = 5
 
 AIMS: dict[Aim, tuple[str, str]] = {
-    "accuracy": ("all rows alike", ""),
-    "classes": ("all classes alike, however rare", "training:\n  metric: balanced_accuracy  # mean over classes\n"),
+    "accuracy": ("every row counts equally", ""),
+    "classes": ("every class counts equally", "training:\n  metric: balanced_accuracy  # mean over classes\n"),
     "clients": (
-        "the clients for whom it works worst",
-        "search:\n  objective: worst_clients  # mean of the worst tenth\n",
+        "the clients with the lowest scores count",
+        "search:\n  objective: worst_clients  # mean of the worst tenth of clients\n",
     ),
 }
 TIMES: dict[Time, tuple[int, int, int]] = {"minutes": (10, 4, 3), "hour": (30, 8, 5), "night": (100, 32, 10)}
-"""Rounds a trial, trials, and seeds of the confirmation."""
+"""Rounds per trial, trials, and seeds of the confirmation."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +91,23 @@ class Draft:
         """The YAML file."""
         rounds, budget, seeds = TIMES[self.time]
         lines = [
-            "# fedscout run study.yaml; `fedscout keys` lists everything that can be said here.",
+            "# Run this study with `fedscout run study.yaml`; `fedscout keys` lists all settings.",
             "federation:",
-            f"  dataset: {_quoted(self.dataset)}  # a relative path starts where the command is given",
+            f"  dataset: {_quoted(self.dataset)}  # a relative path starts at the working directory",
         ]
         if self.label is not None:
             lines.append(f"  label: {_quoted(self.label)}  # the column to predict")
         if self.client is not None:
             lines.append(f"  client_column: {_quoted(self.client)}  # each of its values is a client")
         else:
-            lines.append("  num_clients: 10  # rows are dealt to so many")
+            lines.append("  num_clients: 10  # rows are partitioned among them")
             lines += ["  partition:", "    kind: dirichlet", "    alpha: 0.5  # smaller: clients' classes differ more"]
         if self.label is not None:
-            lines.append("  # columns: {zip: category, note: drop}  # where `fedscout describe study.yaml` is wrong")
+            lines.append("  # columns: {zip: category, note: drop}  # to override `fedscout describe study.yaml`")
         training = [f"  num_rounds: {rounds}  # of each training"]
         search = [
-            f"  budget: {budget}  # trainings beside FedAvg",
-            f"  confirmation_seeds: {seeds}  # trainings of the winner and of FedAvg, afresh",
+            f"  budget: {budget}  # trainings besides FedAvg",
+            f"  confirmation_seeds: {seeds}  # new trainings of the winner and of FedAvg",
         ]
         head, _, rest = AIMS[self.aim][1].partition("\n")
         {"training:": training, "search:": search}.get(head, []).append(rest.rstrip())

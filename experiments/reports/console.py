@@ -106,7 +106,7 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     if not columns:
         return
     console.print()
-    table = plain_table("column", "kind", "missing", "features", "what became of it", "overruled by federation.…")
+    table = plain_table("column", "kind", "missing", "features", "usage", "overridden by federation.…")
     for column in columns:
         usage = "; ".join(filter(None, (column["became"], column["suspicion"], column["remark"])))
         counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]
@@ -122,12 +122,12 @@ def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     codes = {code: None for column in columns for code in column["missing_codes"]}
     parts = [f"left out {listed(left_out, MOST_NAMED)}"] if left_out else []
     parts += [
-        f"{column['name']} is a text, which {column['key']} has models read"
+        f"{column['name']} is a text, which {column['key']} passes to models"
         for column in columns
         if column["kind"] == "text" and column["became"].startswith("left out:")
     ][:1]
     parts += [
-        f"{column['name']} gives {column['became']} {column['key']} predicts one"
+        f"{column['name']}: {column['became']} ({column['key']})"
         for column in columns
         if column["kind"] == "label" and column["key"] == "federation.task=regression"
     ]
@@ -135,7 +135,7 @@ def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if coded:
         listed_codes = ", ".join(codes)
         parts.append(
-            f"codes for missing values? {listed(coded, MOST_NAMED)}: 'federation.missing_values=[{listed_codes}]'"
+            f"possible missing-value codes: {listed(coded, MOST_NAMED)}: 'federation.missing_values=[{listed_codes}]'"
         )
     if parts:
         yield f"columns: {'; '.join(parts)} (fedscout describe lists them)"

@@ -29,7 +29,7 @@ PLAIN_BLOCKS = ".-+x#"
 """For terminals that know ASCII only."""
 
 COLOURS = ("bright_black", "#56B4E9", "#0072B2", "#E69F00", "#D55E00")
-"""A colour for each shade, told apart by the colour-blind, too; after Okabe and Ito, Color Universal Design (2008)."""
+"""Colours of the shades, distinguishable with colour blindness; after Okabe and Ito, Color Universal Design (2008)."""
 
 CHANGES_SHOWN = 12
 CLASSES_NAMED = 30
@@ -72,28 +72,28 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     if description.unseen_clients:
         yield (
             "unseen",
-            f"{description.names.some_clients(description.unseen_clients)}: never train, and are scored as new clients",
+            f"{description.names.some_clients(description.unseen_clients)}: not trained, scored as new clients",
         )
     if description.score_name is not None:
         yield "score", description.score_name
         return
     yield (
         "rows",
-        f"{result.num_rows_assigned} of {result.num_rows} dealt, {result.num_rows_unassigned} not, "
-        f"{result.num_rows_repeated} more than once"
-        + (f"; {equal} equal an earlier row" if (equal := description.facts.get("num_duplicate_rows")) else "")
-        + f"; a row is {_row_text(description)}",
+        f"{result.num_rows_assigned} of {result.num_rows} assigned, {result.num_rows_unassigned} unassigned, "
+        f"{result.num_rows_repeated} additional copies"
+        + (f"; {equal} duplicate an earlier row" if (equal := description.facts.get("num_duplicate_rows")) else "")
+        + f"; each row is {_row_text(description)}",
     )
     if num_server_rows := description.facts.get("num_server_rows", 0):
         labelled = "labelled" if description.facts["server_labels"] else "without labels"
         origin = f" of {description.facts['server_dataset']}" if "server_dataset" in description.facts else ""
-        yield "server", f"{num_server_rows} further rows{origin}, {labelled}, which no client holds"
+        yield "server", f"{num_server_rows} additional rows{origin}, {labelled}, held by no client"
     if description.target_name:
-        yield "predicted", f"{description.target_name}, a quantity; labels below are its tenths"
+        yield "target", f"{description.target_name} (regression); labels below are its deciles"
     else:
         yield "classes", _classes_text(description)
     rows = result.client_rows
-    yield ("rows a client", f"{rows.smallest:g} to {rows.largest:g}, median {rows.median:g}, mean {rows.mean:.1f}")
+    yield ("rows per client", f"{rows.smallest:g} to {rows.largest:g}, median {rows.median:g}, mean {rows.mean:.1f}")
     if result.quantity_ratio is not None:
         yield (
             "quantity skew",
@@ -104,7 +104,7 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
         yield (
             "label skew",
             f"{result.label_skew:.4f} bits, {description.names.one_client(result.label_skew_client)}: "
-            "largest Jensen-Shannon divergence between a client's labels and all clients'",
+            "largest Jensen-Shannon divergence between the labels of a client and of all clients",
         )
     if result.label_divergence is not None:
         yield "  over clients", _spread(result.label_divergence)
@@ -114,7 +114,7 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
         )
         yield "label distance", f"Hellinger {result.label_hellinger:.4f}, {wasserstein_text}mean over pairs"
     if result.heterogeneity_index is not None:
-        yield "heterogeneity index", f"{_spread(result.heterogeneity_index)} (0: all classes, 1: one)"
+        yield "heterogeneity index", f"{_spread(result.heterogeneity_index)} (0: all classes, 1: one class)"
     yield from _feature_lines(result)
 
 
@@ -172,19 +172,19 @@ def _show_changes(console: Console, description: Description) -> None:
     if description.affected_clients and not plays:
         console.print(f"It affects {description.names.some_clients(description.affected_clients)}.")
     if not description.changes:
-        console.print("It changed how rows are dealt, and no row.")
+        console.print("It changed the assignment of rows to clients, but not the rows.")
         return
     cells_by_client = [_change_cells(change, description.names) for change in description.changes[:CHANGES_SHOWN]]
     table = plain_table()
     headings = [heading for heading in cells_by_client[0] if any(cells[heading] for cells in cells_by_client)]
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("sends", "by") else "right", overflow="fold")
+        table.add_column(heading, justify="left" if heading in ("attacks", "transforms") else "right", overflow="fold")
     for cells in cells_by_client:
         table.add_row(*(cells[heading] or "-" for heading in headings))
     console.print(table)
     more = len(description.changes) - CHANGES_SHOWN
     if more > 0:
-        console.print(f"and {more} more clients; --json names all")
+        console.print(f"and {more} more clients; --json lists all")
 
 
 def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
@@ -201,11 +201,11 @@ def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
         else "",
         "misses rounds": f"{100 * change.dropout:.0f} %" if change.dropout else "",
         "latency": latency,
-        "a step": f"{change.seconds_per_step:.3g} s" if change.seconds_per_step else "",
-        "down": "" if down is None else f"{bytes_text(down)}/s",
-        "up": "" if up is None else f"{bytes_text(up)}/s",
-        "sends": _brief_steps(change.attacks),
-        "by": _brief_steps(change.steps),
+        "per step": f"{change.seconds_per_step:.3g} s" if change.seconds_per_step else "",
+        "download": "" if down is None else f"{bytes_text(down)}/s",
+        "upload": "" if up is None else f"{bytes_text(up)}/s",
+        "attacks": _brief_steps(change.attacks),
+        "transforms": _brief_steps(change.steps),
     }
 
 
@@ -228,7 +228,7 @@ def _show_physics(console: Console, description: Description) -> None:
         console.print(f"{physics}: {description.names.some_clients(clients)}")
     more = len(sharing) - CHANGES_SHOWN
     if more > 0:
-        console.print(f"and {more} more; --json names all")
+        console.print(f"and {more} more; --json lists all")
 
 
 def _show_strip(console: Console, description: Description, by_count: bool, blocks: str) -> None:
@@ -289,19 +289,19 @@ def _show_legend(
 ) -> None:
     unit = "rows" if by_count else "share of the client's rows"
     steps = [largest * step / NUM_SHADES for step in range(1, NUM_SHADES + 1)]
-    legend = ", ".join(f"{blocks[number]} to {step:.3g}" for number, step in enumerate(steps, 1))
+    legend = ", ".join(f"{blocks[number]} up to {step:.3g}" for number, step in enumerate(steps, 1))
     console.print(f"{unit}: {blocks[0]} none, {legend}")
     if by_count and strip.deciles:
-        console.print("Deciles have a scale of their own, up to their largest cell.")
+        console.print("Deciles have a separate scale, up to their largest cell.")
     console.print(
-        "bits: Jensen-Shannon divergence of the labels from everyone's"
-        + ("; of a decile, the mean over its clients" if strip.deciles else "")
+        "bits: Jensen-Shannon divergence between a client's labels and all clients' labels"
+        + ("; for a decile, the mean over its clients" if strip.deciles else "")
         + ("; * affected by the scenario" if any(row.affected for row in strip.clients) else "")
     )
     names = class_labels(description)
     more = len(names) - CLASSES_NAMED
     listed = ", ".join(names[:CLASSES_NAMED]) + (f" and {more} more" if more > 0 else "")
-    columns_text = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} neighbours a column"
+    columns_text = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} adjacent classes per column"
     console.print(f"classes from left to right{columns_text}: {listed}")
 
 
@@ -313,7 +313,7 @@ def check_output(folder: Path) -> None:
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
-        raise LogError(UNUSABLE.format(path=folder, reason=f"{existing} is no folder"))
+        raise LogError(UNUSABLE.format(path=folder, reason=f"{existing} is not a folder"))
     if not os.access(existing, os.W_OK | os.X_OK):
         raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
 

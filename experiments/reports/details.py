@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def show_study(console: Console, finished: FinishedStudy) -> None:
     """Print all details of a study."""
-    console.print("\nIn full", style="bold")
+    console.print("\nDetails", style="bold")
     show_verdict(console, finished.outcome, finished.report)
     console.print()
     show_federation(console, finished.federation)
@@ -51,10 +51,10 @@ def federation_line(federation: Federation) -> str:
     """Return a one-line summary of a federation."""
     sizes, task = federation.partition.sizes, federation.task
     if task is not None:
-        score = f"{task.score_name} {task.largest_score:g} at most"
-        return f"{federation.name}: every client plays; {federation.num_classes} actions, {score}"
+        score = f"maximum {task.score_name} {task.largest_score:g}"
+        return f"{federation.name}: reinforcement learning, {federation.num_classes} actions, {score}"
     predicted = federation.target_name
-    task_text = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
+    task_text = f"regression target {predicted}" if predicted else f"{federation.num_classes} classes"
     return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} each"
 
 
@@ -68,7 +68,7 @@ def show_federation(console: Console, federation: Federation) -> None:
         console.print(f"the scenario affects {Names.of(federation).some_clients(federation.affected_clients)}")
     if federation.unseen:
         unseen = Names.of(federation).some_clients(sorted(federation.unseen))
-        console.print(f"never trained, and scored as new clients: {unseen}")
+        console.print(f"not trained, scored as new clients: {unseen}")
 
 
 def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
@@ -78,12 +78,12 @@ def show_labels(console: Console, federation: Federation, trial: Trial, view: Vi
         return
     num_rows = federation.partition.sizes.sum()
     clients = Names.of(federation).some_clients(sorted(moved))
-    observed_labels = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {clients}"
+    observed_labels = f"the clients' own labels ({sum(moved.values())} of {num_rows} are wrong, at {clients})"
     against, other = (
         (observed_labels, "the correct labels") if view == "own" else ("the correct labels", observed_labels)
     )
     score = trial.clean_fitness if view == "own" else trial.own_fitness
-    console.print(f"The score is counted against {against}. Against {other} it is {score:.4f}.")
+    console.print(f"The score is computed against {against}. Against {other}, it is {score:.4f}.")
 
 
 def show_report(console: Console, report: HeterogeneityReport) -> None:
@@ -119,7 +119,7 @@ def show_trials(
 ) -> None:
     """Print a table of trials; `second` is what the second of two objectives measures."""
     has_partial_trials = any(not trial.whole for trial in trials)
-    against = "" if baseline is None else f"{measure.unit} against FedAvg"
+    against = "" if baseline is None else f"{measure.unit} vs. FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
     columns = informative_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
     headings = [measure.name, against, *columns]
@@ -151,7 +151,7 @@ def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCUR
     for note in found.notes:
         console.print(f"  {note}")
     for study in found.studies:
-        similarity = study.note or f"distance {study.distance:.2f}" + ", of the same data" * study.same_data
+        similarity = study.note or f"distance {study.distance:.2f}" + ", same data" * study.same_data
         console.print(f"  {study.study}: {similarity}")
     for proposal in found.proposals:
         name = str(parse_strategy(proposal.strategy))
@@ -161,13 +161,13 @@ def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCUR
 def show_seconds(console: Console, seconds: Mapping[str, float]) -> None:
     """Print the duration of each stage of this run; stages read from the log are not included."""
     stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
-    console.print(f"\nSeconds of this run: {stages}.")
+    console.print(f"\nSeconds per stage of this run: {stages}.")
 
 
 def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
     """Print the rules' recommendation from the diagnosis, and the configurations that the search tried first."""
     console.print("\nFrom the diagnosis", style="bold")
-    console.print(f"  the rules' answer, which takes no trial: {advice.spec}. {advice.reasons[0].explanation}")
+    console.print(f"  rule-based recommendation, without trials: {advice.spec}. {advice.reasons[0].explanation}")
     for candidate in first:
         if candidate.spec != advice.spec:
             console.print(f"  try {candidate.spec}: {candidate.explanation}")
@@ -175,7 +175,7 @@ def show_advice(console: Console, advice: Recommendation, first: Sequence[Altern
 
 def show_one_shot(console: Console, found: Recommendation) -> None:
     """Print what was trained instead of a search, who recommended it, and why."""
-    console.print("\nOne shot", style="bold")
+    console.print("\nRecommended strategy", style="bold")
     console.print(f"  {found.answered_by}")
     console.print(f"  {found.spec}")
     for reason in found.reasons:
@@ -198,22 +198,22 @@ def show_outcome(
         show_advice(console, outcome.advice, outcome.first_generation)
     if outcome.early_stopping_round is not None:
         rounds = outcome.early_stopping_round
-        console.print(f"\nEarly stopping: all configurations train {rounds} rounds, as FedAvg does.")
+        console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
     show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)
     if outcome.is_perfect:
-        best = "is right on every test row" if measure.is_accuracy else "has the best score there can be"
-        console.print(f"\nFedAvg {best}: nothing can be gained, and the search ended.")
+        best = "classifies every test row correctly" if measure.is_accuracy else "has the best possible score"
+        console.print(f"\nFedAvg {best}, so the search ended.")
     if outcome.front:
-        title = "Front: no other configuration is better by one objective and no worse by the other"
+        title = "Pareto front: no other configuration is better in one objective and no worse in the other"
         show_trials(console, outcome.front, outcome.baseline.fitness, title, measure, second)
     if outcome.tuned:
         console.print()
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
         cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
-        console.print(f"FedAvg by client learning rate, best first, for {cost} further trainings: {rates}")
+        console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
     console.print()
     if outcome.best is None:
-        console.print("No trial went through.", style="bold")
+        console.print("No trial completed.", style="bold")
     elif outcome.best is outcome.baseline:
         console.print("FedAvg itself is the best of the search.", style="bold")
     else:
@@ -244,7 +244,7 @@ def show_confirmation(
     columns = informative_columns(
         [TrialLine.of_contestant(candidate) for candidate in confirmation.contestants], *_named(second)
     )
-    numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *columns]
+    numbers = ["learning rate", measure.name, *(["on clean data"] if clean else []), *columns]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
     for index, candidate in enumerate(confirmation.contestants):
         views = [candidate.own, candidate.clean] if clean else [candidate.own]
@@ -258,7 +258,7 @@ def show_confirmation(
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
             console.print(f"{name}: {difference_text(sides[view], measure, confirmation.design)}")
     for rival in confirmation.rivals:
-        status = "dropped" if rival.dropped else "still in the running"
+        status = "dropped" if rival.dropped else "not dropped"
         console.print(
             f"challenger minus {rival.name} ({status}): {difference_text(rival.behind, measure, confirmation.design)}"
         )
@@ -266,7 +266,7 @@ def show_confirmation(
 
 
 SCORE, GLOBAL, NEW_CLIENT = "mean score", "global model", "new client"
-DOWN, UP = "down a round", "up a round"
+DOWN, UP = "down per round", "up per round"
 SIMULATED, TO_TARGET = "simulated time", "time to target"
 
 

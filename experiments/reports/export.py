@@ -93,7 +93,7 @@ def read_study(path: Path) -> LoggedStudy:
     faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread.items()]
     if not records:
         why = f": {faults[0]}" if faults else ""
-        raise LogError.of("the folder", "hold a study's log", f"{path} without a trial that can be read{why}")
+        raise LogError.of("the folder", "hold a study's log", f"{path} without a readable trial{why}")
     return LoggedStudy(path, config, config_hash, tuple(records), tuple(faults))
 
 
@@ -148,7 +148,7 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
     """
     trials = list(optuna_trials(study))
     if not trials:
-        raise LogError.of("the folder", "hold a search", f"{study.path} with other trials only")
+        raise LogError.of("the folder", "hold trials of a search", f"{study.path} with only other trials")
 
     def write(temporary: Path) -> None:
         if path.exists():
@@ -163,7 +163,7 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
     except Exception as error:  # whatever reading a foreign file leads to
         if not path.exists():
             raise
-        must = "be a file of Optuna studies, or not be there"
+        must = "be a file of Optuna studies or a new file"
         raise LogError.of(path, must, first_line(error)) from error
     return len(trials)
 
@@ -381,7 +381,7 @@ def _write_tensorboard(writer: Any, record: Trial) -> None:
 
 ID_DIGITS = 16
 QUIET = {"console": "off", "silent": True, "disable_git": True, "save_code": False, "x_disable_stats": True}
-"""Nothing is recorded of the process, the machine or the working directory, as the export is none of the study's."""
+"""Nothing is recorded of the process, the machine or the working directory, which are the export's alone."""
 
 
 def export_to_wandb(study: LoggedStudy, path: Path) -> int:

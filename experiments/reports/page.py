@@ -146,15 +146,15 @@ def page_of(study: StudyFiles) -> Page:
 def _federation(study: StudyFiles) -> Section:
     sizes, labels = size_table(study), label_table(study)
     if sizes.empty:
-        return Section("federation", "Federation", missing=("Who holds what is told once the study is finished.",))
+        return Section("federation", "Federation", missing=("Client data are shown once the study is finished.",))
     total = int(sizes["rows"].sum())
     facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
     model = study.federation.get("model")
-    sentences = (facts if model is None else f"{facts} They train one model: {model}.", *study.dependence)
+    sentences = (facts if model is None else f"{facts} They train the model {model}.", *study.dependence)
     pictures: list[Picture] = []
     missing: list[str] = []
     if labels.empty:
-        missing.append("Which classes clients hold is not known, as the detectors were not asked.")
+        missing.append("The classes of each client are unknown, as detection did not run.")
     else:
         pictures.append(_class_picture(labels))
     caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
@@ -166,13 +166,13 @@ def _class_picture(labels: pd.DataFrame) -> Picture:
     clients = list(dict.fromkeys(labels["client"]))[:MOST_CLIENTS]
     common = labels.groupby("class", sort=False)["rows"].sum().nlargest(MOST_CLASSES).index
     displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
-    caption = "A row a client, a column a class: the deeper the blue, the more of the client's rows are of it."
+    caption = "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows."
     num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
     if num_clients > len(clients) or num_classes > len(common):
         caption += (
-            f" The first {len(clients)} of {num_clients} clients, the {len(common)} commonest of {num_classes} classes."
+            f" Shown: {len(clients)} of {num_clients} clients and the {len(common)} largest of {num_classes} classes."
         )
-    caption += " Numbers are those that clients tell; too small ones are left out."
+    caption += " Counts are those reported by clients, who withhold small counts."
     return Picture("class-map", caption, class_map(displayed))
 
 
@@ -185,29 +185,27 @@ def _search(study: StudyFiles) -> Section:
     tried = trials[trials["phase"] == "search"]
     best = fittest(trials)
     sentences = _one_shot(study) or [
-        f"{len(tried)} configurations were tried beside FedAvg; the best on the search's seed is {best['name']}."
+        f"{len(tried)} configurations were tried besides FedAvg; the best on the search's seed is {best['name']}."
     ]
     policies = study.trials.loc[study.trials["phase"] == "search", "selection"].dropna().unique()
     if len(policies):
-        sentences.append(f"Who trains in a round was chosen by {listed(map(str, policies))}.")
+        sentences.append(f"The clients of each round were selected by {listed(map(str, policies))}.")
     if len(failed):
         reason = next(iter(failed["error"].dropna()), "unknown")
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
     curves = learning_curves(trials, study.score_measure.name)
-    caption = (
-        f"Mean {study.score_measure.name} of the clients after each round, a line a trial; grey are those not chosen."
-    )
+    caption = f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen."
     pictures = [Picture("learning-curves", caption, curves)]
     missing: tuple[str, ...] = ()
     if len(tried) > 1:
         frame, parameters = parameter_frame(tried)
         caption = (
-            "A line a trial, from its strategy through its parameters to its fitness at the bottom: blue is the best, "
-            "and the greener, the better."
+            "One line per trial, from its strategy through its parameters to its fitness at the bottom; the best trial "
+            "is blue, and a stronger green is a higher fitness."
         )
         pictures.append(Picture("strategy-space", caption, strategy_space(frame, parameters, name)))
     else:
-        missing = ("The space has too few trials to be drawn.",)
+        missing = ("The search space is not drawn, as there are too few trials.",)
     pictures += _front(study)
     return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
 
@@ -219,10 +217,12 @@ def _one_shot(study: StudyFiles) -> list[str]:
         return []
     model, (reason, *_) = answer["language_model"], answer["reasons"]
     answered_by = (
-        "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
+        "The rules recommended the strategy."
+        if model is None
+        else f"The language model {model['model']} recommended it."
     )
     return [
-        f"Nothing was searched. {answer['instead_of_model'] or answered_by}",
+        f"No search was run. {answer['instead_of_model'] or answered_by}",
         f"{answer['name']}: {reason['explanation']}",
     ]
 
@@ -235,22 +235,22 @@ def _front(study: StudyFiles) -> list[Picture]:
     first, second = objective_names(study)
     count = int((table["front"] == ON_FRONT).sum())
     caption = (
-        f"A point a trial, by {first} and {second}, both the larger the better. Blue: the {count} of {len(table)} that "
-        "no other beats, being no worse by either and better by one."
+        f"One point per trial, by {first} and {second}; larger is better for both. Blue: the Pareto front, the "
+        f"{count} of {len(table)} trials that no other trial dominates."
     )
     return [Picture("front", caption, objective_front(table, (first, second)))]
 
 
 def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
     if found is None:
-        reason = "Scores of single clients are not known: they need FedAvg and another strategy in the log."
+        reason = "Scores per client are unknown, as they require FedAvg and another strategy in the log."
         return Section("clients", "Who gains, who loses", missing=(reason,))
     table, names = found
     name = study.score_measure.name
     caption = (
         f"{name[:1].upper()}{name[1:]} of each client in the last round, mean over {int(table['seeds'].max())} "
         f"seed{'s' if table['seeds'].max() > 1 else ''}: grey with {names[0]}, blue with {names[1]}, "
-        "red where it is less."
+        "red where the score is lower."
     )
     named_table = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
     picture = Picture("client-scores", caption, client_scores(named_table, names, name))
@@ -273,9 +273,8 @@ def _confirmation(study: StudyFiles) -> Section:
     wider = "widened" if confirmation.design.same_rows else "new data"
     chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
-        f"What {confirmation.contestants[0].name} gains on each. Thin line: 95 % interval "
-        f"{confirmation.design.wider_is}; thick: for another run on these rows; diamond: mean; ticks below: each fresh "
-        "seed."
+        f"Gain of {confirmation.contestants[0].name} over each baseline. Thin line: 95 % interval "
+        f"{confirmation.design.wider_is}; thick line: for another run on these rows; diamond: mean; ticks: fresh seeds."
     )
     scores = Table(
         ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean"),
@@ -301,7 +300,7 @@ def _confirmation(study: StudyFiles) -> Section:
 def _cost(study: StudyFiles) -> Section:
     table = cost_table(study)
     if table.empty:
-        return Section("cost", "Cost", missing=("Nothing was trained yet.",))
+        return Section("cost", "Cost", missing=("Nothing has been trained yet.",))
     rows = [
         (
             row["part"],
@@ -313,19 +312,19 @@ def _cost(study: StudyFiles) -> Section:
         for row in table.to_dict("records")
     ]
     headings = ("part", "trainings", "rounds", "sent and received", "time of trials")
-    caption = "Rounds of each part of the study."
-    sentences = ("What the study itself cost, on simulated clients; trials may have run side by side.",)
+    caption = "Number of rounds of each part of the study."
+    sentences = ("Cost of the study itself, on simulated clients; trials may have run in parallel.",)
     return Section("cost", "Cost", sentences, (Picture("cost", caption, trial_costs(table)),), Table(headings, rows))
 
 
 def _reproduction(study: StudyFiles) -> Section:
     command = command_of(study)
-    missing = () if command else ("The command is not known to this version; config.json holds the configuration.",)
+    missing = () if command else ("No command of this version reproduces it; config.json has the configuration.",)
     return Section(
         "reproduction",
         "How to reproduce",
         ("The same command with the same versions gives the same numbers, on any number of hosts.",),
-        table=Table(("what", "value"), list(chain(_identity(study))), ("value",)),
+        table=Table(("item", "value"), list(chain(_identity(study))), ("value",)),
         missing=missing,
         code=command or "",
     )
@@ -335,12 +334,12 @@ def _identity(study: StudyFiles) -> Iterator[tuple[str, str]]:
     yield "configuration", str(study.claim["config_hash"])
     if "data_digest" in study.claim:
         yield "data", str(study.claim["data_digest"])
-    yield "seed", f"{study.config.get('seed')}, of the federation {study.config.get('federation', {}).get('seed')}"
+    yield "seed", f"{study.config.get('seed')} (federation: {study.config.get('federation', {}).get('seed')})"
     if study.confirmation is not None:
         yield "fresh seeds", ", ".join(map(str, study.confirmation.seeds))
     yield "versions", ", ".join(f"{name} {version}" for name, version in study.claim.get("versions", {}).items())
     if "source" in study.federation:
-        yield "source of the data", str(study.federation["source"])
+        yield "data source", str(study.federation["source"])
 
 
 SNIPPET = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
@@ -499,7 +498,7 @@ def report_of_finished(folder: Path) -> Path | None:
         return folder / REPORT if (folder / REPORT).is_file() else None
     try:
         return write_report(folder)
-    except Exception as error:  # nothing that goes wrong in a picture may end a finished study
+    except Exception as error:  # no error in a chart may end a finished study
         logger.warning("the report was not written (%s); fedscout report %s writes it", first_line(error), folder)
         return None
 
@@ -526,7 +525,7 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
     pictures = {picture.name: picture for picture in page_in(folder).pictures}
     if name is not None and name not in pictures:
         names = ", ".join(pictures) or "none"
-        raise ConfigurationError.of("--what", f"be a picture of {folder}, which are {names}", hint=f"got {name}")
+        raise ConfigurationError.of("--what", f"name a chart of {folder} ({names})", name)
     selected = pictures.values() if name is None else [pictures[name]]
     return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in selected]
 
@@ -560,7 +559,7 @@ def comparison_page(folders: Sequence[Path]) -> Page:
     studies = {name: read_study_files(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     measures = {study.measure.name for study in studies.values()}
     if len(measures) > 1:
-        raise ConfigurationError.of("--compare", "name studies of one measure", ", ".join(sorted(measures)))
+        raise ConfigurationError.of("--compare", "name studies with the same measure", ", ".join(sorted(measures)))
     num_better = sum(_is_better(study) for study in studies.values())
     headline = f"Another strategy beats FedAvg in {num_better} of {len(studies)} studies."
     return Page(", ".join(studies), headline, (), (), (_verdicts(studies), _gains(studies), _curves(studies)))
@@ -586,8 +585,8 @@ def _verdicts(studies: dict[str, StudyFiles]) -> Section:
             cells["interval"] = figures[1][1] if len(figures) > 2 else ""
         cells["cost"] = figures[-1][1] if figures else ""
         rows.append((name, study.name, headline, *cells.values()))
-    headings = ("study", "of", "verdict", "gain", "95 % interval", "cost")
-    return Section("verdicts", "Verdicts", table=Table(headings, rows, ("of", "verdict")))
+    headings = ("study", "federation", "verdict", "gain", "95 % interval", "cost")
+    return Section("verdicts", "Verdicts", table=Table(headings, rows, ("federation", "verdict")))
 
 
 def _gains(studies: dict[str, StudyFiles]) -> Section:
@@ -603,14 +602,14 @@ def _gains(studies: dict[str, StudyFiles]) -> Section:
     if not means:
         return Section("gains", "Gains", missing=("None of the studies was confirmed on fresh seeds.",))
     caption = (
-        "What each study's pick gains on the stronger of FedAvg and tuned FedAvg. Thin line: 95 % interval for new "
-        "data; thick: for another run; ticks: fresh seeds."
+        "Gain of each study's pick over the stronger of FedAvg and tuned FedAvg. Thin line: 95 % interval for new "
+        "data; thick line: for another run; ticks: fresh seeds."
     )
     same_rows = [
         name for name, study in studies.items() if (confirmed := study.confirmation) and confirmed.design.same_rows
     ]
     if same_rows:
-        caption += f" Every seed of {', '.join(same_rows)} tests on the same rows, for which both are too short."
+        caption += f" Every seed of {', '.join(same_rows)} uses the same test rows, so both are too narrow."
     chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), unit)
     return Section("gains", "Gains", pictures=(Picture("gains", caption, chart),))
 
@@ -625,5 +624,5 @@ def _curves(studies: dict[str, StudyFiles]) -> Section:
     if frame.empty:
         return Section("curves", "Learning curves", missing=("None of the studies has a trial yet.",))
     measure = next(iter(studies.values())).score_measure.name
-    caption = f"Mean {measure} after each round of every study's pick, on its search's seed."
+    caption = f"Mean {measure} of each study's pick after each round, on the seed of its search."
     return Section("curves", "Learning curves", pictures=(Picture("curves", caption, learning_curves(frame, measure)),))

@@ -49,7 +49,7 @@ def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
     pick, reference = map(measure.value, confirmation.means)
     scores = [(f"{measure.name} of {confirmation.contestants[0].strategy}", pick), (f"of {name}", reference)]
     if confirmation.guessing:
-        scores.append(("of a constant answer", measure.value(confirmation.guessing)))
+        scores.append(("of a constant prediction", measure.value(confirmation.guessing)))
     figures = [*scores, ("difference", measure.told(difference.mean))]
     if difference.low is not None and difference.high is not None:
         ends = f"{measure.number(difference.low)} to {measure.number(difference.high)}"
@@ -74,14 +74,14 @@ def _difference_words(confirmation: Confirmation, difference: PairedDifference) 
         "better": f"It beats {reference} by {measured.lstrip('+')} on {seeds} seeds that the search never saw.",
         "no difference": f"The search's best, {name}, is not shown to differ: {measured} on {seeds} fresh seeds.",
         "worse": f"The search's best, {name}, is worse on {seeds} fresh seeds: {measured}.",
-        "not confirmed": f"The search's best, {name}, was tried on {seeds} fresh seed alone: {measured}.",
+        "not confirmed": f"The search's best, {name}, was evaluated on only {seeds} fresh seed: {measured}.",
     }
     return words[confirmation.verdict]
 
 
 def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
     if difference.low is None or difference.high is None:
-        return "A single difference has no interval, so nothing is said of how sure this is."
+        return "A single difference has no interval, so its uncertainty is unknown."
     measure = confirmation.measure
     ends = f"{measure.number(difference.low)} to {measure.told(difference.high)}"
     holds = "contains zero" if difference.low <= 0 <= difference.high else "excludes zero"
@@ -103,26 +103,26 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
         scored = "" if len(table) == len(study.federation.get("client_rows", table)) else " that was scored"
-        holds = f"all {len(table)} have at least what {before} gave them, in the mean over seeds"
-        return f"No client{scored} loses by it: {holds}."
+        holds = f"averaged over seeds, all {len(table)} score at least as high as with {before}"
+        return f"No client{scored} has a lower score: {holds}."
     worst = lost.iloc[0]
     change = study.score_measure.told(float(worst["change"]))
     always = lost[lost["seeds_worse"] == lost["seeds"]]
     losing_clients = study.names.some_clients(sorted(int(client) for client in lost["client"]))
     names = f"{losing_clients[:1].upper()}{losing_clients[1:]}"
     if len(lost) == 1:
-        return f"{names} loses by it: {change} in the mean, worse on {worst['worse']}."
+        return f"{names} has a lower mean score ({change}), worse on {worst['worse']}."
     always_losing = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
-    always_text = f"on every seed that scores them: {always_losing}"
+    always_text = f"lower on every seed that scores them: {always_losing}"
     worst_client = study.names.one_client(int(worst["client"]))
-    return f"{names} lose by it in the mean, {worst_client} most of all ({change}); {always_text}."
+    return f"{names} have lower mean scores, most of all {worst_client} ({change}); {always_text}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     trials = study.trials[study.trials["status"] == "completed"]
     searched = trials[trials["phase"].isin(["search", "baseline", "train"])]
     if searched.empty:
-        return "Nothing was trained yet.", ()
+        return "Nothing has been trained yet.", ()
     best = fittest(searched)
     name, fitness = strategy_name(best), f"{study.measure.name} {best['fitness']:.4f}"
     if study.result is None and best["phase"] == "train":
@@ -134,10 +134,10 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
         return f"{name} was trained.", sentences
     if study.result is None:
         headline = f"Not finished: {name} is best so far."
-        return headline, (f"It has {fitness} on the search's seed; the same command goes on.",)
+        return headline, (f"It has {fitness} on the search's seed; run the same command to resume.",)
     several = len(searched) > 1
-    caveat = "the largest of several on one seed, which flatters it" if several else "on the search's one seed"
-    return f"Best of the search: {name}.", (f"It has {fitness}, {caveat}; it was not tried on fresh seeds.",)
+    caveat = "the largest of several on one seed and thus optimistic" if several else "on the search's only seed"
+    return f"Best of the search: {name}.", (f"It has {fitness}, {caveat}; it was not evaluated on fresh seeds.",)
 
 
 def _chosen(trial: Mapping[str, Any], names: Names) -> Iterator[str]:
@@ -147,9 +147,9 @@ def _chosen(trial: Mapping[str, Any], names: Names) -> Iterator[str]:
         return
     idle = [client for client, count in zip(trial["client"], rounds, strict=True) if not count]
     text = (
-        f"{policy} chose who trains: clients trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
+        f"{policy} selected the clients: each trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
     )
-    yield text + (f", {names.some_clients(idle)} in none." if idle else ".")
+    yield text + (f"; {names.some_clients(idle)} never trained." if idle else ".")
 
 
 def _simulated(trial: Mapping[str, Any]) -> Iterator[str]:
@@ -170,15 +170,15 @@ def _cost_figures(study: StudyFiles) -> tuple[tuple[str, str], ...]:
 
 VALUES: dict[DetectorName, tuple[str, str]] = {
     "label_skew": ("label-divergences", "Jensen-Shannon divergence of labels"),
-    "feature_skew": ("feature-distances", "distance of the centroid from the median one"),
-    "outliers": ("model-distances", "distance of the model from the others'"),
+    "feature_skew": ("feature-distances", "distance of the centroid from the median centroid"),
+    "outliers": ("model-distances", "distance of the model from the other clients' models"),
 }
-"""Of each detector: its picture's name, and what the picture draws of each client."""
+"""For each detector, the name of its chart and the value that the chart shows for each client."""
 
 MEANINGS: dict[DetectorName, str] = {
     "label_skew": "clients hold different classes",
     "feature_skew": "rows of the same class look different",
-    "outliers": "labels or models disagree with the others'",
+    "outliers": "labels or models differ from those of other clients",
 }
 
 
@@ -186,7 +186,7 @@ def diagnosis(study: StudyFiles) -> Section:
     """Return the diagnosis section; it states why if detection did not run."""
     report = study.report
     if report is None:
-        reason = "The detectors were not asked: fedscout run asks them, fedscout search and train do not."
+        reason = "Detection did not run; fedscout run includes it, fedscout search and train do not."
         return Section("diagnosis", "Diagnosis", missing=(reason,))
     rows, pictures, missing = [], [], []
     for property_verdict in verdicts(report):
@@ -245,16 +245,16 @@ def _evidence_picture(
         rows.append({"client": names.client(client), "value": value, "flagged": flagged, "why": why})
     threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
     line = "" if threshold is None else " Dashed: the published rule's threshold."
-    remark = " Colour: the test's decision, which compares more than this value." if tested else ""
+    remark = " Colour: the test's decision, which uses more than this value." if tested else ""
     if finding.name == "feature_skew" and report.label_skew.detected:
-        remark += " Skewed labels alone move centroids apart."
+        remark += " Label skew alone also separates centroids."
     return Picture(name, f"{sentence}{line}{remark}", evidence(pd.DataFrame(rows), title, threshold))
 
 
 def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
     caption = (
-        "The mean of each client's rows on the two principal axes of all rows, whatever their class; the larger, the "
-        "more rows. Clients that hold other classes lie apart here, too."
+        "Mean of each client's rows on the first two principal axes of all rows, regardless of class; larger points "
+        "have more rows. Different classes also separate clients here."
     )
     rows = _places(report, names, decided, report.centroids)
     chart = positions(rows, ("first principal axis", "second principal axis"))
@@ -264,8 +264,8 @@ def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | Cal
 def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
     """Return a chart of clients by class-conditional feature shift; empty if no two axes distinguish clients."""
     caption = (
-        "Where clients' rows lie against the median client's, rows of the same class compared, on the two axes on "
-        "which clients differ most; in standard deviations, what chance explains taken off. The larger, the more rows."
+        "Shift of each client's rows from the median client's rows of the same class, on the two axes on which clients "
+        "differ most; in standard deviations, corrected for chance. Larger points have more rows."
     )
     rows = _places(
         report,
@@ -319,9 +319,9 @@ def _density(report: HeterogeneityReport, names: Names, decided: Finding | Calib
         for bin_index, count in enumerate(counts)
         if bin_index in displayed_bins
     ]
-    caption = "How each client's values of the feature of largest variance are spread, a line a client."
+    caption = "Distribution of the feature with the largest variance, one line per client."
     if len(histogram.counts) > MOST_CLIENTS:
-        caption += f" The first {MOST_CLIENTS} of {len(histogram.counts)} clients."
+        caption += f" Only the first {MOST_CLIENTS} of {len(histogram.counts)} clients are shown."
     return [Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {histogram.feature}"))]
 
 

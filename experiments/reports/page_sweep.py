@@ -80,9 +80,9 @@ def _rows(path: Path) -> list[Row]:
         with pq.ParquetFile(path) as file:
             rows: list[Row] = file.read().to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise LogError.of("the folder", "hold a sweep's table", f"{path} that can't be read") from error
+        raise LogError.of("the folder", "hold a sweep's table", f"{path}, which can't be read") from error
     if not rows:
-        raise LogError.of("the folder", "hold a sweep's table", f"{path} without a row")
+        raise LogError.of("the folder", "hold a sweep's table", f"{path} without rows")
     return rows
 
 
@@ -121,7 +121,7 @@ def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> li
 
 def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, ...]]:
     if not cells:
-        return "No study has a choice that can be compared with FedAvg.", ()
+        return "No study has a strategy that can be compared with FedAvg.", ()
     better = [cell for cell in cells if cell["certain"] and cell["gain"] > 0]
     worse = [cell for cell in cells if cell["certain"] and cell["gain"] < 0]
     open_ = [cell for cell in cells if not cell["certain"]]
@@ -129,13 +129,13 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
     lead = []
     if better:
         kinds = Counter(cell["strategy"] for cell in better).most_common(3)
-        lead.append("There, what wins is " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
+        lead.append("The winning strategies are " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
         largest = max(better, key=lambda cell: float(cell["gain"]))
         lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
     if open_:
-        lead.append(f"In {len(open_)} no difference is shown: the interval contains zero, or there is none.")
+        lead.append(f"Settings without a shown difference: {len(open_)}; the interval contains zero or is missing.")
     if worse:
-        lead.append(f"In {len(worse)} the search's choice is worse.")
+        lead.append(f"Settings in which the search's choice is worse: {len(worse)}.")
     return headline, tuple(lead)
 
 
@@ -145,9 +145,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
         return Section("maps", title, missing=("There is nothing to compare.",))
     values, layout, panels, measure = plot.values, plot.layout, plot.panels, plot.measure
     is_tuned = any(TUNED in group.accuracy for group in groups)
-    rival = (
-        "the stronger of FedAvg and FedAvg at its tuned client rate" if is_tuned else "FedAvg at its own client rate"
-    )
+    rival = "the stronger of FedAvg and tuned FedAvg" if is_tuned else "FedAvg at the configured learning rate"
     pictures = []
     for number, fixed in enumerate(panels[:MOST_PANELS]):
         panel_cells = _panel_cells(cells, groups, fixed, values, (layout.x, layout.colour))
@@ -159,14 +157,14 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
         names = list(values)
         axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
         ending = f"-{number + 1}" if len(panels) > 1 else ""
-        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval contains zero.{fixed_text}"
+        gain = f"Gain over {rival}, in {measure.unit}; outlined where the interval contains zero.{fixed_text}"
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(panel_cells, axes, measure.unit)))
-        winner = f"What to use: FedAvg, unless another strategy is shown to be better.{fixed_text}"
+        winner = f"Recommended strategy: FedAvg, unless another strategy is shown to be better.{fixed_text}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(panel_cells, axes)))
         means = f"Means over seeds with their 95 % intervals; {OUTLINED_LEGEND}.{fixed_text}"
         pictures.append(Picture(f"means{ending}", means, plot.chart([fixed])))
     missing = (
-        (f"The first {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
+        (f"Shown: {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
     )
     return Section("maps", title, pictures=tuple(pictures), missing=missing)
 
@@ -206,8 +204,8 @@ def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> S
         rows.append((*axis_values, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
     axis_names = [_short(axis, axes) for axis in axes]
     reference_headings = [f"{measure.name} of {LABELS[chooser]}" for chooser in references]
-    headings = (*axis_names, *reference_headings, f"gain, {measure.unit}", "95 % interval", "chosen", "use")
-    return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "use")))
+    headings = (*axis_names, *reference_headings, f"gain, {measure.unit}", "95 % interval", "chosen", "recommended")
+    return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "recommended")))
 
 
 def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:

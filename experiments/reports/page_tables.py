@@ -250,7 +250,7 @@ def read_study_files(folder: Path) -> StudyFiles:
     trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
     trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
     if result is None and trials.empty and report is None:
-        raise LogError.of("the folder", "hold a study", f"{folder} without a trial or a report that can be read")
+        raise LogError.of("the folder", "hold a study", f"{folder} without a readable trial or report")
     return StudyFiles(
         folder,
         claim,
@@ -278,7 +278,7 @@ def _validated(kind: type[Model], document: Any, what: str, faults: list[str]) -
     try:
         return kind.model_validate(document)
     except ValidationError:
-        faults.append(f"The {what} is of another version and is left out.")
+        faults.append(f"The {what} comes from another version and is left out.")
         return None
 
 
@@ -289,7 +289,7 @@ PARTS: Mapping[str, str] = {
     "confirmation": "confirmation",
     "train": "training",
 }
-"""Phases of the log for people."""
+"""Display names of the log's phases."""
 
 NOT_SEARCHED = ("sample_scaling", "path")
 """Parameters that no axis shows."""
@@ -364,7 +364,7 @@ def searched(study: StudyFiles) -> pd.DataFrame:
         columns_of_trial = {name: trial[name] for name in ("trial", "fitness", "phase", "strategy", "parameters")}
         name = strategy_name(trial)
         if trial["phase"] == "tuned-baseline":
-            name = f"{name}, client rate {trial['learning_rate']:g}"
+            name = f"{name}, learning rate {trial['learning_rate']:g}"
         chosen = role.startswith(("chosen", "best"))
         rows.append({**columns_of_trial, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
     columns = ["trial", "name", "scores", "fitness", "role", "chosen", "phase", "strategy", "parameters"]
@@ -384,7 +384,7 @@ def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
             front[fittest(candidates)["trial"]] = "best so far"
         return front
     better = confirmation.verdict == "better"
-    words = {"tuned-fedavg": "FedAvg, tuned rate", "challenger": "chosen" if better else "best of the search"}
+    words = {"tuned-fedavg": "FedAvg, tuned learning rate", "challenger": "chosen" if better else "best of the search"}
     for candidate in confirmation.contestants:
         number = by_configuration.get(Configured.of(candidate))
         if number is not None and candidate.role in words:
@@ -490,7 +490,7 @@ def _before_and_after(study: StudyFiles) -> tuple[tuple[pd.DataFrame, str], tupl
     sides = []
     for candidate in (reference, pick):
         key_of_candidate = Configured.of(candidate)
-        name = candidate.name if candidate is pick else f"FedAvg, rate {candidate.learning_rate:g}"
+        name = candidate.name if candidate is pick else f"FedAvg, learning rate {candidate.learning_rate:g}"
         sides.append((confirmation_trials[[key == key_of_candidate for key in keys]], name))
     return sides[0], sides[1]
 

@@ -37,7 +37,7 @@ class Cost:
 
     def __str__(self) -> str:
         trainings = f"{self.num_trainings} training{'' if self.num_trainings == 1 else 's'}"
-        trainings += f" ({self.num_short} of few rounds)" if self.num_short else ""
+        trainings += f" ({self.num_short} with fewer rounds)" if self.num_short else ""
         seconds = f"{self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
         if self.num_known == self.num_trainings:
             return f"Cost: {trainings}, all of them from the log of an earlier run ({seconds})."
@@ -46,7 +46,7 @@ class Cost:
 
 
 STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg", "confirmation": "confirmation"}
-"""Of a study, by the phase of its trials."""
+"""Steps of a study by the phase of its trials."""
 
 
 class TrialCounter:
@@ -92,7 +92,7 @@ class TrialCounter:
         if self._fedavg is not None and self._best is not self._fedavg:
             parts.append(f"FedAvg {self._fedavg.fitness:.4f}")
         if self._lost:
-            parts.append(f"{len(self._lost)} client{'s' if len(self._lost) > 1 else ''} lost in some round")
+            parts.append(f"{len(self._lost)} client{'s' if len(self._lost) > 1 else ''} failed in some round")
         return ", ".join(parts)
 
     @property
@@ -100,8 +100,8 @@ class TrialCounter:
         """What is kept if the study is interrupted."""
         count = self.num_trials
         if not count:
-            return "no trial has finished, and what is there of running ones is kept"
-        return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running ones are kept"
+            return "no trial has finished; checkpoints of running trials are kept"
+        return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running trials are kept"
 
     def cost(self, seconds: float) -> Cost:
         """Return the cost of a finished study."""
@@ -109,7 +109,7 @@ class TrialCounter:
 
 
 PRINTED_STAGES: Collection[Stage] = ("detection", "search")
-"""What takes its time. What of the configuration can't be done is refused before."""
+"""Stages that take long; configuration errors are reported before them."""
 
 
 PROGRESS_BAR = 14

@@ -51,10 +51,10 @@ def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> 
     """Yield the recommendation, then the measured difference and the reasons where available."""
     confirmation = outcome.confirmation
     if outcome.best is None:
-        yield "No trial went through: nothing can be advised."
+        yield "No trial completed, so there is no recommendation."
         return
     if outcome.recommendation is not None and not outcome.trials:
-        yield "Use fedavg, as recommended: it is the reference itself, so there is nothing to confirm."
+        yield "Use fedavg, as recommended; it is the baseline itself, so there is nothing to confirm."
         return
     advised = str(outcome.best.spec) if confirmation is None else confirmation.advised
     if confirmation is None:
@@ -75,13 +75,13 @@ def _detected_properties(report: HeterogeneityReport) -> str:
     from fedscout.detectors.report import verdicts
 
     sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
-    return " ".join(sentences) or "The clients are alike, as far as was measured."
+    return " ".join(sentences) or "No difference between clients was detected."
 
 
 SEVERITY_BAR = 10
 """Characters of a full bar."""
 
-COPIED = "Can't be told: rows seem to belong together (federation.group_column)."
+COPIED = "No verdict: rows seem to depend on each other (see federation.group_column)."
 
 
 def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
@@ -245,24 +245,24 @@ class StudyScreen:
             if trial.status != "failed":
                 best[trial.spec.label] = max(trial.fitness, best.get(trial.spec.label, trial.fitness))
         num_failed = sum(trial.status == "failed" for trial in outcome.trials)
-        summary = f"Tried {len(outcome.trials)}"
+        summary = f"Tried {len(outcome.trials)} configuration{'s' if len(outcome.trials) != 1 else ''}"
         if outcome.recommendation is not None:
             seeds = 0 if outcome.confirmation is None else len(outcome.confirmation.seeds)
-            summary = "Trained what was recommended once" + (f", and on {seeds} fresh seeds" if seeds else "")
+            summary = "Trained the recommended strategy once" + (f" and on {seeds} fresh seeds" if seeds else "")
         if num_failed:
             summary += f", {num_failed} failed ({_failures(outcome)})"
         if outcome.front:
-            second = "" if self.front_of is None else f" by {measure.name} and {self.front_of.name}"
-            summary += f", {len(outcome.front)} on the front{second}"
+            second = "" if self.front_of is None else f" of {measure.name} and {self.front_of.name}"
+            summary += f", {len(outcome.front)} on the Pareto front{second}"
         if outcome.baseline.status == "failed":
             return f"{summary}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
         if outcome.is_perfect:
-            return f"{summary}: FedAvg has the best score there can be, and the search ended"
+            return f"{summary}: FedAvg has the best possible score, so the search ended"
         if outcome.recommendation is not None and not outcome.trials:
-            return "FedAvg is what was recommended, and nothing else was trained"
+            return "FedAvg was recommended, and nothing else was trained"
         ranked = sorted(best, key=lambda kind: -best[kind])
         gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
-        return f"{summary}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else summary
+        return f"{summary}; {measure.unit} vs. FedAvg: {', '.join(gains)}" if gains else summary
 
 
 def _failures(outcome: StudyOutcome) -> str:
@@ -276,7 +276,7 @@ def _failures(outcome: StudyOutcome) -> str:
 
 def first_line_of(error: str | None) -> str:
     """Return the first line of a trial's error without the final period."""
-    return next(iter((error or "no reason known").splitlines())).rstrip(".")
+    return next(iter((error or "unknown reason").splitlines())).rstrip(".")
 
 
 def _certainty(confirmation: Confirmation) -> str:
@@ -296,7 +296,7 @@ def _certainty(confirmation: Confirmation) -> str:
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
     gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
     if difference.low is None or difference.high is None:
-        return f"{name} and {reference_text}: {gain} on {seeds}; an interval takes at least two seeds."
+        return f"{name} and {reference_text}: {gain} on {seeds}; an interval requires at least two seeds."
     interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
     if confirmation.verdict == "better":
         return f"It is better than {reference_text}: {gain} ({interval})."
@@ -305,8 +305,8 @@ def _certainty(confirmation: Confirmation) -> str:
     design = confirmation.design
     if confirmation.stopped_for_futility:
         if difference.low == -(design.span or 0.0) and difference.high == design.span:
-            interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
-        left = f"{design.max_seeds - count} more seeds would hardly show a difference"
+            interval = f"{count} of {design.max_seeds} fresh seeds exclude no difference"
+        left = f"{design.max_seeds - count} more seeds are unlikely to show a difference"
         return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}); {left}."
     return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
 
@@ -330,10 +330,11 @@ def reason(outcome: StudyOutcome) -> str:
     if outcome.recommendation is not None:
         return _recommendation_reason(outcome, outcome.recommendation)
     rules = _rules(outcome)
-    rules_text, explanation = ("", "") if rules is None else (f"the rules say {rules.spec}", f" {rules.explanation}")
+    rules_text = "" if rules is None else f"the rules recommend {rules.spec}"
+    explanation = "" if rules is None else f" {rules.explanation}"
     if _keeps_fedavg(outcome):
         also = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
-        return f"nothing tried is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
+        return f"no other strategy is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
     name, kind = _chosen(outcome)
     trained = {str(trial.spec) for trial in outcome.trials}
     proposed = [alternative for alternative in _proposed(outcome, rules) if str(alternative.spec) in trained]
@@ -342,9 +343,9 @@ def reason(outcome: StudyOutcome) -> str:
     if first is None:
         return f"found by the search{rules_text and f'; {rules_text}'}.{explanation}"
     if first is rules:
-        origin = "the rules' answer" if exact is rules else f"found by the search after the rules' {first.spec}"
+        origin = "recommended by the rules" if exact is rules else f"found by the search after the rules' {first.spec}"
     else:
-        origin = "among the first that were tried" if exact else f"found by the search after {first.spec}"
+        origin = "among the first configurations" if exact else f"found by the search after {first.spec}"
         origin = f"{rules_text}; this was {origin}" if rules_text else origin
     return f"{origin}. {first.explanation}"
 

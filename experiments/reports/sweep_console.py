@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 NAMED = 2
-"""So many running studies are named; the rest is counted."""
+"""Number of running studies that are named; the others are counted."""
 
 TOLD = 20
-"""So many studies that did not complete are told of on standard error; the table has all."""
+"""Number of incomplete studies that are listed on standard error; the table has all."""
 
 
 class SweepProgress(WorkLine):
@@ -124,7 +124,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     title = (
         f"{measure.name[:1].upper()}{measure.name[1:]} on fresh seeds" if confirmed else "Fitness on the search's seed"
     )
-    against = f"{measure.unit} against {'the stronger FedAvg' if TUNED in choosers else 'FedAvg'}"
+    against = f"{measure.unit} vs. {'the stronger FedAvg' if TUNED in choosers else 'FedAvg'}"
     headings = [*axes, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
     headings += [*(["better"] if confirmed else []), "label skew", "feature skew", "outliers"]
     table = plain_table(*headings, title=f"{title}, mean over studies", numbers=headings)
@@ -142,7 +142,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     console.print(table)
     completed = len(outcome.with_status("completed"))
     console.print(f"\n{completed} of {len(outcome.studies)} studies completed.")
-    show_path(console, "Table", outcome.folder / "table.parquet", " (and table.csv): a row for each study and chooser")
+    show_path(console, "Table", outcome.folder / "table.parquet", " (and table.csv): one row per study and chooser")
     for path in outcome.plots[:1]:
         show_path(console, "Plot", path, " (and plot.svg)")
 
@@ -164,9 +164,9 @@ def show_not_completed(outcome: SweepOutcome) -> None:
     for study in others[:TOLD]:
         tell(f"{study.configuration.text} {study.end.status}: {study.end.error}")
     if len(others) > TOLD:
-        tell(f"{len(others) - TOLD} more did not complete; the table names them")
+        tell(f"{len(others) - TOLD} more did not complete; the table lists them")
     if outcome.with_status("lost"):
-        tell("the same command goes on with the studies that were lost")
+        tell("run the same command to resume the lost studies")
 
 
 class TuningProgress(WorkLine):
@@ -245,7 +245,7 @@ def show_table(console: Console, tuned: TunedTable) -> None:
         for cell, provenance in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
     }
     metric = str(tuned.provenance["metric"])
-    table = plain_table(metric, *(f"{quantity} rows" for quantity in quantities), title="rate/batch/epochs score")
+    table = plain_table(metric, *(f"{quantity} rows" for quantity in quantities), title="lr/batch size/epochs: score")
     for heterogeneity in sorted({value for value, _ in cells}):
         row = []
         for quantity in quantities:
@@ -262,12 +262,12 @@ def _show_proxy(console: Console, tuned: TunedTable) -> None:
     proxy, cell_records = tuned.provenance["proxy"], tuned.provenance["cells"]
     num_repeated, num_cells = sum(record["repeated_rows"] for record in cell_records), len(cell_records)
     trials = sum(record["trials"] for record in cell_records)
-    console.print(f"\n{trials} settings of {num_cells} cells, on {proxy['num_rows']} proxy rows, ", end="")
+    console.print(f"\n{trials} settings tried in {num_cells} cells on {proxy['num_rows']} proxy rows, ", end="")
     console.print(
-        f"{proxy['num_scored']} of which score; proxy clients of a cell share {num_repeated / num_cells:.0f} rows"
+        f"{proxy['num_scored']} of them for scoring; proxy clients of a cell share {num_repeated / num_cells:.0f} rows"
     )
     if proxy["synthetic"] is not None:
-        console.print("the proxy rows are drawn by what clients told of the means of their classes")
+        console.print("the proxy rows are sampled from the class means that clients reported")
     elif proxy["dataset"] == tuned.provenance["dataset"]:
         console.print(
             f"train with federation.server_rows={proxy['server_rows']} federation.seed={proxy['federation_seed']}, "

@@ -180,7 +180,7 @@ def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
 
     async def talk(call: Calls) -> None:
         await start_all(call, tmp_path)
-        with pytest.raises(RefusedError, match="one already"):
+        with pytest.raises(RefusedError, match="in one;"):
             await call("start_study", settings=LONG, folder="one")
         stopped = await call("stop_study", folder="one")
         assert stopped["state"] == "stopped"

@@ -89,7 +89,7 @@ def test_the_tuned_baseline(tmp_path: Path) -> None:
 
     text = shown(tmp_path, outcome, tuned=True)
     rates = "0.8: 0.8000 over 2 seeds, 0.4: 0.4000 over 2 seeds, 0.2: 0.2000, 0.1: 0.1000, 0.05: 0.0500"
-    gains = told(text, ("6 further trainings", rates), ("tuned-fedavg", "-60.0 points"), ("Keep FedAvg ", " 0.8."))
+    gains = told(text, ("6 additional trainings", rates), ("tuned-fedavg", "-60.0 points"), ("Keep FedAvg ", " 0.8."))
     assert gains.count("-60.0 points") == 2
 
 

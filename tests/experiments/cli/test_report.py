@@ -38,7 +38,7 @@ def test_what_train_search_and_a_quantity_leave_can_be_shown(cli: Cli) -> None:
         for name in ("train", "search", "run")
     }
     assert "fedscout train" in shown["train"]
-    assert "detectors were not asked" in shown["search"]
+    assert "Detection did not run" in shown["search"]
     assert "R²" in shown["run"]
 
 

@@ -23,7 +23,7 @@ def test_numbers_and_strip_are_printed(cli: Cli) -> None:
     done = cli("describe", *POISONED)
     assert (done.code, done.err) == (0, "")
     assert "wine, scenario label_poisoning, 4 clients" in done.out
-    assert "178 of 178 dealt" in done.out
+    assert "178 of 178 assigned" in done.out
     assert "What the scenario changed" in done.out
     assert "Clients × classes" in done.out
     assert "classes from left to right: class_0, class_1, class_2" in done.out
@@ -35,7 +35,7 @@ def test_equal_rows_are_counted(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "thrice.csv").write_text("\n".join(["x,z,y", *lines, *lines, *lines]) + "\n")
     done = cli("describe", "federation.dataset=thrice.csv", "federation.label=y", "federation.num_clients=4")
     assert done.code == 0
-    (line,) = [line for line in done.out.splitlines() if " of 120 dealt" in line]
+    (line,) = [line for line in done.out.splitlines() if " of 120 " in line]
     assert "80" in line.split()
 
 
@@ -81,7 +81,7 @@ def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Pa
     assert (done.code, done.err) == (0, "")
     assert "gravity=9.8, pole_length=1.0, force=10.0): clients 0, 2" in done.out
     assert "gravity=20.0, pole_length=0.1, force=10.0): client 1" in done.out
-    assert "Clients play episodes" in done.out
+    assert "episodes" in done.out
     assert "classes" not in done.out
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["description.json"]
 

@@ -88,4 +88,4 @@ def test_beyond_detections_features_some_are_drawn_and_detection_has_no_figure()
     found = describe_federation(source, settings, seed=0).realised
     assert (found.num_features, found.num_features_compared) == (6, 4)
     assert found.feature_hellinger is not None
-    assert "4 of 6 numbers of a row" in found.notes[0]
+    assert "4 of 6 " in found.notes[0]

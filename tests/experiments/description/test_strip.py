@@ -89,13 +89,13 @@ def test_the_strip_can_be_read_without_colour() -> None:
     assert cells["0"][1:3] == ["40", "██····"]
     assert cells["1"][1:3] == ["40", "▒▒▒▒··"]
     assert cells["2"][1:4] == ["*", "40", "··░░▓▓"]
-    assert f"{BLOCKS[0]} none, {BLOCKS[1]} to 0.25, {BLOCKS[2]} to 0.5" in text
+    assert f"{BLOCKS[0]} none, {BLOCKS[1]} up to 0.25, {BLOCKS[2]} up to 0.5" in text
     assert "* affected" in text
 
 
 def test_shades_by_rows() -> None:
     text = shown(described([[40, 0], [10, 10]]), by_count=True)
-    for shown_shades in ("██··", "░░░░", "░ to 10, ▒ to 20, ▓ to 30, █ to 40"):
+    for shown_shades in ("██··", "░░░░", "░ up to 10, ▒ up to 20, ▓ up to 30, █ up to 40"):
         assert shown_shades in text
 
 
@@ -117,13 +117,13 @@ def test_what_a_scenario_changed_is_shown() -> None:
     text = shown(described([[10, 5], [10, 5]], transforms={1: (ShiftLabels(),)}, affected_clients=(1,)))
     for named in ("client 1.", "15 of 15", "ShiftLabels()"):
         assert named in text
-    assert "no row" in shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
+    assert "not the rows" in shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
 
 
 def test_what_attackers_send_is_shown() -> None:
     text = shown(described([[10, 5], [10, 5]], attacks={1: (ScaledUpdate(-1.0 / 3),)}, affected_clients=(1,)))
     assert "client 1." in text
-    assert re.search(r"client +sends", text)
+    assert re.search(r"client +attacks", text)
     assert "ScaledUpdate(factor=-0.333)" in text
 
 

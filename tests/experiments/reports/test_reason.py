@@ -42,7 +42,7 @@ def test_of_the_rules_answer_it_is_what_decided_there(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedadam=0.75), budget=2)
     spec, explanation = advice(outcome)
     assert str(outcome.best and outcome.best.spec) == str(spec)
-    tells(outcome, "the rules'", explanation)
+    tells(outcome, "by the rules", explanation)
 
 
 def tells(outcome: StudyOutcome, *names: str) -> None:
@@ -56,7 +56,7 @@ def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_ins
     spec, _ = advice(again)
     other = next(one for one in again.first_generation if one.explanation != DRAWN and one.spec.kind != spec.kind)
     outcome = study(tmp_path / "other", only(str(other.spec)), strategies=("fedadam", "fedavgm", "fedyogi"))
-    tells(outcome, f"the rules say {spec};", "first", f". {other.explanation}")
+    tells(outcome, f"the rules recommend {spec};", "first", f". {other.explanation}")
 
 
 def test_what_the_search_found_tells_what_was_proposed_of_its_kind(tmp_path: Path) -> None:
@@ -81,7 +81,8 @@ def test_what_was_drawn_is_found_by_the_search_and_has_no_reason_of_its_own(tmp_
     outcome = study(tmp_path, by_kind(fedmedian=0.75), informed=False)
     spec, explanation = advice(outcome)
     drawn = Alternative(parse_strategy({"kind": "fedmedian"}), DRAWN, "")
-    tells(replace(outcome, first_generation=(drawn,)), "found by the search;", f"the rules say {spec}. {explanation}")
+    outcome = replace(outcome, first_generation=(drawn,))
+    tells(outcome, "found by the search;", f"the rules recommend {spec}. {explanation}")
 
 
 def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
@@ -90,11 +91,11 @@ def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
     spec, explanation = advice(outcome)
     assert spec.kind == "fedadam"
     assert spec not in [trial.spec for trial in outcome.trials]
-    tells(outcome, "found by the search;", f"the rules say {spec}. {explanation}")
+    tells(outcome, "found by the search;", f"the rules recommend {spec}. {explanation}")
 
 
 def test_without_a_diagnosis_no_rule_is_named(tmp_path: Path) -> None:
-    for name, outcome in (("found", by_kind(fedmedian=0.75)), ("nothing", by_kind())):
+    for name, outcome in (("found", by_kind(fedmedian=0.75)), ("no other", by_kind())):
         said = reason(study(tmp_path / name, outcome, None))
         assert said.startswith(name)
         assert "rules" not in said
@@ -114,7 +115,7 @@ def test_where_fedavg_is_kept_the_rules_answer_is_told_all_the_same(
     outcome = study(tmp_path, by_kind(fedadam=0.25, fedmedian=0.25), report, confirmation_seeds=seeds)
     spec, explanation = advice(outcome)
     too = ", too" if spec.kind == "fedavg" else ""
-    tells(outcome, "nothing ", f"the rules say {spec}{too}. {explanation}")
+    tells(outcome, "no other ", f"the rules recommend {spec}{too}. {explanation}")
 
 
 def test_where_nothing_went_through_there_is_no_reason(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_verdict_comes_first_then_the_reason_then_the_cost(
     measured, settings = OUTCOMES[name]
     outcome = found(tmp_path, measured, report, **settings)
     lines = lines_of(outcome, report)
-    assert lines[0].startswith(("Use ", "Best of the search: ", "No trial went through"))
+    assert lines[0].startswith(("Use ", "Best of the search: ", "No trial completed"))
     starts = [
         next((at for at, line in enumerate(lines) if word in line), None) for word in ("Why: ", "Cost: ", "Train ")
     ]
@@ -145,7 +145,7 @@ def test_a_race_says_what_it_never_started(tmp_path: Path) -> None:
     [
         (Cost(1, 0, 0.25), "Cost: 1 training, 0.2 s."),
         (Cost(30, 12, 99.6), "Cost: 30 trainings, 12 of them from the log of an earlier run, 100 s."),
-        (Cost(41, 0, 9.84, num_short=18), "Cost: 41 trainings (18 of few rounds), 9.8 s."),
+        (Cost(41, 0, 9.84, num_short=18), "Cost: 41 trainings (18 with fewer rounds), 9.8 s."),
         (Cost(30, 30, 1.0), "Cost: 30 trainings, all of them from the log of an earlier run (1.0 s)."),
     ],
 )

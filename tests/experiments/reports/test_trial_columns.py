@@ -32,9 +32,9 @@ def test_new_clients_where_there_are_some() -> None:
 
 
 def test_bytes_where_they_differ_or_stand_alone() -> None:
-    differing = {"down a round": ["1 kB", "1.9 kB"], "up a round": ["1 kB", "2 kB"]}
+    differing = {"down per round": ["1 kB", "1.9 kB"], "up per round": ["1 kB", "2 kB"]}
     assert informative_columns([FEDAVG, SCAFFOLD]) == differing
-    assert informative_columns([SCAFFOLD]) == {"down a round": ["1.9 kB"], "up a round": ["2 kB"]}
+    assert informative_columns([SCAFFOLD]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_clients_that_are_alike_are_called_so_and_fedavg_needs_no_reason(tmp_pat
     assert outcome.first_generation
     *lines, alike = verdict_lines(outcome, ALIKE)
     assert lines == ["Use FedAvg.", sentence_of(outcome)]
-    assert " alike" in alike
+    assert "No difference" in alike
 
 
 def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_search(tmp_path: Path) -> None:

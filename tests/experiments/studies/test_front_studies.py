@@ -10,6 +10,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import fedscout
+from fedscout.experiments.charts import ON_FRONT
 from fedscout.experiments.reports.export import export_to_optuna, read_study
 from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.test_study_page import specifications, values_of
@@ -40,7 +41,7 @@ def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
     assert {*front} <= {*points}
     drawn = [row for row in values_of(specifications(write_report(tmp_path))["front"]) if "trial" in row]
     assert {row["trial"] for row in drawn} == {*logged.loc[logged["phase"] != "tuned-baseline", "trial"]}
-    shown = {(row["first"], row["second"]) for row in drawn if row["front"] == "on the front"}
+    shown = {(row["first"], row["second"]) for row in drawn if row["front"] == ON_FRONT}
     assert shown == {tuple(float(f"{value:.5g}") for value in values) for values in front}
     exported = tmp_path / "optuna.log"
     export_to_optuna(read_study(tmp_path), exported)

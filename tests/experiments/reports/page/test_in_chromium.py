@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.trials.log import read_trials
+from fedscout.experiments.charts import ON_FRONT
 from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.chromium import DESKTOP, PHONE, chromium, opened, reason_against
 from tests.experiments.reports.page.written_study import write_study
@@ -98,10 +99,10 @@ def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> N
 def test_pointing_at_the_front_tells_which_strategy_it_is(browser: Any, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", num_trials=2, second=(0.6, 0.1, 0.1))
     with opened(browser, write_report(folder)) as (page, faults):
-        on_the_front = "path[aria-label*='fedadam'][aria-label*='on the front']"
+        on_the_front = f"path[aria-label*='fedadam'][aria-label*='{ON_FRONT}']"
         told = told_at(page, f"#picture-front .mark-symbol.layer_1_marks {on_the_front}")
         assert "fedadam(eta=0.00" in told
-        assert "on the front" in told
+        assert ON_FRONT in told
         assert faults == []
 
 

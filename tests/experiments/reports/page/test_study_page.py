@@ -14,7 +14,7 @@ import pytest
 
 from fedscout.engine.errors import EngineError, LogError
 from fedscout.engine.trials.log import read_trials
-from fedscout.experiments.charts import thinned
+from fedscout.experiments.charts import ON_FRONT, thinned
 from fedscout.experiments.reports.page import page_of, report_of_finished, study_page, write_report
 from fedscout.experiments.reports.page_study import losers_sentence
 from fedscout.experiments.reports.page_tables import (
@@ -86,7 +86,7 @@ def test_a_training_s_page_says_who_chose_its_clients_and_what_its_rounds_took(t
     assert page.headline.startswith("fedavg(selection=flash) ")
     _, policy, clock = page.lead
     assert policy.startswith("flash ")
-    assert re.findall(r"\d+", policy) == ["0", "10", "10", "2"]  # trained in 0 to 10 of 10 rounds, client 2 in none
+    assert re.findall(r"\d+", policy) == ["0", "10", "10", "2"]  # trained in 0 to 10 of 10 rounds, client 2 never
     assert "5 min" in clock
     plain = one_training(tmp_path / "two")
     assert plain.headline.startswith("fedavg ")
@@ -124,7 +124,7 @@ def test_of_two_objectives_the_front_is_what_no_other_trial_beats(tmp_path: Path
     best = int(log.loc[1:4, "fitness"].idxmax())
     charts = specifications(write_report(folder))
     drawn = {row["trial"]: row for row in values_of(charts["front"]) if "trial" in row}
-    assert {number for number, row in drawn.items() if row["front"] == "on the front"} == {0, best}
+    assert {number for number, row in drawn.items() if row["front"] == ON_FRONT} == {0, best}
     for number, row in drawn.items():
         assert (row["first"], row["second"]) == pytest.approx(tuple(log.loc[number, "objectives"]), abs=1e-5)
     assert {row["name"] for row in drawn.values()} == {"fedavg", *map(name_of, range(1, 5))}
@@ -156,7 +156,7 @@ def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
     for name in ("class-map", "client-rows", "label-divergences", "client-scores"):
         assert {row["client"] for row in values_of(charts[name]) if "client" in row} == {*names}, name
     page = study_page(folder)
-    assert "Client <West> loses by it" in " ".join(page.lead)
+    assert "Client <West> has a lower mean score" in " ".join(page.lead)
     assert page.sections[1].table is not None
     assert tuple(page.sections[1].table.rows[0][:3]) == ("Label skew", "yes", "North")
     assert "<West>" not in re.sub(r"<script.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)

@@ -82,7 +82,7 @@ def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> Non
     assert {(cell["x"], cell["gain"], cell["certain"]) for cell in cells} == {("0.1", 1.0, False), ("1", -3.0, True)}
     page = sweep_page(folder)
     assert "0 of 4 " in page.headline
-    assert [sentence for sentence in page.lead if "In 2 " in sentence and "worse" in sentence]
+    assert [sentence for sentence in page.lead if "worse: 2." in sentence]
     assert "tuned" in page.pictures[0].caption
     (table,) = (section.table for section in page.sections if section.name == "settings")
     assert table is not None
@@ -92,7 +92,7 @@ def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> Non
 def test_the_headline_counts_what_is_certain(tmp_path: Path) -> None:
     page = sweep_page(write_sweep(tmp_path / "sweep"))
     assert "2 of 4 " in page.headline
-    assert [sentence for sentence in page.lead if "In 2 no difference" in sentence]
+    assert [sentence for sentence in page.lead if "difference: 2;" in sentence]
 
 
 def test_a_sweep_without_a_table_is_told_in_a_line(tmp_path: Path) -> None:
