@@ -593,8 +593,8 @@ def priors(
         known = np.flatnonzero(~np.isnan(gains[:, place]))
         mean, best = np.average(gains[known, place], weights=weights[known]), known[gains[known, place].argmax()]
         return (
-            f"It gained {100 * mean:.1f} points over FedAvg on average in {len(known)} federations of other data sets, and "
-            f"{100 * gains[best, place]:.1f} points on {others[best].name}."
+            f"It gained {100 * mean:.1f} points over FedAvg on average in {len(known)} federations of other data sets, "
+            f"and {100 * gains[best, place]:.1f} points on {others[best].name}."
         )
 
     portfolio = greedy_portfolio(np.nan_to_num(gains, nan=FAILED_GAIN), weights, count)

@@ -374,7 +374,8 @@ class Trial:
         values: dict[str, Any] = {}
         flat_row = flat(row)
         for name, kind in _columns().items():
-            if (value := flat_row.get(name)) is None:
+            value = flat_row.get(name)
+            if value is None and (_is_json(kind) or _place(name) is not None):
                 continue
             if _is_json(kind):
                 value = json.loads(value)

@@ -43,7 +43,8 @@ def test_every_searcher_of_the_table_can_be_given_a_first_generation(kind: str) 
     first = FIRST[:1] if kind == "cmaes" else FIRST
     model = LanguageModel(PlayedChat(space), RecommenderConfig())
     searcher = new_searcher(task(space, first=first, kind=kind), model=model)
-    assert searcher.ask(len(first)) == first
+    size = getattr(searcher, "population", len(first))
+    assert searcher.ask(len(first)) == first[:size]
 
 
 def test_a_race_takes_them_into_its_first_rung() -> None:
