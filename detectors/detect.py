@@ -394,7 +394,7 @@ def _notes(copies: NearCopies | None, num_clients: int, settings: DetectionConfi
             "column that groups the rows."
         )
     if num_clients > (limit := settings.max_pairwise_clients):
-        yield f"Label and feature distances cover the pairs of {limit} randomly drawn clients of {num_clients}."
+        yield f"Label and feature distances cover the pairs of {limit} clients of {num_clients}, drawn at random."
         yield f"Models of more than {settings.projection_size} parameters were compared by as many random projections."
     if settings.epsilon is not None:
         yield (

@@ -393,7 +393,7 @@ def _design_sentence(design: SequentialDesign, num_seeds: int, verdict: Verdict)
         text = f" The lower end is corrected for the choice among {design.num_tried} configurations."
     parts = []
     if design.num_challengers > 1:
-        parts.append(f"all {design.num_challengers} compared configurations")
+        parts.append(f"all {design.num_challengers} configurations")
     if len(design.looks) > 1:
         parts.append(f"the analyses after {', '.join(map(str, design.looks))} seeds")
     text += f" The interval holds jointly for {' and '.join(parts)}." if parts else ""
