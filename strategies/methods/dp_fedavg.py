@@ -213,7 +213,7 @@ class DPFedAvgSpec(StrategySpec):
             return Fault(
                 "epsilon of dp_fedavg",
                 f"be at most {most:.3g} {where}",
-                hint=f"that needs noise_multiplier {LEAST_NOISE:g}; for less noise, set noise_multiplier instead",
+                hint=f"that needs a noise_multiplier of {LEAST_NOISE:g}; for less noise, set it directly",
             )
         if math.isinf(self.noise(cohort)):
             return Fault(
