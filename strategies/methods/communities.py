@@ -121,7 +121,7 @@ class LabelCommunities(GroupedRule):
         if reasons:
             client = min(reasons)
             raise TrialError(
-                f"communities by labels need the label counts of every client; client {client} {reasons[client]}; "
+                f"communities by labels need the label counts of every client, client {client} {reasons[client]}; "
                 "set federation.min_release=1, or grouped_by=updates, which needs no counts"
             )
         similarities = cosine_similarities(np.stack([counts[client] for client in sorted(counts)]))
