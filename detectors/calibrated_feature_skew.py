@@ -89,8 +89,8 @@ SHIFT_NAMED: Final = 0.2
 
 SMALLEST_CAP: Final = 16.0
 CAPPED_RATE: Final = 1e-4
-"""A feature adds at most the larger of the two to Q: four standard errors, or what one of so many clients' normal
-shifts exceeds with this probability."""
+"""A feature adds at most the larger of two values to Q: `SMALLEST_CAP`, or the quantile that the normal shift of any
+client exceeds with probability `CAPPED_RATE`."""
 
 ONE_SHARE: Final = 0.1
 """Small, so that Q keeps its power, and enough, since p-values of a feature's shift fall fast with rows."""
@@ -208,7 +208,7 @@ def label_adjusted_shifts(
     features = varying(within)
     clients = tuple(sorted(client for client, counts in classes.counts.items() if _weights(counts, classes).sum() > 0))
     if len(clients) < 2 or len(features) == 0:
-        return "no two clients tell of the same class, or nothing varies within one"
+        return "no two clients report the same class, or no feature varies within a class"
     means, variances = classes.means[:, features], classes.variances[:, features]
     floor = 1e-6 * diagonal[features]
     cap = max(SMALLEST_CAP, float(chi2.isf(CAPPED_RATE / len(clients), 1)))
@@ -304,7 +304,7 @@ def decide_feature_skew_calibrated(
         shifts.features,
         rate,
         min_effect,
-        f"sum of squared shifts, rows {compared} compared",
+        f"sum of squared shifts of rows {compared}",
         compared,
         shifts.one_feature_p_values(),
         names,
@@ -371,12 +371,12 @@ def describe_shift(client: int, evidence: ClientEvidence, names: Names, compared
     unit = "in one feature" if evidence.source == "one feature" else "root mean square over features"
     text = (
         f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({unit}) "
-        f"against other clients' rows {compared}"
+        f"relative to the other clients' rows {compared}"
     )
     if not evidence.features:
         return text
     positions, shifts = zip(*((shift.feature, f"{shift.shift:+.2g}") for shift in evidence.features), strict=True)
-    return f"{text}, most of all {names.some_features(positions, shifts)}"
+    return f"{text}, mainly in {names.some_features(positions, shifts)}"
 
 
 NUM_AXES: Final = 8

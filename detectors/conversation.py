@@ -27,7 +27,7 @@ Answers = tuple[list[QueryAnswers], list[TrainAnswers]]
 Conversation = Generator[Sending, Answers, Result]
 
 CLIENTS = "clients"
-"""Under which name the waiting for answers is timed."""
+"""Name of the wait for answers in the timings."""
 
 
 def hold(grid: Grid, conversation: Conversation[Result]) -> Result:

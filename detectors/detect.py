@@ -121,7 +121,7 @@ def measure_labels(
     groups = group_answers[0].arrays if queries_groups else None
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
-        raise DataError.of("at least one client", "answer", hint=f"of {len(answers.refused)} none did: {reasons[0]}")
+        raise DataError.of("at least one client", "answer", hint=f"none of {len(answers.refused)} did: {reasons[0]}")
     reported = np.stack([arrays["counts"].astype(np.int64) for arrays in answers.arrays.values()])
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])
@@ -142,8 +142,8 @@ def measure_labels(
             released, rate, settings.label_effect, seed, noise_scale, groups, names
         )
     note = (
-        "Clients that add noise tell nothing of which rows belong together: labels were tested as if all rows were "
-        "independent, so that label skew may be a false alarm."
+        "Clients that add noise do not report which rows belong together. Labels were tested as if all rows were "
+        "independent, so a finding of label skew may be a false alarm."
     )
     notes = (note,) if grouped and private else ()
     return LabelMeasurement(released, counts, answers.refused, finding, calibrated, notes)
@@ -227,7 +227,7 @@ def _client_means(repetitions: Sequence[Mapping[int, float]]) -> dict[int, float
 
 
 COPIES: Final = "near copies"
-"""Under which name the work on them is timed."""
+"""Name of this step in the timings."""
 
 MIN_RELEASED_SHARE: Final = 0.5
 SUSPECT_LABELS: Final = 0.05
@@ -305,7 +305,7 @@ def detect(
             )
             reason = explain_model_differences(skews)
             if private and reason is None:
-                reason = "noise may hide skew that would be the reason"
+                reason = "noise may hide skew that explains the differences"
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
             calibrated_outliers = decide_outliers_calibrated(
                 features.agreement, tested, reason, settings, features.concepts, names
@@ -379,8 +379,8 @@ def _unmeasured_if_near_copies(finding: CalibratedFinding, copies: NearCopies | 
     if copies is None or not copies.too_many or not finding.detected:
         return finding
     reason = (
-        f"{ROWS_BELONG_TOGETHER[0].lower()}{ROWS_BELONG_TOGETHER[1:]}, and the test takes rows as independent; "
-        "federation.group_column names what rows belong to"
+        f"{ROWS_BELONG_TOGETHER[0].lower()}{ROWS_BELONG_TOGETHER[1:]}, but the test assumes independent rows; "
+        "set federation.group_column to the column that groups them"
     )
     return CalibratedFinding.unmeasured(finding.name, finding.rate, reason)
 
@@ -389,20 +389,20 @@ def _notes(copies: NearCopies | None, num_clients: int, settings: DetectionConfi
     """Yield the caveats on near copies, sampled pairs, noise and regression targets."""
     if copies is not None and copies.too_many:
         yield (
-            f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. Tests take rows as "
-            "independent, so that a difference between clients can't be told; federation.group_column names what rows "
-            "belong to."
+            f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. The tests assume "
+            "independent rows, so a difference between clients can't be tested; set federation.group_column to the "
+            "column that groups the rows."
         )
     if num_clients > (limit := settings.max_pairwise_clients):
-        yield f"Label and feature distances are over the pairs of {limit} clients drawn by seed, of {num_clients}."
-        yield f"Models of more than {settings.projection_size} parameters were compared in as many random projections."
+        yield f"Label and feature distances cover the pairs of {limit} clients of {num_clients}, drawn at random."
+        yield f"Models of more than {settings.projection_size} parameters were compared by as many random projections."
     if settings.epsilon is not None:
         yield (
-            f"Label counts and feature sums hold noise of epsilon {settings.epsilon:g} and delta {settings.delta:g}; "
-            "numbers of rows and the models that were compared hold none."
+            f"Label counts and feature sums have noise for epsilon {settings.epsilon:g} and delta {settings.delta:g}; "
+            "numbers of rows and the compared models have none."
         )
         if settings.noise == "seeded":
-            yield "The noise was drawn from the seed, which shows its effect and protects nobody."
+            yield "The noise was drawn from the seed: this shows its effect, but gives no privacy."
     if not classifies:
         yield TENTHS
 
@@ -420,9 +420,9 @@ def _detect_by_models(
     clients = tuple(sorted(client_of(node) for node in grid.get_node_ids()))
     conversation = measure_models(clients, (), initial_vectors, training, settings, seed, names=names)
     models: ModelMeasurement = run_lockstep(grid, {OUTLIERS: conversation}, timings)[OUTLIERS]
-    # Who plays draws episodes anew in each repetition, so that these are as independent as parts of rows.
+    # Episodes are drawn anew in each repetition, so repetitions are as independent as parts of rows.
     distance_test = model_test(models.comparisons, models.comparisons, settings.detector_rate)
-    reason = "clients that play episodes hold no labelled rows"
+    reason = "reinforcement-learning clients hold no labelled rows"
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -435,7 +435,7 @@ def _detect_by_models(
         outliers=models.finding,
         calibrated=(decide_outliers_calibrated((), distance_test, None, settings, names=names),),
         metrics=ReportedMetrics(**models.metrics()),
-        notes=("The clients' models were compared; labels and features have no meaning where episodes are played.",),
+        notes=("Only the models were compared, as reinforcement-learning clients have neither labels nor features.",),
         names=names,
         timings=timings,
     )

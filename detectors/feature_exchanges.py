@@ -155,7 +155,7 @@ def measure_features(
     pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
     rate = settings.detector_rate
     if pooled is None:
-        reason = "no client gave its feature sums"
+        reason = "no client reported its feature sums"
         if moments.num_features is not None:
             reason = f"{moments.num_features} features exceed max_features = {settings.max_features}; use embeddings"
         finding = Finding.unmeasured(NAME, 0.0, reason)
@@ -172,7 +172,7 @@ def measure_features(
     def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
         if by_class or len(like) > 1:
             return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
-        return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
+        return "clients hold too few rows of most classes to release their sums, and their labels may be skewed"
 
     def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
         return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess, names)
@@ -291,7 +291,7 @@ def refusal_notes(what: str, answers: QueryAnswers, names: Names) -> list[str]:
     return [f"No {what} from {names.some_clients(clients)}: {answers.refused[clients[0]]}."] if clients else []
 
 
-WITHOUT_AXES = "with detection.epsilon clients send no cross-products, without which there are no principal axes"
+WITHOUT_AXES = "principal axes need cross-products, which clients do not send if detection.epsilon is set"
 
 
 def measure_private_features(
@@ -314,9 +314,9 @@ def measure_private_features(
     num_features = len(next(iter(sums.values()))) if sums else None
     similar_sums = {client: client_sum for client, client_sum in sums.items() if client in alike}
     if len(sums) < 2 or num_features is None:
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(sums)}")
+        calibrated = CalibratedFinding.unmeasured(NAME, rate, f"at least two clients are needed, got {len(sums)}")
     elif len(similar_sums) < 2:
-        reason = "clients add noise to sums of all classes, and labels may be skewed"
+        reason = "noisy sums cover all classes together, and labels may be skewed"
         calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
     else:
         assert settings.epsilon is not None
@@ -375,6 +375,6 @@ def decide_private_features(
         rate,
         min_effect,
         "largest shift of a feature, by noisy sums",
-        "of any class, by noisy sums",
+        "of any class, according to noisy sums",
         names=names,
     )

@@ -309,7 +309,7 @@ def decide_feature_skew(
     """
     threshold = relative_threshold * float(np.sqrt(total_variance))
     if len(centroids) < 2:
-        return Finding.unmeasured(NAME, threshold, f"it takes two clients, got {len(centroids)}")
+        return Finding.unmeasured(NAME, threshold, f"at least two clients are needed, got {len(centroids)}")
     clients = sorted(centroids)
     points = np.stack([centroids[client] for client in clients]).astype(np.float64)
     value, first, second = _farthest_pair(points)
@@ -352,7 +352,7 @@ def _farthest_pair(points: Values) -> tuple[float, int, int]:
 FEATURE_HISTOGRAM = "feature_histogram"
 MAX_BINS = 1024
 BLOCK_NUMBERS = 2**22
-"""Values are put in order so many at a time."""
+"""Number of values that are sorted at a time."""
 
 
 def feature_histogram(inputs: QueryInputs) -> Answer:
@@ -700,7 +700,7 @@ def excess_variance(answers: Iterable[Values]) -> float:
 
 
 MOST_NUMBERS: Final = 2**21
-"""With more than so many numbers in the triangles of all classes, one covariance is used for all clients."""
+"""With more numbers in the triangles of all classes, one covariance is used for all clients."""
 
 SMALLEST_SHARE: Final = 1e-9
 

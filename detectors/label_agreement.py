@@ -587,7 +587,7 @@ SURE: Final = 4.0
 AGREE: Final = 0.5
 MAJORITY: Final = 2 / 3
 MOST_PRODUCTS: Final = 2e9
-"""Of clients² × classes × features; with more, as many clients are compared, evenly spaced, as make no more."""
+"""Limit of clients² × classes × features; beyond it, an evenly spaced subset of the clients is compared."""
 
 
 @dataclass(frozen=True)
@@ -613,9 +613,9 @@ class Concepts:
 
     def text(self, names: Names = UNNAMED) -> str:
         """Return the explanation if there is no majority."""
-        text = "clients' labels rest on different features, and no two thirds of the clients agree"
+        text = "clients' labels depend on different features, and no two thirds of the clients agree"
         if self.named:
-            text += f"; these agree among themselves: {' | '.join(map(names.some_clients, self.named))}"
+            text += f"; groups of clients that agree: {' | '.join(map(names.some_clients, self.named))}"
         return text
 
 

@@ -94,8 +94,8 @@ from fedscout.engine.seeds import stream
 NAME: Final = "label_skew"
 
 NOTHING_RELEASED: Final = (
-    "clients hold too few rows of every class to tell of it (where all data are your own, federation.min_release=1 "
-    "lets them)"
+    "clients hold too few rows of every class to release their number (if all data are your own, set "
+    "federation.min_release=1)"
 )
 
 MAX_STEPS: Final = 100
@@ -241,11 +241,11 @@ def decide_label_skew(released: ReleasedCounts, threshold: float, names: Names =
     farthest = max(clients, key=values.__getitem__)
     sentence = (
         f"Label skew: {yes_no(bool(flagged))}. The largest Jensen-Shannon divergence between a client's labels and "
-        f"everyone's is {values[farthest]:.4f} ({names.one_client(farthest)}; 0 = equal, 1 = disjoint), "
+        f"all clients' is {values[farthest]:.4f} ({names.one_client(farthest)}; 0 = equal, 1 = disjoint), "
         f"{'above' if flagged else 'not above'} the threshold {threshold:g}."
     )
     if flagged:
-        sentence += f" Above it: {names.some_clients(flagged)}."
+        sentence += f" Above the threshold: {names.some_clients(flagged)}."
     return Finding(
         name=NAME,
         value=values[farthest],
@@ -267,7 +267,7 @@ SEARCHED_ALWAYS: Final = 10
 TAKEN_OUT: Final = 1 / 4
 
 MAX_DRAWN_CELLS: Final = 20_000_000
-"""Cells of all drawn tables together: some seconds."""
+"""Cells of all drawn tables together; they take some seconds."""
 
 BLOCK_CELLS: Final = 2_000_000
 ROUNDING: Final = 1e-6
@@ -459,7 +459,7 @@ def decide_label_skew_calibrated(
     released = released.of(np.flatnonzero(released.num_rows).astype(np.int64))
     clients = released.clients
     if len(clients) < 2:
-        return CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(clients)}")
+        return CalibratedFinding.unmeasured(NAME, rate, f"at least two clients are needed, got {len(clients)}")
     matrix = released.completed()
     shares = distribution(matrix)
     reference = reference_shares(shares, distribution(matrix.sum(axis=0)))
@@ -544,4 +544,4 @@ def _describe(client: int, evidence: ClientEvidence, names: Names) -> str:
         f"{evidence.effect:.1%} of the rows of {names.one_client(client)} would have to change class for its class "
         "shares to equal the other clients'"
     )
-    return f"{text}, most of all {names.some_classes(evidence.classes)}" if evidence.classes else text
+    return f"{text}, mainly {names.some_classes(evidence.classes)}" if evidence.classes else text

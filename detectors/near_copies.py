@@ -54,7 +54,7 @@ LEAPS: Final = np.array([0.5, 0.6, 0.7, 0.8])
 SURPLUS: Final = 0.25
 MOST_COPIES: Final = 16
 FEWEST_ROWS: Final = 16
-"""Distances to fewer rows than these say nothing."""
+"""With fewer rows, distances are not informative."""
 
 BLOCK_ROWS: Final = 4096
 
@@ -130,8 +130,8 @@ class NearCopies:
         """Return a description of the observed and the expected share."""
         share, expected = float(self.shares[self.clearest]), float(self.expected[self.clearest])
         return (
-            f"{share:.0%} of {self.num_rows:.0f} (nearest rows at less than {LEAPS[self.clearest]:g} of the next one's "
-            f"distance; {expected:.0%} if rows were independent)"
+            f"{share:.0%} of {self.num_rows:.0f} rows (the nearest row is at less than {LEAPS[self.clearest]:g} times "
+            f"the distance of the next one; {expected:.0%} are expected if rows are independent)"
         )
 
 

@@ -216,7 +216,7 @@ def decide_outliers(
     if len(usable) < needed:
         reason = (
             f"{len(usable)} of {len(comparisons)} repetitions gave at least "
-            f"{MIN_CLIENTS} models with finite parameters, and {needed} are needed"
+            f"{MIN_CLIENTS} models with finite parameters, but {needed} are needed"
         )
         return Finding.unmeasured(NAME, needed, reason)
     clients = sorted({client for c in usable for client in (*c.distances, *c.diverged)})
@@ -229,9 +229,9 @@ def decide_outliers(
     leaders = tuple(client for client in clients if flags[client] == most)
     void = f" ({len(comparisons) - len(usable)} void)" if len(usable) < len(comparisons) else ""
     sentence = (
-        f"Outlier clients: {yes_no(bool(outliers))}. Over {len(comparisons)} repetitions{void} the client flagged most "
-        f"often for the distance of its model from the others' was flagged {most} times "
-        f"({names.some_clients(leaders)}); an outlier is flagged at least {needed} times."
+        f"Outlier clients: {yes_no(bool(outliers))}. In {len(comparisons)} repetitions{void} a model was flagged at "
+        f"most {most} times for its distance from the others' ({names.some_clients(leaders)}); an outlier is flagged "
+        f"at least {needed} times."
     )
     if outliers:
         sentence += f" Outliers: {names.some_clients(outliers)}."
@@ -356,7 +356,7 @@ def model_test(repetitions: Sequence[Comparison], parts: Sequence[Comparison], r
     p_values = dict.fromkeys(clients, 1.0) | dict(
         zip(exchanged, exchange_p_values(_log_ratios(parts, exchanged), rate).tolist(), strict=True)
     )
-    words = f"distances of models, {len(parts)} parts of the rows exchanged between clients"
+    words = f"permutation test of model distances, {len(parts)} parts of the rows"
     return ClientTest(p_values, _effects(repetitions, clients), {}, "models", words)
 
 
@@ -420,7 +420,7 @@ def _effects(repetitions: Sequence[Comparison], clients: Sequence[int]) -> Mappi
 
 
 MOST_TESTS: Final = 3
-"""That share the rate."""
+"""Number of tests that share the false-alarm rate."""
 
 MAX_OUTLIER_SHARE: Final = 1 / 3
 """Part of the clients that can be unlike a majority."""
@@ -430,9 +430,9 @@ def explain_model_differences(skews: Sequence[CalibratedFinding]) -> str | None:
     """Return why honest clients may train different models, by the calibrated findings on skew; None if no reason."""
     for skew in skews:
         if not skew.measured:
-            return f"{skew.name.replace('_', ' ')} was not measured and may be the reason"
+            return f"{skew.name.replace('_', ' ')} was not measured and may explain the differences"
         if skew.detected:
-            return f"there is {skew.name.replace('_', ' ')}"
+            return f"{skew.name.replace('_', ' ')} was detected"
     return None
 
 
@@ -463,19 +463,19 @@ def decide_outliers_calibrated(
     tests = [(test, settings.disagreement_effect) for test in labels]
     remark = ""
     if explained:
-        remark = f"Distances of models did not decide, as {explained}."
+        remark = f"Model distances were not used, because {explained}."
     elif models is not None:
         tests.append((models, settings.distance_effect))
     if not tests:
         reason = explained or (
-            "fewer than three clients, or too few rows of each, could be compared, or their classes do not differ"
+            "fewer than three clients hold enough rows to be compared, or their classes do not differ"
         )
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
     finding = decide(NAME, tests, settings.detector_rate, _describe, remark, names)
     contradicted = [evidence.flagged and evidence.source == "labels" for evidence in finding.clients.values()]
     if sum(contradicted) > MAX_OUTLIER_SHARE * len(contradicted):
         reason = (
-            f"the labels of {sum(contradicted)} of {len(contradicted)} clients are contradicted: there is no majority"
+            f"labels of {sum(contradicted)} of {len(contradicted)} clients contradict the others': no majority agrees"
         )
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
     return finding
@@ -486,9 +486,9 @@ def _describe(client: int, evidence: ClientEvidence, names: Names) -> str:
     if evidence.source == "models":
         return f"The models of {name} are {evidence.effect:.0%} farther from the others' than the median client's"
     if evidence.effect <= 0:
-        return "No client's labels fit its features less well than the other clients' labels fit theirs"
+        return "No client's labels fit its features worse than the other clients' labels fit theirs"
     text = (
-        f"The labels of {name} fit its features less well than the other clients' labels fit theirs, as if "
+        f"The labels of {name} fit its features worse than the other clients' labels fit theirs, as if "
         f"{min(evidence.effect, 1.0):.0%} of its rows had random labels"
     )
-    return f"{text}, most of all in {names.some_classes(evidence.classes)}" if evidence.classes else text
+    return f"{text}, mainly in {names.some_classes(evidence.classes)}" if evidence.classes else text

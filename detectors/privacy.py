@@ -62,7 +62,7 @@ def check_library() -> None:
     if importlib.util.find_spec("opendp") is None:
         raise ConfigurationError.of(
             "detection.epsilon",
-            "be left out unless OpenDP is installed, which gives the noise its scale: pip install 'fedscout[privacy]'",
+            "be left out unless OpenDP, which calibrates the noise, is installed: pip install 'fedscout[privacy]'",
         )
 
 

@@ -142,7 +142,9 @@ TITLES: Final[Mapping[DetectorName, str]] = {
 ROWS_BELONG_TOGETHER: Final = "Rows seem to belong together"
 """How the note begins which says so."""
 
-TENTHS: Final = "A quantity is predicted: labels are its tenths, and models were compared by their parameters alone."
+TENTHS: Final = (
+    "This is regression: labels are deciles of the target, and models were compared by their parameters alone."
+)
 """The note of a report on clients that do not tell classes."""
 
 
@@ -535,8 +537,10 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
 def _published_line(finding: Finding, names: Names) -> str:
     if finding.value is None:
         return "Published rule: not measured."
-    flagged = f", {names.some_clients(finding.flagged_clients)}" if finding.flagged_clients else ""
-    return f"Published rule: {yes_no(finding.detected)}, {finding.value:.3g} against {finding.threshold:.3g}{flagged}."
+    flagged = f"; flagged: {names.some_clients(finding.flagged_clients)}" if finding.flagged_clients else ""
+    return (
+        f"Published rule: {yes_no(finding.detected)}, {finding.value:.3g}, threshold {finding.threshold:.3g}{flagged}."
+    )
 
 
 def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFinding) -> str:
@@ -545,13 +549,13 @@ def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFindi
     named = " and ".join(skew.name.replace("_", " ") for skew in skews if skew.detected)
     if calibrated.name == "outliers":
         if named:
-            return f"under {named} honest clients train unlike models"
+            return f"with {named}, honest clients train different models"
         return "the published rule flags the farthest client, and some client is farthest in any federation"
     if calibrated.name == "feature_skew" and report.label_skew.detected:
         return "label skew shifts a client's mean, but not the means of its classes"
     if calibrated.p_value is not None and calibrated.p_value <= calibrated.rate:
-        return "the difference is significant, but below the smallest effect that counts"
-    return "with so few rows, clients of one distribution differ as much by chance"
+        return "the difference is significant, but below the smallest effect that is flagged"
+    return "with this few rows, identically distributed clients differ as much by chance"
 
 
 def _why_tested_only(calibrated: CalibratedFinding) -> str:
@@ -560,7 +564,7 @@ def _why_tested_only(calibrated: CalibratedFinding) -> str:
         sources = {calibrated.clients[client].source for client in calibrated.flagged_clients}
         if sources == {"labels"}:
             return "wrong labels need not move a client's model far"
-        return "the published rule asks who is farthest in most repetitions, the test how far a model is"
+        return "the published rule counts how often a client is farthest; the test measures how far its model is"
     if calibrated.name == "feature_skew":
         return "the shift is significant, but small on the two principal axes of the published rule"
     return "the divergence is significant, but below the published threshold"

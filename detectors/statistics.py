@@ -541,9 +541,9 @@ def speed_skew(expected_seconds: Mapping[int, float], names: Names = UNNAMED) ->
     seconds, median_seconds = expected_seconds[slowest], float(np.median(list(expected_seconds.values())))
     ratio = seconds / median_seconds if median_seconds > 0 else None
     than_median = (
-        "; half of the clients take none" if ratio is None else f", {ratio:.3g} times as long as the median client"
+        "; half of the clients take no time" if ratio is None else f", {ratio:.3g} times as long as the median client"
     )
-    sentence = f"Speed: {names.one_client(slowest)} takes {seconds:.3g} simulated seconds a round{than_median}."
+    sentence = f"Speed: {names.one_client(slowest)} takes {seconds:.3g} simulated seconds per round{than_median}."
     return SpeedSkew(
         slowest=slowest, slowest_seconds=seconds, median_seconds=median_seconds, ratio=ratio, sentence=sentence
     )

@@ -27,7 +27,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
     kind: Literal["table"] | None = Field(
         default=None,
         description=(
-            "table: each client takes learning rate, batch size and epochs from a table; by default all train alike"
+            "table: each client takes learning rate, batch size and epochs from a table; by default all use the same"
         ),
     )
     path: str | None = Field(default=None, description="path of the table, a file of fedscout tune-table")
@@ -41,7 +41,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         description="distance to the nearest cell above which a client reports it; the table's by default",
     )
     epsilon: float | None = Field(
-        default=None, gt=0, description="ε of that answer by randomised response; no noise by default"
+        default=None, gt=0, description="ε of the randomised response in that report; no noise by default"
     )
 
     @model_validator(mode="after")
@@ -50,7 +50,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         if self.kind is None and changed:
             raise ValueError(f"must have kind=table where {', '.join(changed)} is given")
         if self.kind is not None and self.path is None:
-            raise ValueError("must have a path, of the table, where kind is table")
+            raise ValueError("must have the path of the table if kind is table")
         return self
 
     def read(self) -> tuple[SettingsTable, Mapping[str, Any]]:
@@ -72,7 +72,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         if self.epsilon is not None and table.threshold is None:
             raise ConfigurationError.of(
                 "client_settings.epsilon",
-                f"come with client_settings.threshold, as {path} has none: without one clients say nothing",
+                f"be given with client_settings.threshold, as {path} has none and clients report nothing without one",
                 f"{self.epsilon:g}",
             )
         return table, provenance

@@ -99,19 +99,19 @@ View = Literal["own", "clean"]
 ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_to_target", "time_to_accuracy"]
 
 HAS_TARGET = ("rounds_to_target", "bytes_to_target", "time_to_accuracy")
-"""Objectives that tell what it takes to reach `search.target`."""
+"""Objectives that measure the cost of reaching `search.target`."""
 
 FINDS_FRONTS = ("genetic", "tpe", "gp", "racing", "random", "grid")
-"""Searchers of two objectives. The others rank configurations by one number."""
+"""Searchers that support two objectives. The others rank configurations by one number."""
 
 INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
-"""Whose first trials may come from the diagnosis. A random search and a grid are there to be compared with, CMA-ES has
-one strategy, and a language model reads the diagnosis itself."""
+"""Searchers whose first trials may come from the diagnosis. Random search and grid are baselines, CMA-ES has one
+strategy, and a language model reads the diagnosis itself."""
 
 
 KNOWLEDGE = "2026-11-27"
-"""Of rules and priors, with which an informed search begins: another date with each change of theirs, as what is tried
-then is another study."""
+"""Version of the rules and priors of an informed first generation; each change of them makes a different study, and
+needs a new date."""
 
 
 ONE_SHOT = "one_shot"
@@ -128,7 +128,7 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
         default=4,
         ge=2,
         le=100,
-        description="racing: one of this many candidates goes on, for this many times the rounds",
+        description="racing: one in this many candidates is promoted, to this many times the rounds",
     )
     min_rounds: int = Field(
         default=2, ge=1, le=1_000_000, description="racing: smallest number of rounds before a candidate is dropped"
@@ -165,7 +165,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     kind: Literal[
         "genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic", "one_shot"
     ] = Field(default="genetic", description="searcher; one_shot trains only what is recommended")
-    budget: int = Field(default=8, ge=1, le=10_000, description="number of trials, without FedAvg as trial 0")
+    budget: int = Field(default=8, ge=1, le=10_000, description="number of trials, not counting FedAvg as trial 0")
     generation_size: int = Field(default=4, ge=1, le=1000, description="number of trials evaluated in parallel")
     mutation_rate: float = Field(default=1.0, ge=0, le=1, description="fraction of the children that are mutated")
     mutation_step: float | None = Field(
@@ -221,13 +221,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         default=0.0,
         ge=0,
         lt=0.9,
-        description="fraction of the training rows that scores the search instead of the test rows",
+        description="fraction of the training rows that the search is scored on, instead of the test rows",
     )
     confirmation_seeds: int = Field(
         default=5,
         ge=0,
         le=1000,
-        description="number of fresh seeds for winner and baselines; the largest number if they come in batches",
+        description="number of fresh seeds for winner and baselines; the maximum if they are run in batches",
     )
     confirmation_top: int = Field(
         default=1, ge=1, le=100, description="number of best configurations that are confirmed"
@@ -251,26 +251,26 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
         if self.strategies == () and not self.customs:
-            raise ValueError("strategies must name at least one kind where customs is empty, got []")
+            raise ValueError("strategies must name at least one kind if customs is empty, got []")
         named = ", ".join(self.objectives)
         needs_target = any(name in HAS_TARGET for name in self.objectives)
         if needs_target and self.target is None:
-            raise ValueError(f"target must be given where objective={named}, such as target=0.9, got none")
+            raise ValueError(f"target must be given if objective={named}, such as target=0.9, got none")
         if not needs_target and self.target is not None:
             raise ValueError(
                 f"target must be left out unless objective is {' or '.join(HAS_TARGET)}, got {self.target:g} "
                 f"beside objective={named}"
             )
         if len({*self.objectives}) < len(self.objectives):
-            raise ValueError(f"objective must name two different ones for a front, got {named}")
+            raise ValueError(f"objective must name two different objectives, got {named}")
         if len(self.objectives) > 1 and self.kind not in FINDS_FRONTS:
             raise ValueError(
-                f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} where objective names two, of "
-                f"which the front is found, as the others rank by one number, got {self.kind}"
+                f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} if objective names two, as "
+                f"the other searchers rank by a single number, got {self.kind}"
             )
         if self.kind == ONE_SHOT and self.warm_start:
             raise ValueError(
-                f"warm_start must be left out where kind={ONE_SHOT}, which trains the recommendation alone, "
+                f"warm_start must be left out if kind={ONE_SHOT}, which trains only the recommendation, "
                 f"got {list(self.warm_start)}"
             )
         return self
@@ -448,8 +448,8 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     def _is_a_name(cls, name: str | None) -> str | None:
         if name is not None and not _VARIABLE.fullmatch(name):
             raise ValueError(
-                "must be the name of an environment variable, of capitals, digits and _, such as OPENAI_API_KEY; what "
-                "was given is not repeated here, as it may be the key itself"
+                "must be the name of an environment variable, of capitals, digits and _, such as OPENAI_API_KEY; the "
+                "given value is not shown, as it may be the key itself"
             )
         return name
 
@@ -460,7 +460,7 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     @model_validator(mode="after")
     def _openai_needs_a_key(self) -> Self:
         if self.api_key_variable is None and self.base_url is None:
-            raise ValueError("api_key_variable must name a variable where base_url is not given: OpenAI needs a key")
+            raise ValueError("api_key_variable must name a variable if base_url is not given: OpenAI needs a key")
         return self
 
 
@@ -477,7 +477,7 @@ def address_fault(address: str) -> str | None:
     except ValueError:
         return _ADDRESS
     if "@" in address or parts.query or parts.fragment:
-        return f"{_ADDRESS}, without user, password, query or fragment: these are not repeated here"
+        return f"{_ADDRESS}, without user, password, query or fragment: these are not shown here"
     if not (usable and address.isprintable() and " " not in address):
         return f"{_ADDRESS}, got {redact(one_line(address))!r}"
     return None

@@ -255,12 +255,12 @@ def key_of(settings: RecommenderConfig) -> str:
     if not key:
         raise RecommenderError.of(
             f"the environment variable {settings.api_key_variable}",
-            "hold the key of a language model, and is not set",
-            hint="without one the rules recommend (--source rules), and a server that needs none is "
-            "named by recommender.base_url with recommender.api_key_variable=null",
+            "hold the API key of a language model, but is not set",
+            hint="use the rules (--source rules), or for a server that needs no key, set "
+            "recommender.base_url and recommender.api_key_variable=null",
         )
     if not (key.isascii() and key.isprintable()):
-        raise RecommenderError.of(f"the key in {settings.api_key_variable}", "be printable ASCII, and is not")
+        raise RecommenderError.of(f"the key in {settings.api_key_variable}", "be printable ASCII")
     return key
 
 
@@ -374,9 +374,9 @@ class OpenAIChat:
                 return self._of_status(fault)
             case openai.APITimeoutError():
                 seconds = f"{self._settings.timeout_seconds:g} s"
-                return UnreachableModelError.of(where, f"answer within {seconds}, and did not")
+                return UnreachableModelError.of(where, f"answer within {seconds}, but did not")
             case openai.APIConnectionError():
-                return UnreachableModelError.of(where, f"be reachable, and is not: {self._shown(fault)}")
+                return UnreachableModelError.of(where, f"be reachable, but is not: {self._shown(fault)}")
             case openai.OpenAIError():
                 return RecommenderError.of(where, problem=f"can't be used: {self._shown(fault)}")
             case _:
@@ -387,18 +387,16 @@ class OpenAIChat:
         status, text = error.status_code, self._shown(error)
         where = f"the language model's server {self.server}"
         if status in BUSY or status >= 500:
-            return UnreachableModelError.of(where, f"be able to answer, and answered {status}: {text}")
+            return UnreachableModelError.of(where, f"be available, but answered {status}: {text}")
         if 300 <= status < 400:
             return UnreachableModelError.of(
-                where, f"answer itself, and sends the request on to {_origin(error)}, where it does not go"
+                where, f"answer itself, but redirects to {_origin(error)}; redirects are not followed"
             )
         if status in (401, 403):
             variable = self._settings.api_key_variable or "of recommender.api_key_variable"
-            return RecommenderError.of(
-                f"the key in {variable}", f"be one that {self.server} accepts ({status}: {text})"
-            )
+            return RecommenderError.of(f"the key in {variable}", f"be accepted by {self.server} ({status}: {text})")
         return RecommenderError.of(
-            where, f"accept the request for model {self._settings.model!r}, and answered {status}: {text}"
+            where, f"accept the request for model {self._settings.model!r}, but answered {status}: {text}"
         )
 
     def _shown(self, error: Exception) -> str:
@@ -462,7 +460,7 @@ def _origin(error: openai.APIStatusError) -> str:
         parts = urlsplit(error.response.headers.get("location", ""))
         return one_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}") if parts.netloc else "another path"
     except ValueError:
-        return "no address"
+        return "an invalid address"
 
 
 def _count(usage: object, name: str) -> int | None:
@@ -545,10 +543,10 @@ def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], boo
     """
     try:
         if not path.is_file():  # a pipe would be waited for
-            raise FileNotFoundError(2, "it is no file")
+            raise FileNotFoundError(2, "it is not a file")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise LogError.of("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}") from error
     values = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
@@ -558,7 +556,7 @@ def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], boo
             values.append(read(line))
         except ValidationError as error:
             fault = one_line(str(error.errors()[0]["msg"]), 100)
-            logger.warning("line %d of %s can't be read and is passed over (%s)", number, path, fault)
+            logger.warning("line %d of %s can't be read and is skipped (%s)", number, path, fault)
     return values, not text or text.endswith("\n")
 
 
@@ -633,9 +631,9 @@ def _not_recorded(request: ChatRequest, replayed: Transcript) -> str:
         return _differences(wanted, exchange.request.model_dump(mode="json"))
 
     nearest = min((differences(exchange) for exchange in replayed.exchanges), key=len)
-    difference = ", ".join(nearest) or "what was taken out of it as a secret"
+    difference = ", ".join(nearest) or "a removed secret"
     return (
-        f"recorded exchanges must hold the answer to the request that is made, got {replayed.path}, whose most similar "
+        f"recorded exchanges must hold the answer to the current request, got {replayed.path}, whose most similar "
         f"request differs in {difference}: it was recorded for other settings, another diagnosis or another version"
     )
 
@@ -652,11 +650,11 @@ def _differences(asked: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
                 for number, (ours, theirs) in enumerate(zip(value, other, strict=False), start=1)
                 if ours != theirs
             ]
-            diffs += [f"the number of messages ({len(other)} there, {len(value)} here)"] * (len(value) != len(other))
+            diffs += [f"the number of messages ({len(other)} recorded, {len(value)} now)"] * (len(value) != len(other))
         elif name == "answer_schema":
             diffs.append("the strategies and ranges to choose from")
         else:
-            diffs.append(f"{name} ({other!r} there, {value!r} here)")
+            diffs.append(f"{name} ({other!r} recorded, {value!r} now)")
     return diffs
 
 
@@ -681,9 +679,9 @@ class _BoundedStream(httpx2.SyncByteStream):
         for chunk in self._stream:
             num_bytes += len(chunk)
             if num_bytes > MAX_BYTES:
-                raise UnboundedAnswerError(f"its answer must have at most {MAX_BYTES} bytes, and has more")
+                raise UnboundedAnswerError(f"its answer must have at most {MAX_BYTES} bytes")
             if time.monotonic() > deadline:
-                raise httpx2.ReadTimeout("the answer drips", request=self._request)
+                raise httpx2.ReadTimeout("the answer arrives too slowly", request=self._request)
             yield chunk
 
     def close(self) -> None:
@@ -700,7 +698,7 @@ def bounding_hook(seconds: float) -> Callable[[httpx2.Response], None]:
     def bound(response: httpx2.Response) -> None:
         coding = response.headers.get("content-encoding", "identity")
         if coding.lower() != "identity":
-            raise UnboundedAnswerError(f"its answer must not be compressed, and is by {coding[:20]!r}")
+            raise UnboundedAnswerError(f"its answer must not be compressed, got {coding[:20]!r}")
         assert isinstance(response.stream, httpx2.SyncByteStream)
         response.stream = _BoundedStream(response.stream, response.request, seconds)
 

@@ -41,7 +41,7 @@ from fedscout.search.objective import ACCURACY, DataOrigin, Measure, Objective
 from fedscout.strategies import FedAvgSpec, SelectionSpec, StrategySpec, named_selection
 
 SEEDS = 2**31
-"""Of which a seed is less."""
+"""Exclusive upper limit of a seed."""
 
 
 def trainings_of(settings: TrialSettings, repetitions: int) -> list[TrialSettings]:

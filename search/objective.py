@@ -103,7 +103,7 @@ class Measure(BaseModel):
 
 ACCURACY = Measure()
 UNLIKE = Measure(goal="fitness", name="fitness", unit="fitness", per_unit=1.0, best=None, guessing_is_zero=True)
-"""Of studies that measure different things."""
+"""Placeholder for studies that measure different things."""
 
 
 def _share(name: str) -> Measure:
@@ -186,7 +186,7 @@ class Objective:
         """Return rounds, from 1, and the mean of the window that ends there; short curves never reach the target."""
         scores = [-inf if isnan(score) else score for score in scores]  # a round without a score reaches nothing
         window = min(FITNESS_ROUNDS, self.num_rounds)
-        if len(scores) < window:  # a race has just begun, and nobody is there yet
+        if len(scores) < window:  # an early rung of a race: too short to reach the target
             return [(len(scores), min(fmean(scores), self.target * BELOW))]
         return [(last, fmean(scores[last - window : last])) for last in range(window, len(scores) + 1)]
 
@@ -232,7 +232,7 @@ class Objective:
 
 
 BELOW = 1 - 2**-40
-"""The largest share of a target that is told of a trial which has not got there."""
+"""The largest share of a target that is reported for a trial that has not reached it."""
 
 
 @dataclass(frozen=True)

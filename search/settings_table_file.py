@@ -28,7 +28,7 @@ from fedscout.engine.text import details, fault_of
 FORMAT = "fedscout settings table 1"
 
 MOST_CELLS, MOST_BYTES = 10_000, 2**24
-"""A table travels to every client; a larger file is another one."""
+"""A table is sent to every client, so larger files are rejected."""
 
 COLUMNS = tuple(field.name for field in fields(SettingsCell))
 
@@ -90,7 +90,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
         if not path.is_file():  # a pipe would be waited for
             what = "a folder is there" if path.is_dir() else "there is no such file"
-            raise ConfigurationError.of(path, f"be a table of client settings, and {what}")
+            raise ConfigurationError.of(path, f"be a table of client settings, but {what}")
         if path.stat().st_size > MOST_BYTES:
             raise ConfigurationError.of(path, f"be a table of client settings of at most {MOST_BYTES >> 20} MiB")
         with pq.ParquetFile(path) as file:
@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                 raise ConfigurationError.of(path, f"have at most {MOST_CELLS:,} cells", f"{num_rows:,}")
             rows: list[dict[str, Any]] = file.read().to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigurationError.of(path, f"be a Parquet file, and can't be read: {first_line(error)}") from error
+        raise ConfigurationError.of(path, f"be a Parquet file, but can't be read: {first_line(error)}") from error
     return rows, _document(path, metadata.get(_KEY))
 
 
@@ -120,7 +120,7 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
     if not rows:
         return ["must have cells, got none"]
     if missing := [name for name in COLUMNS if name not in rows[0]]:
-        return [f"must have the columns {', '.join(COLUMNS)}, and lacks {', '.join(missing)}"]
+        return [f"must have the columns {', '.join(COLUMNS)}, but lacks {', '.join(missing)}"]
     faults = [
         f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _cell_faults(row)
     ]
@@ -157,7 +157,7 @@ def _grid_faults(places: Sequence[tuple[float, int]]) -> list[str]:
     missing = [place for place in grid if place not in times]
     if missing:
         size = f"{len(heterogeneities)} x {len(quantities)} grid"
-        faults.append(f"must be a full {size}, and lacks {len(missing)} cells, the first at {_place(missing[0])}")
+        faults.append(f"must be a full {size}, but lacks {len(missing)} cells, the first at {_place(missing[0])}")
     return faults
 
 

@@ -106,7 +106,7 @@ def _one_shot(task: SearchTask) -> Searcher:
     if not task.first:
         raise ConfigurationError.of(
             f"search.kind={ONE_SHOT}",
-            "be given a recommendation, for which `fedscout run` asks, and was given none",
+            "be given a recommendation, which `fedscout run` requests, but got none",
         )
     return OneShotSearcher(task)
 
@@ -332,7 +332,7 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
 
 FIRST_ROUNDS = 10
 LEVEL = 0.005
-"""Gain over half of the rounds that counts as none: half a point of a share, as a part of any other score."""
+"""Gain over half of the rounds that counts as none: half a point of a share, or this fraction of another score."""
 
 
 def early_stopping(ledger: Ledger) -> int:

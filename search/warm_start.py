@@ -211,7 +211,7 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
     if not read:
         reason = next(iter(damaged.values()), "there are none")
         raise ValueError(f"its log must hold trials that can be read: {reason}")
-    rows = [_validated(_Row, row, f"trial {row['trial']} of its log is none") for row in read]
+    rows = [_validated(_Row, row, f"trial {row['trial']} of its log is invalid") for row in read]
     baseline = [row.num_rounds for row in rows if row.phase == "baseline"]
     study = EarlierStudy(
         name=str(path),
@@ -241,7 +241,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     try:
         return read_json_object(path)
     except FileNotFoundError as error:
-        why = ": it was searched without detection, or not to its end" if path.name == "report.json" else ""
+        why = ": the study ran without detection, or was not completed" if path.name == "report.json" else ""
         raise ValueError(f"it must hold {path.name}{why}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"its {path.name} must be readable JSON, got {type(error).__name__}: {error}") from error
@@ -517,7 +517,7 @@ def read_studies(path: Path) -> list[EarlierStudy]:
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise ValueError("it must be a file of studies, as `fedscout bench table` writes one")
+        raise ValueError("it must be a file of studies written by `fedscout bench table`")
     studies: list[tuple[dict[str, Any], list[tuple[StrategySpec, float]]]] = []
     parsed = cache(lambda document: parse_strategy(json.loads(document)))  # studies share configurations and reports
     read = cache(json.loads)

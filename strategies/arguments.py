@@ -191,7 +191,7 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int):
         return str(value)
-    raise ValueError(f"must be text, as its constructor says, got {shown(value)}; in quotes, '\"1.0\"', it is")
+    raise ValueError(f"must be text, as its constructor declares, got {shown(value)}; quote it, such as '\"1.0\"'")
 
 
 def _item_annotation(form: Any, place: int) -> Any:
@@ -210,7 +210,7 @@ def _well_formed(path: str) -> str:
     if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise ValueError(f"an import path must have the form package.module:Class, got {path!r}")
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"must not name a module of Python's library, which holds no strategy, got {path!r}")
+        raise ValueError(f"must not name a module of Python's standard library, got {path!r}")
     return path
 
 
@@ -252,5 +252,5 @@ def imported_class(path: str, bases: Mapping[str, type]) -> type[Any]:
         description = "nothing of that name" if attribute is None else repr(attribute)
         raise StrategyError.of(path, f"be a subclass of {' or of '.join(bases)}", description)
     if missing := sorted(getattr(attribute, "__abstractmethods__", ())):
-        raise StrategyError.of(path, f"define every abstract method, {', '.join(missing)} missing")
+        raise StrategyError.of(path, f"define every abstract method, but lacks {', '.join(missing)}")
     return attribute

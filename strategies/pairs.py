@@ -153,21 +153,21 @@ def pair_fault(server_class: type[StrategySpec], client_class: type[StrategySpec
         if reason := _whole(spec_class):
             return Fault(kind_of(spec_class), "stand alone", f"{pair}: {reason}")
     if FedAvgSpec in halves:
-        return Fault(pair, f"be written as what it is, {(client if server_class is FedAvgSpec else server)}")
+        return Fault(pair, f"be written as {(client if server_class is FedAvgSpec else server)}")
     if not any(map(has_clients, halves)) or not any(map(is_server_rule, halves)):
-        kinds = "bring their clients" if has_clients(server_class) else "are server rules"
+        kinds = "define clients" if has_clients(server_class) else "are server rules"
         return f"a pair must be one server rule and one strategy's clients, got {pair}: both {kinds}"
     if is_server_rule(client_class):
         return Fault("a pair", f"name its server rule first, {client}{JOINT}{server}", pair)
     shared = _parameters(server_class).keys() & _own_parameters(client_class).keys()
-    return Fault(", ".join(sorted(shared)), "be a parameter of one half", pair) if shared else None
+    return Fault(", ".join(sorted(shared)), "be a parameter of only one half", pair) if shared else None
 
 
 def _whole(spec_class: type[StrategySpec]) -> str:
     """Return why a strategy can't be part of a pair; empty if it can."""
     if spec_class.unpaired or spec_class is FedAvgSpec or is_server_rule(spec_class) or has_clients(spec_class):
         return spec_class.unpaired
-    return "its server rule is made for what its clients send, so its halves do not part"
+    return "its server rule needs what its own clients send, so they can't be separated"
 
 
 def _parameters(spec_class: type[StrategySpec]) -> dict[str, Any]:

@@ -34,10 +34,10 @@ from fedscout.strategies.specification import (
 from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
 
 EQUIVALENCE_DRAWS = 20
-"""After which a strategy is taken to be the same as another one whatever its parameters."""
+"""Number of draws after which a strategy counts as equivalent to another one for all parameters."""
 
 Choose = Callable[[str, Range], Value]
-"""Given a parameter's name and its range, the value that it shall have."""
+"""Returns the value of a parameter, given its name and its range."""
 
 
 @dataclass(frozen=True)

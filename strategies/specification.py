@@ -449,7 +449,7 @@ class StrategySpec(BaseModel, ABC):
         """Return the reason why the strategy works with no parameters in a cohort; None if it can work."""
         if cohort.classifies or not cls.needs_classes:
             return None
-        return Fault(cls.model_fields["kind"].default, "have classes", "a federation that predicts a quantity")
+        return Fault(cls.model_fields["kind"].default, "be used for classification", "a task without classes")
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults that prevent building the strategy for a cohort, as sentences; empty if none."""

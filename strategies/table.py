@@ -160,7 +160,7 @@ CLIENT_KINDS: tuple[str, ...] = tuple(kind for kind, each in STRATEGIES.items() 
 """What may stand second in a pair."""
 
 
-NAMES = f"{', '.join([*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])}, pairs as fedadam{JOINT}fedprox, and {ALL}"
+NAMES = f"{', '.join([*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])}, pairs such as fedadam{JOINT}fedprox, and {ALL}"
 """What a search may be given to choose from, for people."""
 
 
@@ -174,7 +174,7 @@ def strategy_class(kind: object) -> type[StrategySpec]:
         return STRATEGIES[kind]
     if isinstance(kind, str) and JOINT in kind:
         return _pair(kind)
-    allowed = f"{', '.join(STRATEGIES)}, and pairs as fedadam{JOINT}fedprox"
+    allowed = f"{', '.join(STRATEGIES)}, and pairs such as fedadam{JOINT}fedprox"
     suggestion = did_you_mean(kind, STRATEGIES)
     raise StrategyError.of("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{suggestion}")
 
@@ -184,8 +184,8 @@ def _pair(kind: str) -> type[StrategySpec]:
     if import_paths := [half for half in halves if ":" in half]:
         raise StrategyError.of(
             "a pair",
-            "be of strategies of the table",
-            f"{shown(kind)}: {shown(import_paths[0])} is a user's own, which stands alone",
+            "consist of built-in strategies",
+            f"{shown(kind)}: {shown(import_paths[0])} is a user's own, which can't be paired",
             "its _construct may return any server rule (docs/client_algorithms.md)",
         )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():

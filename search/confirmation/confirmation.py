@@ -146,7 +146,7 @@ class Confirmation(BaseModel):
         text = f"{self.measure.name} {pick} against {reference}"
         if not self.guessing:
             return text
-        constant = "the most frequent class alone" if self.measure.is_accuracy else "a constant answer"
+        constant = "always predicting the most frequent class" if self.measure.is_accuracy else "a constant prediction"
         return f"{text} ({constant}: {self.measure.value(self.guessing)})"
 
     @property
@@ -383,23 +383,23 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
 def rivals_sentence(rivals: Sequence[RunnerUp]) -> str:
     """Return a sentence on the challengers that can't be distinguished from the pick."""
     undistinguished = [rival.name for rival in rivals if not rival.dropped]
-    return f" Not told apart from it: {'; '.join(undistinguished)}." if undistinguished else ""
+    return f" Not distinguishable from the best configuration: {'; '.join(undistinguished)}." if undistinguished else ""
 
 
 def _design_sentence(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
     """Return sentences on the corrections of the interval, and on early stopping."""
     text = ""
     if design.num_tried > 1 and design.test_to_train > 0:
-        text = f" The lower end allows for the choice among {design.num_tried} configurations."
+        text = f" The lower end is corrected for the choice among {design.num_tried} configurations."
     parts = []
     if design.num_challengers > 1:
-        parts.append(f"all {design.num_challengers} configurations compared")
+        parts.append(f"all {design.num_challengers} configurations")
     if len(design.looks) > 1:
-        parts.append(f"looks at {', '.join(map(str, design.looks))} seeds")
-    text += f" The interval holds for {' and '.join(parts)} together." if parts else ""
+        parts.append(f"the analyses after {', '.join(map(str, design.looks))} seeds")
+    text += f" The interval holds jointly for {' and '.join(parts)}." if parts else ""
     if num_seeds < design.max_seeds:
         text += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
-        text += " The others would hardly tell them apart." if verdict == "no difference" else ""
+        text += " Further seeds are unlikely to show a difference." if verdict == "no difference" else ""
     return text
 
 
@@ -411,7 +411,7 @@ def _configuration(one: Candidate) -> str:
 def failure_sentences(contestants: Sequence[Candidate]) -> str:
     """Return sentences on the configurations that failed on some seeds."""
     sentences = [
-        f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which count as guessing: "
+        f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which are scored as guessing: "
         f"{next(iter(one.failures.values())).splitlines()[0].rstrip('.')}."
         for one in contestants
         if one.failures

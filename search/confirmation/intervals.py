@@ -249,13 +249,13 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
 
 
 NEW_DATA = "for new data from these clients"
-"""What the wider interval is for where seeds test on other rows each."""
+"""What the wider interval is for if each seed tests on different rows."""
 
 FEWEST_SEEDS = 2
 """A single difference has no interval."""
 
 FEWEST_TO_GIVE_UP = 4
-"""A standard deviation of fewer differences says too little of the others."""
+"""A standard deviation of fewer differences predicts the others poorly."""
 
 
 def spent_error(share: float, error: float = ERROR) -> float:
@@ -295,7 +295,7 @@ class SequentialDesign(BaseModel):
     @property
     def wider_is(self) -> str:
         """Description of the wider interval; the narrower one is for another run here."""
-        return "widened as for new data, for which it is too short" if self.same_rows else NEW_DATA
+        return "for new data, for which it is too short" if self.same_rows else NEW_DATA
 
     @property
     def looks(self) -> tuple[int, ...]:

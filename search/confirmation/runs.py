@@ -161,11 +161,11 @@ def uninformative(confirmation: Confirmation) -> str:
         return ""
     if guessing >= IMBALANCED:
         share = measure.value(guessing)
-        return f"one class has {share} of the test rows, so that accuracy says little; set {BETTER_METRICS}"
+        return f"one class has {share} of the test rows, so accuracy is not informative; set {BETTER_METRICS}"
     if max(confirmation.means) - guessing <= AT_CHANCE:
         return (
-            "neither configuration is above the most frequent class alone; train longer, or set another rate or "
-            f"{BETTER_METRICS}"
+            "neither configuration beats always predicting the most frequent class; train longer, change the learning "
+            f"rate or set {BETTER_METRICS}"
         )
     return ""
 
@@ -187,15 +187,13 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
     sentences = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
     known = guessing > 0 or measure.guessing_is_zero
     if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
-        constant = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
+        constant = "always predicting the most frequent class" if measure.is_accuracy else "a constant prediction"
         sentences.append(f"Neither is far above guessing: {constant} gives {measure.value(guessing)}.")
     is_perfect = best is not None and best - means[1] <= max(
         CEILING * best, row / len(reference.scores(confirmation.view))
     )
     if is_perfect:
-        sentences.append(
-            f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: nothing can be gained."
-        )
+        sentences.append(f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: no gain is possible.")
     elif measure.of != "target":
         sentences += _rising(names, trials, confirmation)
     return tuple(sentences)
@@ -225,7 +223,7 @@ def _rising(
     rises_text = " and ".join(f"{name} by {measure.told(value).removeprefix('+')}" for name, value in rises.items())
     window_text = f"the last {window} rounds" if window > 1 else "the last round"
     score = measure.name.removesuffix(" of the worst tenth")
-    yield f"The verdict is about {rounds} rounds, and {score} still rises: {rises_text} over {window_text}."
+    yield f"The verdict holds for {rounds} rounds, and {score} still rises: {rises_text} over {window_text}."
 
 
 def _mean_rise(trials: Sequence[Trial], view: View, least: float) -> float | None:
@@ -240,7 +238,7 @@ def _mean_rise(trials: Sequence[Trial], view: View, least: float) -> float | Non
 def _few_rows(confirmation: Confirmation, row: float) -> Iterator[str]:
     difference = abs(confirmation.versus[confirmation.reference][confirmation.view].mean)
     if confirmation.verdict in ("better", "worse") and difference < FEW_ROWS * row:
-        yield f"A single test row is {100 * row:.1f} points: the difference is that of {difference / row:.1f} rows."
+        yield f"One test row is worth {100 * row:.1f} points: the difference equals {difference / row:.1f} rows."
 
 
 def confirm_winner(
@@ -287,10 +285,9 @@ def confirm_winner(
     confirmation = _train_until_decided(ledger, design, entrants)
     if facts.second_measure is None:
         return confirmation
-    fedavg_front_text = "the front is FedAvg alone, and of what else was tried"
-    candidates_text = "of the front's configurations other than FedAvg" if of_front else fedavg_front_text
-    trained = f"{len(challengers)} of {len(others)} trained on fresh seeds"
-    return confirmation.with_caveats([f"The verdict is by {facts.measure.name} alone; {candidates_text} {trained}."])
+    source = "of the front" if of_front else "of the search (the front is FedAvg alone)"
+    trained = f"{len(challengers)} of {len(others)} configurations {source} were trained on fresh seeds besides FedAvg"
+    return confirmation.with_caveats([f"The verdict uses {facts.measure.name} alone; {trained}."])
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:

@@ -175,7 +175,7 @@ def _largest_z_score(distances: Sequence[float]) -> float | None:
 
 Source = Literal["rules", "llm"]
 
-RULES_WERE_ASKED = "The rules answer, as they were asked."
+RULES_WERE_ASKED = "The rules made the recommendation, as requested."
 TRAINING_SHARE = 0.8
 """Share of a client's rows that train, as far as a recommendation needs it."""
 
@@ -314,7 +314,7 @@ class Recommendation:
     def answered_by(self) -> str:
         """A sentence on the source, and if it is the rules, why no language model was used."""
         if self.model_use is not None:
-            return f"The language model {self.model_use.model} answers."
+            return f"The language model {self.model_use.model} made the recommendation."
         return self.instead_of_model or RULES_WERE_ASKED
 
     def with_alternatives(self, found: Iterable[Alternative]) -> Recommendation:

@@ -28,7 +28,7 @@ from fedscout.strategies import SearchSpace
 LONGEST_RETURNED = 2000
 """Characters of an invalid answer that go back to the model."""
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
-"""The least of a request, by how many answers of the conversation were refused."""
+"""Minimum temperature of a request, by the number of invalid answers in the conversation."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))
     answer, replies = conversation.answer, conversation.replies
-    model_reason = Reason("language model", True, answer.reason or "it gave no reason", f"{settings.model}'s answer")
+    model_reason = Reason("language model", True, answer.reason or "It gave no reason.", f"{settings.model}'s answer")
     return Recommendation(
         spec=answer.spec,
         source="llm",
@@ -174,6 +174,6 @@ def no_valid_answer(settings: RecommenderConfig, conversation: Conversation) -> 
     count = len(conversation.replies)
     faults = one_line("; ".join(conversation.faults), 600)
     return (
-        f"the language model {settings.model} must name a valid strategy, and gave {count} "
-        f"answer{'' if count == 1 else 's'} of which none is; the last was {conversation.last_answer!r}: {faults}"
+        f"the language model {settings.model} must name a valid strategy, but gave {count} "
+        f"invalid answer{'' if count == 1 else 's'}; the last was {conversation.last_answer!r}: {faults}"
     )

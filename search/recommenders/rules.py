@@ -141,8 +141,7 @@ from fedscout.strategies.methods.personal import FedRepSpec
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0
-"""From here on speed counts: the slowest client takes so many times as long as the median one. The measured federation
-has 8."""
+"""Speed counts from this ratio of the slowest client's time to the median client's. The measured federation has 8."""
 
 QUICK = ("oort", "pyramidfl")
 """Policies that spare slow clients, and gain most where devices are slow for good."""
@@ -157,17 +156,17 @@ def selection_notes(situation: RecommendationContext) -> Iterator[str]:
     few = f"{cohort.num_sampled} of {cohort.num_clients} clients train in a round"
     if ratio is not None and ratio >= SLOW_RATIO:
         is_set = situation.selection in QUICK
-        quick = f"selection.kind={situation.selection}, as is set," if is_set else "selection.kind=oort or pyramidfl"
+        quick = f"selection.kind={situation.selection}, as set," if is_set else "selection.kind=oort or pyramidfl"
         yield (
-            f"{few}, and the slowest takes {ratio:.3g} times as long as the median one: where time counts, {quick} is "
-            "worth more than another aggregation; for the last points of accuracy random choice was ahead "
+            f"{few}, and the slowest takes {ratio:.3g} times as long as the median one. If time matters, {quick} helps "
+            "more than another aggregation; random selection reached the highest final accuracy "
             "(docs/selection.md)."
         )
     else:
         yield (
-            f"{few}: in `fedscout bench selection` the clients' rate was worth more than how models are aggregated or "
-            "who trains. Only random choice, oort and flash were varied over rates, with FedAvg: each at its best, "
-            "neither beat random choice beyond noise (docs/selection.md)."
+            f"{few}. In `fedscout bench selection` the client learning rate mattered more than aggregation or "
+            "selection policy. Only random, oort and flash were tested over learning rates, with FedAvg: at their best "
+            "rates, neither oort nor flash beat random beyond noise (docs/selection.md)."
         )
 
 
@@ -227,7 +226,7 @@ def advice_for(data_origin: DataOrigin | None, severity: Severity | None) -> Adv
     advice = None if data_origin is None else _advice_for_partition(data_origin)
     if advice is not None or severity is None:
         return advice
-    return Advice(f"{_WORDS[severity]} label skew, as it was measured", BY_SEVERITY[severity])
+    return Advice(f"{_WORDS[severity]} label skew, as measured", BY_SEVERITY[severity])
 
 
 def _advice_for_partition(data_origin: DataOrigin) -> Advice | None:
@@ -235,11 +234,11 @@ def _advice_for_partition(data_origin: DataOrigin) -> Advice | None:
     if data_origin.partition == NATURAL and data_origin.dataset in NATURALLY_SKEWED:
         return Advice(f"the natural clients of {data_origin.dataset}", PROXIMAL)
     if data_origin.partition == "iid":
-        return Advice("rows dealt at random", AVERAGE)
+        return Advice("rows partitioned at random", AVERAGE)
     if data_origin.alpha is not None:
         is_moderate = data_origin.alpha >= MODERATE_ALPHA
         degree = "mild" if data_origin.alpha >= MILD_ALPHA else "moderate" if is_moderate else "severe"
-        description = f"rows dealt by Dirichlet, α {data_origin.alpha:g}, {degree}"
+        description = f"a Dirichlet partition, α {data_origin.alpha:g}, {degree}"
         return Advice(description, BY_SEVERITY["low" if is_moderate else "high"])
     if data_origin.class_share is not None:
         share = data_origin.class_share
@@ -386,7 +385,7 @@ def suspected_per_round(situation: RecommendationContext) -> int:
 def _no_classes(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if diagnosis.num_classes > 0 and situation.measure.task == "classification":
         return None
-    return "The clients hold no rows of classes, on which the other rules were measured."
+    return "The other rules were measured on classification only."
 
 
 def _wrong_labels_at_a_fifth(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
@@ -415,8 +414,8 @@ def _corrupted_and_clean(situation: RecommendationContext, diagnosis: Diagnosis)
         return None
     named = diagnosis.names.some_clients(clients)
     return (
-        f"Inputs and model of {named} are far from the others', and uncorrupted data judge: what it "
-        "learns there is of no use to them."
+        f"The inputs and the model of {named} are far from the others', and the fitness is measured on "
+        "uncorrupted data: updates from such inputs do not help there."
     )
 
 
@@ -424,8 +423,8 @@ def _own_features(situation: RecommendationContext, diagnosis: Diagnosis) -> str
     if diagnosis.feature_skew.severity != "high" or situation.view != "own":
         return None
     return (
-        "The clients' features are unlike each other; batch normalisation that stays with its client takes up their "
-        "shifts and scales."
+        "The clients' features differ; batch normalisation that stays local to each client absorbs their shifts and "
+        "scales."
     )
 
 
@@ -434,15 +433,15 @@ def _poisoned_updates(_: RecommendationContext, diagnosis: Diagnosis) -> str | N
     if clients:
         named = diagnosis.names.some_clients(clients)
         return (
-            f"The model of {named} is far from the others', though inputs and labels are like theirs: "
-            "its updates may be poisoned. A geometric median bounds what they do."
+            f"The model of {named} is far from the others', although inputs and labels are similar: "
+            "its updates may be poisoned. A geometric median bounds their influence."
         )
     score, features = diagnosis.outlier_z_score, diagnosis.feature_skew.severity
     if not diagnosis.label_skew.detected or features == "high" or score is None or score < POISONED_Z_SCORE:
         return None
     return (
-        f"Some model is farther from the others' than skewed labels explain (modified z-score {score:.1f}): updates "
-        "may be poisoned. A geometric median bounds what they do, and costs little if they are not."
+        f"A model is farther from the others' than label skew explains (modified z-score {score:.1f}): updates may be "
+        "poisoned. A geometric median bounds their influence, and costs little if they are not."
     )
 
 
@@ -505,8 +504,8 @@ def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
         return None
     named = diagnosis.names.some_clients(clients)
     return (
-        f"Inputs and model of {named} are far from the others': one model can serve both, and momentum "
-        "on the server helps it to learn the rarer ones."
+        f"The inputs and the model of {named} are far from the others': one model can serve all clients, and "
+        "server momentum helps it to learn the rarer inputs."
     )
 
 
@@ -553,8 +552,8 @@ RULES: tuple[Rule, ...] = (
 
 
 DRAWS = 1000
-DRAWN = "Drawn, to explore."
-"""The reason of what nothing is known of."""
+DRAWN = "Drawn at random, for exploration."
+"""Explanation of a randomly drawn configuration."""
 
 ROBUST = (BulyanSpec, CenteredClippingSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec, RfaSpec)
 
@@ -626,12 +625,12 @@ def _proposals(
         for rule, explanation in applying(situation, diagnosis)
     ]
     if suspects:
-        explanation = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
+        explanation = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected to be faulty."
         kept = situation.cohort.num_sampled - suspects
         robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=kept), FedMedianSpec())
         trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
         proposals += [(spec, explanation, spec.paper) for spec in (trimmed, *robust)]
-    general = "It often gains where steps are small or clients differ."
+    general = "It often helps if steps are small or clients differ."
     usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
     if situation.measure.task == "classification":
         proposals += [(spec, general, spec.paper) for spec in usual]

@@ -66,7 +66,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         if not self._without_model:
             return []
         number = len(self._without_model)
-        return [f"{self._model.settings.model} repeated itself for {number} trials, which the genetic search proposed"]
+        return [f"{self._model.settings.model} repeated itself in {number} trials; the genetic search proposed these"]
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield the model's proposal, or the genetic search's if the model proposes nothing new.

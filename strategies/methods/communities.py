@@ -114,13 +114,15 @@ class LabelCommunities(GroupedRule):
         counts = {client: arrays["counts"] for client, arrays in answers.arrays.items()}
         reasons = dict(answers.refused)
         reasons |= {
-            client: "holds too few rows of every class to tell" for client in counts if not counts[client].any()
+            client: "holds too few rows of every class to release counts"
+            for client in counts
+            if not counts[client].any()
         }
         if reasons:
             client = min(reasons)
             raise TrialError(
                 f"communities by labels need the label counts of every client, client {client} {reasons[client]}; "
-                "federation.min_release=1 has all told, grouped_by=updates asks for none"
+                "set federation.min_release=1, or grouped_by=updates, which needs no counts"
             )
         similarities = cosine_similarities(np.stack([counts[client] for client in sorted(counts)]))
         if self.num_communities is None:
@@ -170,7 +172,7 @@ def affinity_propagation(
         warnings.simplefilter("ignore")
         labels = np.asarray(clustering.fit(noisy).labels_, np.int64)
     if labels.min() < 0:
-        raise TrialError("Affinity Propagation must find communities, it found none; num_communities takes a number")
+        raise TrialError("Affinity Propagation must find communities, but found none; set num_communities")
     return labels
 
 
@@ -398,7 +400,7 @@ class CommunitiesSpec(StrategySpec):
             faults.append(
                 Fault(
                     "num_communities of communities",
-                    f"be at most {limit} with {clients_text(limit)}, of which each community trains one at least",
+                    f"be at most {limit} with {clients_text(limit)}, as each community trains at least one",
                     self.num_communities,
                 )
             )

@@ -111,7 +111,7 @@ class Interval(BaseModel):
         """Return the range for the search."""
         if self.integer:
             if not (self.low.is_integer() and self.high.is_integer()):
-                raise StrategyError.of("an integer range", "have whole ends", f"[{self.low}, {self.high}]")
+                raise StrategyError.of("an integer range", "have integer ends", f"[{self.low}, {self.high}]")
             return IntegerRange(int(self.low), int(self.high), self.log)
         return RealRange(self.low, self.high, self.log)
 
@@ -158,7 +158,7 @@ class CustomSpec(StrategySpec):
     """A user-defined strategy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
-    unpaired: ClassVar[str] = "nothing is known of its halves"
+    unpaired: ClassVar[str] = "its server rule and its clients are not known separately"
 
     kind: Literal["custom"] = "custom"
     path: Annotated[ImportPath, Field(description="module:Class of a Flower strategy")]
@@ -274,7 +274,9 @@ class CustomSpec(StrategySpec):
             return spec.notes(cohort)
         if set(self._arguments(cohort)) >= {*node_counts(cohort)}:
             return []
-        return [f"the constructor of {self.path} does not take fraction_train and min_*_nodes: it samples by its own"]
+        return [
+            f"the constructor of {self.path} does not take fraction_train and min_*_nodes: it samples by its own rule"
+        ]
 
     def notes_after(self, cohort: Cohort, num_models: int) -> list[str]:
         """Return a specification's notes on a trial."""
@@ -323,4 +325,4 @@ def _start_faults(path: str, strategy_class: type[Strategy]) -> list[str]:
 
     if strategy_class.start is Strategy.start:
         return []
-    return [f"{path} brings its own start, so no selection policy can choose its clients"]
+    return [f"{path} overrides `start`, so no selection policy can choose its clients"]

@@ -66,7 +66,7 @@ from fedscout.strategies.methods.averaging import (
 from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, clients_text, node_counts
 
 AVERAGING: tuple[type[MeanSpec], ...] = (FedAvgSpec, FedProxSpec, FedAvgMSpec, FedAdagradSpec, FedAdamSpec, FedYogiSpec)
-"""What may be wrapped."""
+"""Strategies that may be wrapped."""
 
 DEFAULT_NOISE = 1.0
 _ADAPTIVE_CLIPPING_PARAMETERS = ("target_clipped_quantile", "clip_norm_lr", "clipped_count_stddev")
@@ -81,8 +81,8 @@ def _averaging(given: Any) -> Any:
     kinds = [spec_class.model_fields["kind"].default for spec_class in AVERAGING]
     if kind not in kinds:
         raise ValueError(
-            f"must be a strategy that averages ({', '.join(kinds)}), got {shown(kind or given)}: one client moves a "
-            "mean by at most clipping_norm / clients, which the noise is made for, and no bound is known of others"
+            f"must be a strategy that averages ({', '.join(kinds)}), got {shown(kind or given)}: the noise "
+            "assumes that a client moves the mean by at most clipping_norm / clients, which others do not guarantee"
         )
     return {"sample_scaling": "uniform", **document}
 
@@ -91,7 +91,7 @@ def _wrappable(spec: MeanSpec) -> MeanSpec:
     if spec.sample_scaling != "uniform":
         raise ValueError(
             f"must have sample_scaling=uniform, got {spec.sample_scaling}: a client with many rows would move the mean "
-            "by more than the noise is made for"
+            "by more than the noise covers"
         )
     if client_values := spec.client_values():
         raise ValueError(f"must leave {', '.join(client_values)} to dp_fedavg itself, got {shown(dict(client_values))}")
@@ -188,7 +188,7 @@ class DPFedAvgSpec(StrategySpec):
         if faults := super().faults(cohort):
             return faults
         if self.epsilon is not None and cohort.num_rounds is None:
-            return [Fault("epsilon of dp_fedavg", "be left out where the number of rounds is not known")]
+            return [Fault("epsilon of dp_fedavg", "be left out if the number of rounds is not known")]
         if self.epsilon is not None and (fault := self._epsilon_fault(self.epsilon, cohort)):
             return [fault]
         noise = self.noise(cohort)
@@ -213,13 +213,13 @@ class DPFedAvgSpec(StrategySpec):
             return Fault(
                 "epsilon of dp_fedavg",
                 f"be at most {most:.3g} {where}",
-                hint=f"that takes a noise_multiplier of {LEAST_NOISE:g}, and one that is less must be given itself",
+                hint=f"that needs a noise_multiplier of {LEAST_NOISE:g}; for less noise, set it directly",
             )
         if math.isinf(self.noise(cohort)):
             return Fault(
                 "epsilon of dp_fedavg",
                 f"be at least {least:.3g} {where}",
-                hint=f"that takes a noise_multiplier of {MOST_NOISE:g}, the largest allowed",
+                hint=f"that needs a noise_multiplier of {MOST_NOISE:g}, the largest allowed",
             )
         return None
 
@@ -242,15 +242,15 @@ class DPFedAvgSpec(StrategySpec):
     def _cost(self, cohort: Cohort, num_rounds: int) -> list[str]:
         noise, delta, sampling = self.noise(cohort), self.delta_of(cohort), _sampling(cohort, num_rounds)
         if noise == 0:
-            return ["noise_multiplier 0 adds no noise: no privacy is promised"]
+            return ["noise_multiplier 0 adds no noise and gives no privacy"]
         cost = (
             f"the models of {sampling} are (ε = {epsilon_of(noise, sampling, delta):.4g}, δ = {delta:.3g})-"
-            f"differentially private for one client exchanged for another (noise multiplier {noise:.4g}, fixed-size "
-            "sampling without replacement); their scores are not"
+            f"differentially private if one client is replaced by another (noise multiplier {noise:.4g}, fixed-size "
+            "sampling without replacement); their scores are not private"
         )
         if delta * cohort.num_clients < 1:
             return [cost]
-        return [cost, f"delta should be below 1/{cohort.num_clients}, what giving one client away costs; it is {delta}"]
+        return [cost, f"delta should be below 1/{cohort.num_clients}, one over the number of clients; it is {delta}"]
 
     def _text(self, name: str, value: Any) -> str:
         """Return the display text of a parameter; the wrapped strategy by its own text."""

@@ -62,7 +62,7 @@ from fedscout.strategies.specification import (
 )
 
 ROUNDING_SLACK = 1e-9
-"""A share of the clients that is not 0, where Flower asks nobody, and adds nobody to the least number of them."""
+"""A share of the clients above 0, as Flower selects none at 0, but too small to raise the minimum number."""
 
 
 def buffered_change(changes: Sequence[ClientModel], staleness: Sequence[int]) -> Vector:
@@ -185,7 +185,7 @@ class FedBuffSpec(StrategySpec):
         if cohort.num_sampled < 2:
             return Fault("fedbuff", "have at least 2 clients in training at a time", clients_text(cohort.num_sampled))
         if cohort.chosen:
-            return Fault("fedbuff", "be without a selection policy, as it asks the clients that are free")
+            return Fault("fedbuff", "be without a selection policy, as it selects the idle clients")
         return None
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:

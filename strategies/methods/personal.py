@@ -466,7 +466,7 @@ class MFedBNSpec(MeanSpec):
 
     paper: ClassVar[str] = "after Li et al. 2021, arXiv:2102.07623"
     reads_layers: ClassVar[bool] = True
-    unpaired: ClassVar[str] = "it is FedBN's clients under a server rule already; others go with fedbn"
+    unpaired: ClassVar[str] = "it already combines FedBN's clients with a server rule; pair others with fedbn"
 
     kind: Literal["mfedbn"] = "mfedbn"
     server_learning_rate: Annotated[

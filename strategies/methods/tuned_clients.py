@@ -253,13 +253,13 @@ class DrawnTrainingRule(MeanRule):
         description, configuration = self.best()
         best = configuration.of(LocalTraining(**self.training))
         notes = [
-            f"of {self.num_configurations} configurations {description}: "
+            f"of {self.num_configurations} configurations, number {description}: "
             f"learning rate {best.learning_rate:.3g}, local epochs {best.local_epochs}, batches of {best.batch_size}"
         ]
         if not self.was_measured:
-            notes.append(f"no client had validation rows enough, so {self.unjudged}")
+            notes.append(f"no client had enough validation rows, so {self.unjudged}")
         if self.num_diverged:
-            notes.append(f"{self.num_diverged} trainings of clients diverged, and gave no model")
+            notes.append(f"{self.num_diverged} client trainings diverged and were discarded")
         return notes
 
 
@@ -368,7 +368,7 @@ class FedEx(DrawnTrainingRule):
     def best(self) -> tuple[str, Configuration]:
         """Return the configuration with the largest weight."""
         best = int(np.argmax(self.weights))
-        return f"{best + 1} has most weight, {self.weights[best]:.2f}", self.configurations[best]
+        return f"{best + 1} has the largest weight, {self.weights[best]:.2f}", self.configurations[best]
 
 
 POPULATION = "configurations"
@@ -493,5 +493,5 @@ class FedPop(DrawnTrainingRule):
         """Return the best configuration since the last evolution, or of the last evolution if none has a score."""
         ranked = self._ranked()
         best = ranked[0] if ranked else self.fittest
-        description = f"{best + 1} validates best after {self.num_evolutions} evolutions"
+        description = f"{best + 1} has the best validation score after {self.num_evolutions} evolutions"
         return description, Configuration(*self.population[best].tolist())

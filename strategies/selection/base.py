@@ -47,7 +47,7 @@ class SelectionSpec(BaseModel, ABC):
     @property
     def without_labels(self) -> str:
         """Error message if the policy measures losses but clients have no class labels."""
-        return f"selection.kind={self.label} must have clients with classes as labels, on which losses are measured"
+        return f"selection.kind={self.label} must be used for classification, as it measures losses on class labels"
 
     @property
     def validation_share(self) -> float:
@@ -69,8 +69,8 @@ class SelectionSpec(BaseModel, ABC):
         return [
             Fault(
                 f"selection.kind={self.kind}",
-                "have fewer clients a round than there are to choose from",
-                f"training.fraction_train that asks for {cohort.num_sampled} of {cohort.num_clients}",
+                "have fewer clients per round than clients to choose from",
+                f"training.fraction_train that selects {cohort.num_sampled} of {cohort.num_clients}",
             )
         ]
 

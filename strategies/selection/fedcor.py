@@ -152,7 +152,7 @@ class FedCorSpec(SelectionSpec):
             faults.append(
                 Fault(
                     "warm_up of selection.kind=fedcor",
-                    f"be less than the rounds of a training, {cohort.num_rounds}, or it only draws clients at random",
+                    f"be less than the rounds of a training, {cohort.num_rounds}: until then it draws at random",
                     self.warm_up,
                 )
             )
@@ -160,8 +160,8 @@ class FedCorSpec(SelectionSpec):
             faults.append(
                 Fault(
                     "dimension of selection.kind=fedcor",
-                    f"be less than the number of clients, {cohort.num_clients}, or embeddings can't "
-                    "tell what clients have in common",
+                    f"be less than the number of clients, {cohort.num_clients}, for embeddings to "
+                    "express what clients have in common",
                     self.dimension,
                 )
             )

@@ -182,5 +182,5 @@ def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
 
 @pytest.mark.parametrize("kind", ["fedex", "fedpop"])
 def test_a_quantity_has_no_share_that_is_wrong(kind: str) -> None:
-    with refused(StrategyError, key=kind, given="a federation that predicts a quantity"):
+    with refused(StrategyError, key=kind, given="a task without classes"):
         made(kind).build(Cohort(8, 5, 0.1, classifies=False))

@@ -32,7 +32,7 @@ def choose(*arguments: str) -> None:
 
 BRIEF = ("federation.num_clients=10", "training.fraction_train=0.3", "training.num_rounds=6")
 OWN_POLICY = "fedscout.strategies.selection.policies:RandomSelection"
-TOO_MANY = "training.fraction_train that asks for 10 of 10"
+TOO_MANY = "training.fraction_train that selects 10 of 10"
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_metric_of_classes_is_refused(metric: str) -> None:
 
 @pytest.mark.parametrize("kind", ["fedlc", "fedrs", "fedrod", "symmetric_loss", "fedadam+fedlc"])
 def test_strategies_that_need_classes_are_refused(kind: str) -> None:
-    with refused(UserError, key=kind.rpartition("+")[2], given="a federation that predicts a quantity"):
+    with refused(UserError, key=kind.rpartition("+")[2], given="a task without classes"):
         train(fedscout.Federation("diabetes", **DIABETES), kind)
 
 

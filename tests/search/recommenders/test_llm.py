@@ -105,7 +105,7 @@ def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
     assert len(at.asked) == 1 + max_corrections
     (line,) = caught.value.faults
     assert "gpt-4.1" in line
-    assert f"gave {1 + max_corrections} answer" in line
+    assert f"gave {1 + max_corrections} invalid answer" in line
     assert line.isprintable()
     assert len(line) < 1500
 

@@ -70,10 +70,10 @@ def test_a_record_answers_alone_and_is_not_changed(
     ("fields", "named"),
     [
         ({"text": "other?"}, "message 1 (user)"),
-        ({"model": "gpt-5"}, "model ('gpt-4.1' there, 'gpt-5' here)"),
-        ({"temperature": 1.0}, "temperature (0.0 there, 1.0 here)"),
-        ({"seed": 9}, "seed (0 there, 9 here)"),
-        ({"max_answer_tokens": 50}, "max_answer_tokens (100 there, 50 here)"),
+        ({"model": "gpt-5"}, "model ('gpt-4.1' recorded, 'gpt-5' now)"),
+        ({"temperature": 1.0}, "temperature (0.0 recorded, 1.0 now)"),
+        ({"seed": 9}, "seed (0 recorded, 9 now)"),
+        ({"max_answer_tokens": 50}, "max_answer_tokens (100 recorded, 50 now)"),
         ({"answer_schema": {}}, "strategies"),
     ],
 )

@@ -15,13 +15,13 @@ from tests.search.recommenders.reports import diagnosis_of
 @pytest.mark.parametrize(
     ("ratio", "selection", "named"),
     [
-        (None, None, "random choice, oort and flash"),
+        (None, None, "random, oort and flash"),
         (SLOW_RATIO - 0.1, None, "noise"),
         (SLOW_RATIO, None, "selection.kind=oort or pyramidfl"),
         (9.0, None, "9 times"),
         (9.0, "flash", "selection.kind=oort or pyramidfl"),
-        (9.0, "oort", "selection.kind=oort, as is set"),
-        (9.0, "pyramidfl", "selection.kind=pyramidfl, as is set"),
+        (9.0, "oort", "selection.kind=oort, as set"),
+        (9.0, "pyramidfl", "selection.kind=pyramidfl, as set"),
     ],
 )
 def test_time_counts_where_somebody_is_slow_and_what_is_set_is_not_advised(

@@ -149,7 +149,7 @@ def test_each_context_can_be_left_out(left_out: str) -> None:
         ({"kind": "neural", "num_hidden": 5}, COHORT, "num_hidden of selection.kind=neural", "5"),
         ({"kind": "fedcor"}, Cohort(50, 10, 0.1, num_rounds=15), "warm_up of selection.kind=fedcor", "15"),
         ({"kind": "fedcor"}, Cohort(15, 5, 0.1, num_rounds=40), "dimension of selection.kind=fedcor", "15"),
-        ({"kind": "flash"}, Cohort(10, 10, 0.1), "selection.kind", "training.fraction_train that asks for 10 of 10"),
+        ({"kind": "flash"}, Cohort(10, 10, 0.1), "selection.kind", "training.fraction_train that selects 10 of 10"),
     ],
 )
 def test_faults_are_told_before_training(document: dict, cohort: Cohort, first: str, given: str | None) -> None:

@@ -25,7 +25,7 @@ FITTING = {"bulyan": {"num_malicious_nodes": 0}, "fedavgm": {"server_momentum": 
 """Parameters that fit five clients, and a momentum that carries no running variance of batch norm below zero."""
 
 
-UNFIT = {"dp_fedavg": "drawn uniformly", "fedbuff": "clients that are free"}
+UNFIT = {"dp_fedavg": "drawn uniformly", "fedbuff": "idle clients"}
 """Strategies that no policy chooses for, and what they say."""
 
 
@@ -79,7 +79,7 @@ def test_all_strategies_meet_the_same_choice(host: ClientHost) -> None:
 
 def test_with_everybody_asked_there_is_nothing_to_choose() -> None:
     (fault,) = RandomSpec().faults(Cohort(len(SIZES), len(SIZES), 0.1))
-    assert (fault.key, fault.given) == ("selection.kind", "training.fraction_train that asks for 8 of 8")
+    assert (fault.key, fault.given) == ("selection.kind", "training.fraction_train that selects 8 of 8")
 
 
 def test_each_client_is_as_likely_as_another(host: ClientHost) -> None:

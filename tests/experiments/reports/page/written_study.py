@@ -131,7 +131,7 @@ def _report(class_names: tuple[str, ...]) -> HeterogeneityReport:
         num_features=3,
         clients=tuple(facts),
         label_skew=skew,
-        feature_skew=Finding.unmeasured("feature_skew", 0.0, "no client gave its feature sums"),
+        feature_skew=Finding.unmeasured("feature_skew", 0.0, "no client reported its feature sums"),
         outliers=Finding.unmeasured("outliers", 4.0, "no models were trained"),
         metrics=ReportedMetrics(),
     )
