@@ -49,7 +49,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of more digits than Python writes, or a very deep list
-        return f"a {type(value).__name__} that can't be written"
+        return f"a {type(value).__name__} that can't be displayed"
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text)} characters)"
 
 

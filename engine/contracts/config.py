@@ -98,5 +98,5 @@ class LocalTraining(BaseModel):
             training = cls(**values)
         except ValidationError as error:
             faults = [fault_of(str(detail["loc"][0]).replace("_", "-"), detail) for detail in details(error)]
-            raise TrialError(f"what a train message asks of clients: {', '.join(faults)}") from error
+            raise TrialError(f"invalid settings in a train message: {', '.join(faults)}") from error
         return training.model_copy(update={"learning_rate": 0.0}) if is_zero else training

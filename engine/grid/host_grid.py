@@ -354,7 +354,7 @@ class HostGrid(Grid, Generic[Handle]):
         results = self._gather(handles, timeout)
         if results is None:
             self._give_up(handles)
-            raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
+            raise TrialError(f"the evaluation did not finish within the remaining {timeout:.1f} s")
         self._count_seconds(results)
         evaluation = fold_evaluation(results, self.facts.unseen, self.session.metric)
         return evaluation if others else self.scores.keep(vector, version, evaluation)
@@ -406,7 +406,7 @@ class HostGrid(Grid, Generic[Handle]):
         results = self._gather([handle], None)
         if not results:
             limit = self.session.round_timeout_seconds
-            raise TrialError(f"round {self.server_round}: the server's work was not done within {limit or 0:g} s")
+            raise TrialError(f"round {self.server_round}: the server's work did not finish within {limit or 0:g} s")
         self._count_seconds(results)
         (result,) = results
         if result.failure is not None:

@@ -379,14 +379,14 @@ class Trial:
             if _is_json(kind):
                 value = json.loads(value)
                 if not isinstance(value, list if kind == tuple[str, ...] else dict):
-                    raise ValueError(f"its {name} are not what a trial has")
+                    raise ValueError(f"its {name} have the wrong type")
             values[name] = tuple(value) if isinstance(value, list) else value
         values["seconds"] = dict(row["seconds"])
         del values["num_rounds"]
         trial = cls(**values)
         consistent = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
         if not consistent.get(trial.status):
-            raise ValueError(f"no trial ends with status {trial.status!r} and fitness {trial.fitness}")
+            raise ValueError(f"a trial can't have status {trial.status!r} and fitness {trial.fitness}")
         return trial
 
 
