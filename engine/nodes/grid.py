@@ -289,7 +289,7 @@ class NodeRoster:
             if member.introduction.name == introduction.name:
                 if member.node is not None:
                     if self._is_alive(member.node):
-                        self._refuse(node, f"another connected node has its name, {shown(introduction.name)}")
+                        self._refuse(node, f"another node with its name, {shown(introduction.name)}, still responds")
                         return
                     self.strangers[member.node] = f"node {node} replaced it"
                 logger.warning("client %d (%s) is back", client, introduction.name)

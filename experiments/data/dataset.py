@@ -255,7 +255,7 @@ def known_separator(name: str | None) -> str | None:
     character = name if name is None else SEPARATORS.get(name, name)
     if character is not None and (len(character) != 1 or character.isalnum() or character in "\"'.+-_\r\n"):
         raise ValueError(
-            f"must be {', '.join(SEPARATORS)}, or one character that is no letter, digit, quote or sign, got {name!r}"
+            f"must be {', '.join(SEPARATORS)}, or one character other than a letter, digit, quote or sign, got {name!r}"
         )
     return character
 

@@ -103,7 +103,7 @@ def lenet(request: ModelRequest) -> ImportedModel:
     the IEEE 86(11), 1998. Deviation, as is common: ReLU, max pooling, and no partial connections.
     """
     request.check("lenet", reads=("activation",))
-    reason = ", as its second pooling has nothing left of fewer"
+    reason = ", as its second pooling leaves nothing of smaller ones"
     shape = request.image_shape("lenet", LENET_SMALLEST_SIDE, reason)
     options = _activation(request)
     return _network(
@@ -135,7 +135,7 @@ def _pooled_convolutions(
     request: ModelRequest, kind: str, blocks: tuple[tuple[int, ...], ...], kernel: int
 ) -> ImportedModel:
     request.check(kind, reads=("hidden", "activation"))
-    shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling has nothing left of fewer")
+    shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling leaves nothing of smaller ones")
     options = _activation(request)
     return _network(
         f"{kind}{_name_suffix(options)}",
@@ -196,7 +196,7 @@ def textcnn(request: ModelRequest) -> ImportedModel:
     request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=TOKENS)
     maps, dropout = request.one_hidden("textcnn", 100), request.settings.dropout
     return _network(
-        f"textcnn of {maps} maps a width, {request.vocabulary_size} tokens",
+        f"textcnn of {maps} maps per width, {request.vocabulary_size} tokens",
         "TextNet",
         vocabulary_size=request.vocabulary_size,
         embedding_size=request.settings.embedding_size or 100,
@@ -269,7 +269,7 @@ def model_fault(kind: str) -> str | None:
     if kind in MODELS or is_import_path(kind):
         return None
     suggestion = did_you_mean(kind, MODELS)
-    return f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {kind!r}{suggestion}"
+    return f"must be one of {', '.join(MODELS)}, or your own package.module:factory, got {kind!r}{suggestion}"
 
 
 def build_model(request: ModelRequest) -> ModelFactory:
