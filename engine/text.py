@@ -37,7 +37,7 @@ _CONDITIONS: Mapping[str, str] = {
     "tuple_type": "be a list, such as [first, second]",
     "missing": "be given",
 }
-"""Conditions whose own text would speak of Python's types."""
+"""Conditions for which pydantic's text names Python types."""
 
 _LITERAL = re.compile(r"'([^']*)'")
 

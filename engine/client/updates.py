@@ -272,7 +272,7 @@ def weight_of(name: str, num_examples: int, sums: Mapping[str, float]) -> float:
 
 
 Attacks = Mapping[int, tuple[UpdateAttack, ...]]
-"""Of each attacker, in order."""
+"""One item per attacker, in order."""
 
 
 class SentUpdates:

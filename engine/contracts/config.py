@@ -13,7 +13,7 @@ from fedscout.engine.errors import TrialError
 from fedscout.engine.text import details, fault_of
 
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
-"""Weights of what is added to the loss, 0 where nothing is."""
+"""Weights of the terms added to the loss; 0 disables a term."""
 
 
 class LocalTraining(BaseModel):

@@ -76,7 +76,7 @@ Shards = Mapping[int, tuple[int, ...]]
 """Clients by the host that serves them, both ascending."""
 
 ONE_BY_ONE = 16_384
-"""So many of the largest clients are weighed each."""
+"""Number of the largest clients that are weighed individually."""
 
 
 def balance(client_rows: IntArray, num_hosts: int) -> IntArray:
@@ -178,7 +178,7 @@ def _num_auxiliary_values(result: TrainResults) -> int:
 
 
 INPUT_BYTES_TOGETHER = 2**26
-"""Of what one call has work of the server's done on, at least one input."""
+"""Bytes of the inputs of one call of server work, which has at least one input."""
 
 
 class HostGrid(Grid, Generic[Handle]):

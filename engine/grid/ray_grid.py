@@ -500,7 +500,7 @@ all calls together would carry more than `INLINE_TOTAL_BYTES`."""
 INLINE_TOTAL_BYTES = 2**23
 
 SUM_BYTES = 8
-"""Of a parameter in an exact sum."""
+"""Bytes of a parameter in an exact sum."""
 
 LARGE_STATE_BYTES = LARGE_VECTOR_BYTES
 """From here on a client's state stays in the object store, an object a client, which is freed when it is replaced.

@@ -27,7 +27,7 @@ from fedscout.engine.nodes.wire import one_line
 from fedscout.engine.text import shown
 
 LARGEST_ANSWER = 1e30
-"""Of a query, in size: its fourth power is a number."""
+"""Largest magnitude in a query's answer; its fourth power is finite."""
 
 Answered = TypeVar("Answered", TrainResults, QueryResults)
 

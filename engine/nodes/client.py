@@ -259,10 +259,10 @@ def _as_one_row(scores: Mapping[int, ClientScore]) -> dict[int, ClientScore]:
 
 
 MAX_CLIENTS = 2**20
-"""Beyond which no client is numbered."""
+"""Client numbers are below this."""
 
 REFUSED = 1001
-"""Error code of what an owner or a client refuses; Flower's own lie below 100."""
+"""Error code of a refusal by an owner or a client; Flower's own are below 100."""
 
 FederationOf = Callable[[int, str, Context], Federation]
 """Told a client's number, the digest of what was agreed on and Flower's context, a federation of that client's rows."""

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from fedscout.engine.client.host import ClientHost
 
 LINK = SUPERLINK_NODE_ID
-"""Who says that a message can't be delivered."""
+"""Sender of the notice that a message can't be delivered."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks for replies, doubled from the first to the longest."""
@@ -140,14 +140,14 @@ class Exchange:
 logger = logging.getLogger("fedscout")
 
 MAX_ROWS = 2**27
-"""Of a client: the exact sums of models have the less room for what follows the point, the more rows clients claim."""
+"""Of a client: the more rows clients report, the fewer fractional bits the exact sums of models have."""
 
 ROWS_IF_UNKNOWN = 1000
-"""As which a client counts at most that has not said how many it holds, which are too few for its owner to tell."""
+"""Upper bound for a client that has too few rows for its owner to report their number."""
 
 LONGEST_NAME = 100
 ALIVE_SECONDS = 10.0
-"""In which a node must answer that is said to be another one now."""
+"""Time in which a node must respond, or a node of its name replaces it."""
 
 MAX_STRANGERS_LOGGED = 5
 
@@ -317,13 +317,13 @@ def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introducti
 Results = TrainResults | EvaluateResults | QueryResults | ServeResults
 
 LATER_SECONDS = 3600.0
-"""After a round's limit in which a message is still delivered; then Flower drops it, and nobody trains for nothing."""
+"""Time after a round's limit until Flower drops an undelivered message, so that no client trains in vain."""
 
 PATIENCE_SECONDS = 600.0
-"""With nobody connected, where a round may take any time."""
+"""Wait for a first client if rounds have no time limit."""
 
 PAUSE_SECONDS = 1.0
-"""Between two looks whether somebody is there."""
+"""Between two checks whether a client is connected."""
 
 _TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 

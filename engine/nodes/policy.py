@@ -118,7 +118,7 @@ def read_policy(path: Path) -> OwnerPolicy:
 
 LEDGER, LOCK = "privacy.json", "privacy.lock"
 SLACK = 1e-9
-"""Of sums of ε in floating point."""
+"""Tolerance for floating-point sums of ε."""
 
 
 class PrivacyLedger:

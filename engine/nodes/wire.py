@@ -52,7 +52,7 @@ from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
 from fedscout.engine.text import shown
 
 NUMBERS = "biuf"
-"""Kinds of NumPy's types that travel."""
+"""Kinds of NumPy types that may be sent."""
 
 
 def _fraction_parts(array: npt.NDArray[Any]) -> list[Any] | None:
@@ -85,7 +85,7 @@ ACTION = "fedscout"
 DOCUMENT_KEY, VALUES_KEY = "document", "values"
 
 LONGEST_DOCUMENT = 2**24
-"""Characters; what is long lies beside it as arrays."""
+"""In characters; large values are sent as arrays."""
 
 LONGEST_REASON = 200
 ARRAYS_KEPT = 4
@@ -181,7 +181,7 @@ VALUES: tuple[type, ...] = (
     *(TrainResults, EvaluateResults, QueryResults, ClientScore, RowMeans),
     *(type(make()) for make in (*OF_CLASSES.values(), *OF_QUANTITIES.values())),
 )
-"""What may travel, beside the client algorithms of the strategies."""
+"""Types that may be sent, in addition to the strategies' client algorithms."""
 
 
 def algorithms_of(package: str) -> tuple[type, ...]:

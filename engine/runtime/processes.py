@@ -35,7 +35,7 @@ from typing import Any
 
 MARK = "FEDSCOUT_RUN"
 OWN_MARK = secrets.token_hex(16)
-"""Of this process."""
+"""The mark of this process."""
 
 WAIT_SECONDS = 5.0
 
@@ -133,7 +133,7 @@ def signal_exit(number: int) -> tuple[int, str]:
 
 
 _CLEAR_LINE = "\r\x1b[2K\x1b[?25h"
-"""What removes a progress line and brings the cursor back."""
+"""Removes a progress line and restores the cursor."""
 
 
 def end_at_once(code: int, line: str) -> None:

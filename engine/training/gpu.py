@@ -104,7 +104,7 @@ PROBE_ROWS = 4096
 """The first clients' first rows, on which lanes are tried."""
 
 WHOLE = TargetScale(0.0, 1.0)
-"""By which a target is read for that."""
+"""Target scale of that probe."""
 
 
 @dataclass(frozen=True)

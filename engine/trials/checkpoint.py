@@ -113,17 +113,17 @@ FORMS: Mapping[str, Form] = {
     "torch.Tensor": Form(_tensor_parts, _make_tensor),
     "torch.nn.parameter.Parameter": Form(_tensor_parts, partial(_make_tensor, is_parameter=True)),
 }
-"""Of things that are made at once."""
+"""Forms of values that are built at once."""
 
 FILLED: Mapping[str, Callable[[], Any]] = {
     name_of(kind): kind
     for kind in (list, set, dict, OrderedDict, Counter, ArrayRecord, MetricRecord, ConfigRecord, RecordDict)
 }
-"""Of containers that are made empty and then filled, and so may hold themselves."""
+"""Forms of containers that are built empty and then filled, so they may contain themselves."""
 
 
 _REFILLED_IN_PLACE = (defaultdict, deque)
-"""Containers with settings of their own: those of the fresh object are emptied and filled."""
+"""Containers with their own settings: those of the fresh object are emptied and refilled."""
 
 
 class PlainState:

@@ -51,13 +51,13 @@ logger = logging.getLogger("fedscout")
 _DIGEST_KEY = b"fedscout.sha256"
 _PART = "part-"
 FILES_A_PART = 256
-"""Of so many single files one is made: opening a file takes longer than reading a trial."""
+"""Number of single files that are merged into one, as opening a file takes longer than reading it."""
 
 _LAYOUT: Mapping[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
 """Statistics and a second copy of the schema would be two thirds of a trial's file."""
 
 _TRANSIENT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
-"""Reasons why a file can't be opened now that say nothing about the file."""
+"""Temporary reasons why a file can't be opened, which do not depend on the file."""
 
 
 def _file_name(trial: int, key: str) -> str:

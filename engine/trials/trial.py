@@ -66,10 +66,10 @@ from fedscout.engine.trials.state import (
 )
 
 RETRY_SECONDS = 1.0
-"""Code that survives the interruption gets it again."""
+"""Seconds after which code that survives the interruption is interrupted again."""
 
 _SIGNAL = signal.SIGVTALRM
-"""Of a timer of CPU time, that nobody uses; SIGALRM is often taken."""
+"""Signal of a CPU timer, which is otherwise unused; SIGALRM is often taken."""
 
 
 @contextmanager
@@ -119,7 +119,7 @@ GRACE_SECONDS = 1.0
 """After its time a trial ends by itself where it looks at the clock, between calls; so much later it is interrupted."""
 
 OnRound = Callable[[int], None]
-"""Told the number of rounds done, for progress displays."""
+"""Called with the number of finished rounds, for progress displays."""
 
 
 def run_trial(

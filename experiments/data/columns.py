@@ -681,7 +681,7 @@ def all_fates(
         class_names: Class names of the label, if known.
     """
     fate_by_column = {fate.name: fate for fate in fates}
-    fate_by_column |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
+    fate_by_column |= {column: ColumnFate(column, "dropped", "left out as requested") for column in roles.dropped}
     use = "the regression target" if roles.quantity else "the classes to predict"
     key = "federation.task=classification" if roles.quantity else "federation.label"
     if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):

@@ -523,7 +523,7 @@ def _own_column(
     cells = present_cells(given)
     num_present = len(cells) - cells.null_count
     if wanted == "drop":
-        return OwnColumn(ColumnFate(name, "dropped", "left out as asked"))
+        return OwnColumn(ColumnFate(name, "dropped", "left out as requested"))
     if wanted is None and num_present < max(min_release, ALMOST_EMPTY * len(cells)):
         reason = f"left out: only {num_present} of {len(cells)} cells have a value"
         return OwnColumn(ColumnFate(name, "empty", reason, column_key(name, "category") if num_present else ""))

@@ -222,7 +222,7 @@ OF_THE_CLIENTS: dict[str, object] = {
     "min_client_rows": 1,
     "max_rows": None,
 }
-"""What is asked of the clients' data alone, as nobody asks for it."""
+"""Settings that apply only to the clients' data, at their defaults."""
 
 NAMES_SHOWN = 4
 

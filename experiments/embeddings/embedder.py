@@ -111,7 +111,7 @@ def _file(path: Path) -> dict[str, str]:
 
 
 RECORD = ".json"
-"""Of the record's name, behind the file's."""
+"""Suffix of the record's file name."""
 
 
 def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[str]]:

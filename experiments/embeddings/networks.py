@@ -257,7 +257,7 @@ def unit_length(vectors: npt.NDArray[np.floating]) -> FloatArray:
 SAFE, TORCH = (".safetensors",), (".pt", ".pth")
 CLASSIFIER = "fc."
 COUNTER = "num_batches_tracked"
-"""Of batch normalisation: nothing that is computed rests on it, and some files lack it."""
+"""Batch counter of batch normalisation: unused in inference, and missing from some files."""
 
 MOST_NAMED = 3
 

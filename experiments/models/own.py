@@ -38,7 +38,7 @@ SEED = 0
 NUM_ROWS = 2
 """Fewest rows that batch normalisation trains on."""
 FACTS = ("feature_shape", "num_features", "num_classes", "vocabulary_size")
-"""What a factory may take."""
+"""Names of a factory's possible arguments."""
 
 
 def own_model(request: ModelRequest) -> ImportedModel:

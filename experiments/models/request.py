@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 GROUP_CHANNELS = 16
-"""Of group normalisation."""
+"""Channels per group of group normalisation."""
 
 
 NormName = Literal["none", "batch", "group"]
@@ -183,7 +183,7 @@ class ModelRequest:
 
 
 ModelBuilder = Callable[[ModelRequest], ModelFactory]
-"""What it returns is a picklable value that tells its name by `str`."""
+"""Returns a picklable value whose `str` is its name."""
 
 
 @dataclass(frozen=True)

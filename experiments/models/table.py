@@ -27,7 +27,7 @@ LENET_SMALLEST_SIDE = 16
 """Of which the second pooling leaves one pixel: 16 - 4 = 12, halved 6, 6 - 4 = 2, halved 1."""
 CNN2_SMALLEST_SIDE = 4
 MOST_CHARACTERS = 512
-"""Larger vocabularies are of words."""
+"""Larger vocabularies consist of words."""
 RESNET_WIDTHS = (64, 128, 256, 512)
 
 
@@ -261,7 +261,7 @@ MODELS: Mapping[str, ModelBuilder] = {
     "embedding_classifier": embedding_classifier,
     "dqn": dqn,
 }
-"""Each raises a `ConfigurationError` where a setting does not go with it, and a `DataError` for other rows."""
+"""Each raises a `ConfigurationError` for unsupported settings, and a `DataError` for unsupported rows."""
 
 
 def model_fault(kind: str) -> str | None:
@@ -290,7 +290,7 @@ def build_model(request: ModelRequest) -> ModelFactory:
 
 
 EMBEDDED_KINDS = ("image", "tokens")
-"""Rows whose single values say little."""
+"""Rows whose individual values carry little information."""
 
 
 def embedding_source(choice: str, request: ModelRequest, model: ModelFactory) -> EmbeddingSource | None:

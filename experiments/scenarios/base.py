@@ -163,16 +163,16 @@ class ScenarioEffect(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     needs_measurements: ClassVar[bool] = False
-    """Whether features must be measurements, and not numbers of words."""
+    """Whether features must be measurements, not token numbers."""
 
     changes_partition: ClassVar[bool] = False
-    """Whether rows change hands, which they do ahead of every corruption."""
+    """Whether rows move between clients; this precedes every corruption."""
 
     needs_classes: ClassVar[bool] = False
-    """Whether it changes labels, which must be classes."""
+    """Whether it changes labels, which requires classification."""
 
     takes_time: ClassVar[bool] = False
-    """Whether the clients' rounds take simulated time."""
+    """Whether it simulates durations of the clients' rounds."""
 
     kind: str
     clients: ClientChoice = Field(

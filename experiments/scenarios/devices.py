@@ -143,7 +143,7 @@ FIELDS = {
     "bytes_per_second_up": "bytes_per_second_up",
     "latency_seconds": "shift_seconds",
 }
-"""Of a `Device`, by what users call them."""
+"""Fields of a `Device` by their configuration keys."""
 
 
 class DeviceClass(BaseModel):

@@ -273,7 +273,7 @@ MEANINGS = {
     **dict.fromkeys(("suspect", "glaucoma suspect", "-1"), SUSPECT),
 }
 PARTS = ("train", "training", "val", "validation", "test", "online", "offline")
-"""Words of SMDG-19's names that tell a part of a collection."""
+"""Words of SMDG-19's names that denote a part of a collection."""
 
 CLASS_FOLDERS = ("Training400", "*/Training400", "partitioned_by_hospital/*", "*/partitioned_by_hospital/*")
 HOSPITAL_FOLDERS = "partitioned_by_hospital"
