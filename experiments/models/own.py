@@ -316,7 +316,7 @@ class _LayerWatch:
 
     def last_layer(self) -> str:
         """Return the layer that ended last, as the end of a sentence, or an empty string."""
-        return f"; the last layer was {self._last}" if self._last else ""
+        return f"; {self._last} ran last" if self._last else ""
 
 
 @contextmanager
