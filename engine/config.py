@@ -65,8 +65,8 @@ class HostDevice:
         if self.on_gpu:
             if not torch.cuda.is_available():
                 raise EngineError(
-                    "engine.device=cuda needs a GPU and a PyTorch built for it, of which this host has "
-                    f"{torch.cuda.device_count()} and {torch.__version__}"
+                    "engine.device=cuda needs a GPU and a PyTorch built for it; this host has "
+                    f"{torch.cuda.device_count()} GPUs and PyTorch {torch.__version__}"
                 )
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -154,7 +154,7 @@ class EngineConfig(BaseModel):
         if address in (None, "auto") or (host and "://" not in host and port.isdecimal()):
             return address
         hint = ": from outside a cluster, submit the command as a job (docs/cluster.md)" if "://" in host else ""
-        raise ValueError(f"must be that of a running Ray, host:port, or auto, got {address!r}{hint}")
+        raise ValueError(f"must be the address of a running Ray cluster, host:port, or auto, got {address!r}{hint}")
 
     @model_validator(mode="after")
     def _ray_has_an_address(self) -> Self:

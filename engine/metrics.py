@@ -223,7 +223,7 @@ class Mae(QuantityMetric):
 
 BINS_PER_UNIT = 16
 LINEAR_SCORE = 32.0
-"""Up to which bins are equally wide."""
+"""Value up to which bins are equally wide."""
 
 BINS_PER_DOUBLING, NUM_DOUBLINGS = 64, 11
 LARGEST_PLACE = int(BINS_PER_UNIT * LINEAR_SCORE) + BINS_PER_DOUBLING * NUM_DOUBLINGS
@@ -280,13 +280,13 @@ def bins_of(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 ACCURACY = "accuracy"
-"""Which is always measured, and needs no metric of its own."""
+"""Always measured, without a metric object."""
 
 OF_CLASSES: Mapping[str, Callable[[], Metric]] = {each.name: each for each in (BalancedAccuracy, MacroF1, Auroc)}
-"""Of labels that are classes."""
+"""Metrics of classification."""
 
 OF_QUANTITIES: Mapping[str, Callable[[], Metric]] = {each.name: each for each in (R2, Mae)}
-"""Of a quantity that is predicted; the first is the usual one."""
+"""Metrics of regression; the first is the default."""
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ def integer(seed: int, purpose: str, *indices: int) -> int:
 
 
 UNSEEDED = (
-    "it draws from a NumPy generator without a seed, so two runs of it differ; np.random.default_rng(np.random"
-    ".randint(2**31)), made in a method that configures or aggregates, follows the trial's seed"
+    "it uses an unseeded NumPy generator, so its results differ between runs; to follow the trial's seed, create it as "
+    "np.random.default_rng(np.random.randint(2**31)) in a configure or aggregate method"
 )
 
 _source: Any = bit_generator

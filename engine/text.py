@@ -37,7 +37,7 @@ _CONDITIONS: Mapping[str, str] = {
     "tuple_type": "be a list, such as [first, second]",
     "missing": "be given",
 }
-"""Conditions whose own text would speak of Python's types."""
+"""Conditions for which pydantic's text names Python types."""
 
 _LITERAL = re.compile(r"'([^']*)'")
 
@@ -49,7 +49,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of more digits than Python writes, or a very deep list
-        return f"a {type(value).__name__} that can't be written"
+        return f"a {type(value).__name__} that can't be displayed"
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… ({len(text)} characters)"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 _INSTALLED = {"site-packages", "dist-packages"}
 
 _loaded: dict[str, tuple[Any, Mapping[str, str]]] = {}
-"""Of modules that this process has imported: their specification, and their code as it was then."""
+"""Modules imported by this process: their specification, and their code at that time."""
 
 
 def is_own(module: str) -> bool:

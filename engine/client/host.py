@@ -339,7 +339,7 @@ class ClientHost:
         """Return the part of a client's answer to a query that it releases."""
         function, release = self._queries.get(name), self._federation.release
         if self._federation.task is not None:
-            raise WithheldError("holds no rows to describe")
+            raise WithheldError("holds no rows to query")
         if function is None:
             raise WithheldError(f"the query must be one of {sorted(self._queries)}, got {name!r}")
         data = self._client(client).own
@@ -347,7 +347,7 @@ class ClientHost:
         if (client, name) in self._released:
             config, released = self._released[client, name]
             if config != call.config:
-                raise WithheldError("has answered this query with noise before, on other terms")
+                raise WithheldError("has already answered this query with noise under other settings")
             return released
         outputs = partial(self._trainers["auto"].outputs, data)
         inputs = QueryInputs(
@@ -415,7 +415,7 @@ class ClientHost:
         check_takes_part(federation.dropout, durations.get(client, 0.0), deadline, seed, server_round, client)
         data = self._training_rows(client, call)
         if federation.task is None and not federation.release.participates(len(data)):
-            raise AbsentError("the client abstains, as it trains on fewer rows than federation.min_release")
+            raise AbsentError("the client abstains, as it has fewer training rows than federation.min_release")
         generator = stream(seed, "batches", server_round, client)
         assigned = None if call.watched is None else call.watched.assigned.get(client)
         epochs = 1 if assigned is None else assigned.epochs
@@ -433,7 +433,7 @@ class ClientHost:
         own = self._client(client).own
         positions = part.positions(len(own), client, self._federation.client_groups(client))
         if len(positions) < part.num_rows and self._federation.release.participates(part.num_rows):
-            raise AbsentError("the client holds too few rows for the part of them that is asked for")
+            raise AbsentError("the client holds too few rows for the requested part of its rows")
         return own.part(positions, self._target_scale(call))
 
     def _described(self, client: int) -> Samples:

@@ -178,7 +178,7 @@ class GatheredUpdates:
             weight = update.sums.get(name)
             if weight is None:
                 reported = ", ".join(sorted(update.sums)) or "none"
-                return ValueError(f"the algorithm must report the sum {name!r}, which weighs a mean, got {reported}")
+                return ValueError(f"the algorithm must report the sum {name!r}, which weights a mean, got {reported}")
             if not 0 <= weight <= num_examples:
                 return ValueError(
                     f"the weight {name!r} must be in [0, {num_examples}], the client's rows, got {weight}"
@@ -272,7 +272,7 @@ def weight_of(name: str, num_examples: int, sums: Mapping[str, float]) -> float:
 
 
 Attacks = Mapping[int, tuple[UpdateAttack, ...]]
-"""Of each attacker, in order."""
+"""One item per attacker, in order."""
 
 
 class SentUpdates:

@@ -219,9 +219,9 @@ class LocalRun(Clients, ABC):
             TypeError: If arguments of different losses are combined.
         """
         if loss is not None and (adjusted is not None or compared is not None):
-            raise TypeError("loss must stand alone, as adjusted and compared are of the cross-entropy")
+            raise TypeError("loss must not be combined with adjusted or compared, which change the cross-entropy")
         if loss is None and reads_received:
-            raise TypeError("reads_received must come with the loss that reads")
+            raise TypeError("reads_received must be given together with loss")
         training = self.training if epochs is None else self.training.model_copy(update={"local_epochs": epochs})
         if trainable is not None:
             correct, beside = freeze_others(trainable, training.weight_decay, correct, beside)
@@ -350,7 +350,7 @@ class ClientAlgorithm:
             facts: As for `settings`.
             validation: Performance of the sent model on the client's validation rows.
         """
-        raise NotImplementedError(f"{type(self).__name__} declares that it validates")
+        raise NotImplementedError(f"{type(self).__name__} declares validates, but has no validated method")
 
     def scored(self, clients: Clients) -> Tensor:
         """Return the models that are scored, shape `(1, size)` or `(clients, size)`."""
@@ -363,7 +363,7 @@ class ClientAlgorithm:
         of a
         trial.
         """
-        raise NotImplementedError(f"{type(self).__name__} declares that it tunes")
+        raise NotImplementedError(f"{type(self).__name__} declares tunes, but has no tuned method")
 
 
 def freeze_others(

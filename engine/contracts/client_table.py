@@ -117,7 +117,7 @@ class SettingsTable:
 HETEROGENEITY, ENTROPY = "heterogeneity", "entropy"
 
 FAR_KEY = "far-from-table"
-"""The sum by which clients say that they lie far from every cell, where a table has a threshold."""
+"""The sum by which clients report that they are far from every cell of a table with a threshold."""
 
 Counts = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from fedscout.engine.errors import TrialError
 from fedscout.engine.text import details, fault_of
 
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
-"""Weights of what is added to the loss, 0 where nothing is."""
+"""Weights of the terms added to the loss; 0 disables a term."""
 
 
 class LocalTraining(BaseModel):
@@ -98,5 +98,5 @@ class LocalTraining(BaseModel):
             training = cls(**values)
         except ValidationError as error:
             faults = [fault_of(str(detail["loc"][0]).replace("_", "-"), detail) for detail in details(error)]
-            raise TrialError(f"what a train message asks of clients: {', '.join(faults)}") from error
+            raise TrialError(f"invalid settings in a train message: {', '.join(faults)}") from error
         return training.model_copy(update={"learning_rate": 0.0}) if is_zero else training

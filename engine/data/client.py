@@ -317,7 +317,7 @@ class Release:
             raise
         except Exception as error:
             logger.debug("a query failed", exc_info=True)  # stays with the client
-            reason = "can't answer the query as it is asked" if self.privacy is None else NOT_PRIVATE
+            reason = "can't answer this query" if self.privacy is None else NOT_PRIVATE
             raise WithheldError(reason) from error
         return self.released_part(answer)
 
@@ -332,7 +332,7 @@ class Release:
     def _pass(self, part: RowAggregate | CountAggregate | NoisyAggregate) -> npt.NDArray[Any]:
         if isinstance(part, NoisyAggregate):
             if self.privacy is not None and not part.privacy.keeps(self.privacy):
-                raise WithheldError("answers only with the noise of detection.epsilon, delta and noise, or more")
+                raise WithheldError("answers only with at least the noise of detection.epsilon, delta and noise")
             return part.values
         if self.privacy is not None:
             raise WithheldError(NOT_PRIVATE)
@@ -370,7 +370,7 @@ def products_on_a_core(rows: DoubleArray) -> DoubleArray:
 
 
 def _no_model(vector: FloatArray) -> Iterator[FloatArray]:
-    raise ValueError(f"no model here takes a vector of {len(vector)} parameters")
+    raise ValueError(f"no model here has {len(vector)} parameters")
 
 
 @dataclass(frozen=True)
@@ -410,7 +410,7 @@ class QueryInputs:
         """
         values = self.arrays[name].astype(np.float64)
         if values.ndim == 0 or len(values) != num_classes:
-            raise ValueError(f"{name} must hold something of {num_classes} classes, got shape {values.shape}")
+            raise ValueError(f"{name} must have an entry for each of {num_classes} classes, got shape {values.shape}")
         return values
 
 

@@ -303,7 +303,7 @@ class RowPart:
 
 
 CLIENTS_NAMED = 12
-"""A sentence names this many clients and counts the rest."""
+"""Number of clients that a sentence names; it counts the rest."""
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ class Names:
 
 
 UNNAMED = Names()
-"""Positions stand in place of all names."""
+"""No names: positions are shown instead."""
 
 
 def _name(names: Sequence[str], position: int) -> str:

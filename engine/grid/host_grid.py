@@ -76,7 +76,7 @@ Shards = Mapping[int, tuple[int, ...]]
 """Clients by the host that serves them, both ascending."""
 
 ONE_BY_ONE = 16_384
-"""So many of the largest clients are weighed each."""
+"""Number of the largest clients that are weighed individually."""
 
 
 def balance(client_rows: IntArray, num_hosts: int) -> IntArray:
@@ -178,7 +178,7 @@ def _num_auxiliary_values(result: TrainResults) -> int:
 
 
 INPUT_BYTES_TOGETHER = 2**26
-"""Of what one call has work of the server's done on, at least one input."""
+"""Bytes of the inputs of one call of server work, which has at least one input."""
 
 
 class HostGrid(Grid, Generic[Handle]):
@@ -354,7 +354,7 @@ class HostGrid(Grid, Generic[Handle]):
         results = self._gather(handles, timeout)
         if results is None:
             self._give_up(handles)
-            raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
+            raise TrialError(f"the evaluation did not finish within the remaining {timeout:.1f} s")
         self._count_seconds(results)
         evaluation = fold_evaluation(results, self.facts.unseen, self.session.metric)
         return evaluation if others else self.scores.keep(vector, version, evaluation)
@@ -406,7 +406,7 @@ class HostGrid(Grid, Generic[Handle]):
         results = self._gather([handle], None)
         if not results:
             limit = self.session.round_timeout_seconds
-            raise TrialError(f"round {self.server_round}: the server's work was not done within {limit or 0:g} s")
+            raise TrialError(f"round {self.server_round}: the server's work did not finish within {limit or 0:g} s")
         self._count_seconds(results)
         (result,) = results
         if result.failure is not None:

@@ -299,8 +299,8 @@ def _reserve(num_hosts: int, cpus: float, on_gpus: bool = False) -> PlacementGro
     if not reservation.wait(START_SECONDS):
         remove_placement_group(reservation)
         raise EngineError(
-            f"the CPUs of {num_hosts} hosts must be free within {START_SECONDS:.0f} s; of the cluster's {cpus:g} "
-            f"{ray.available_resources().get('CPU', 0.0):g} are"
+            f"the CPUs of {num_hosts} hosts must be free within {START_SECONDS:.0f} s; the cluster has "
+            f"{cpus:g} CPUs, of which {ray.available_resources().get('CPU', 0.0):g} are free"
         )
     return reservation
 
@@ -310,7 +310,7 @@ def _first_facts(actors: Sequence[Any]) -> FederationFacts:
     references = [actor.facts.remote() for actor in actors]
     ready, waiting = ray.wait(references, num_returns=len(references), timeout=START_SECONDS)
     if waiting:
-        raise EngineError(f"{len(references)} hosts must be up within {START_SECONDS:.0f} s, {len(ready)} were")
+        raise EngineError(f"{len(references)} hosts must start within {START_SECONDS:.0f} s, {len(ready)} did")
     try:
         facts: FederationFacts = ray.get(references[0])
     except RayError as error:
@@ -500,7 +500,7 @@ all calls together would carry more than `INLINE_TOTAL_BYTES`."""
 INLINE_TOTAL_BYTES = 2**23
 
 SUM_BYTES = 8
-"""Of a parameter in an exact sum."""
+"""Bytes of a parameter in an exact sum."""
 
 LARGE_STATE_BYTES = LARGE_VECTOR_BYTES
 """From here on a client's state stays in the object store, an object a client, which is freed when it is replaced.

@@ -292,7 +292,7 @@ def grouped(
         metadata = message.metadata
         client = client_of(metadata.dst_node_id)
         if not 0 <= client < num_clients or client in unseen:
-            raise ValueError(f"message to node {metadata.dst_node_id}, which is not of this federation")
+            raise ValueError(f"message to node {metadata.dst_node_id}, which is not in this federation")
         message_type, content, times = metadata.message_type, id(message.content), 0
         while client in groups.setdefault((message_type, content, times), {}):
             times += 1  # the same content twice to one client is two jobs

@@ -185,7 +185,7 @@ class IdlePolls:
         self._pauses += now - self._last_asked > PAUSE_SECONDS
         self._last_asked = now
         if self._pauses > MAX_IDLE_POLLS:
-            raise TrialError(f"the strategy waits for more clients than the {num_clients} that there are")
+            raise TrialError(f"the strategy waits for more clients than the {num_clients} in the federation")
 
     def sent(self) -> None:
         """Reset the count, as messages are sent."""

@@ -222,7 +222,7 @@ class Session:
         self.__dict__.update({**state, "algorithm": loaded})
 
 
-NO_SERVER_ROWS = "the server must hold rows for this (federation.server_rows, such as 200 or 0.1), it holds none"
+NO_SERVER_ROWS = "the server must hold rows (federation.server_rows, such as 200 or 0.1), but it holds none"
 
 
 @dataclass(frozen=True)

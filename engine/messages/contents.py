@@ -392,7 +392,7 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
     changed = [config[name] for name in (RATE_KEY, RATE_ALIAS) if config.get(name, trials_rate) != trials_rate]
     if len(changed) > 1 and changed[0] != changed[1]:
         raise TrialError(
-            f"the strategy must change {RATE_KEY} or {RATE_ALIAS}, two names of one step size, "
+            f"the strategy must set {RATE_KEY} and {RATE_ALIAS}, both the learning rate, to one value, "
             f"got {config[RATE_KEY]} and {config[RATE_ALIAS]}"
         )
     return changed[0] if changed else trials_rate

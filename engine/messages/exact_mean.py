@@ -150,7 +150,7 @@ megabyte takes a third of the time. On one node, where sums need not travel, 16 
 """
 
 Answer = TrainResults | list[TrainResults]
-"""Of a call; with a limit of time it may be in several parts."""
+"""Result of a call; with a time limit it may be in several parts."""
 
 
 def group_size(num_hosts: int, num_nodes: int, sum_bytes: int) -> int:

@@ -84,12 +84,12 @@ def form_of(kind: Any) -> Form:
 
     def make(given: Mapping[str, Any]) -> Any:
         if [*given] != field_names(kind):
-            raise ValueError(f"a {kind.__name__} must have its fields, got {shown([*given])[:100]}")
+            raise ValueError(f"a {kind.__name__} must have exactly its fields, got {shown([*given])[:100]}")
         if issubclass(kind, BaseModel):
             return kind.model_validate(dict(given), strict=True)
         for name, expected in field_types(kind).items():
             if not fits(given[name], expected):
-                raise ValueError(f"{name} of a {kind.__name__} is of another type")
+                raise ValueError(f"{name} of a {kind.__name__} has the wrong type")
         return kind(**given)
 
     return Form(lambda value: [{name: getattr(value, name) for name in field_names(kind)}], make)
@@ -213,4 +213,4 @@ class ValueReader:
             case ["made", str(name), *parts] if name in self._forms:
                 values = [self.value(part, place_in(path, index)) for index, part in enumerate(parts)]
                 return self._forms[name].make(*values)
-        raise ValueError(f"it says {shown(document)[:100]}, which stands for nothing")
+        raise ValueError(f"it holds {shown(document)[:100]}, which encodes no value")

@@ -27,7 +27,7 @@ from fedscout.engine.nodes.wire import one_line
 from fedscout.engine.text import shown
 
 LARGEST_ANSWER = 1e30
-"""Of a query, in size: its fourth power is a number."""
+"""Largest magnitude in a query's answer; its fourth power is finite."""
 
 Answered = TypeVar("Answered", TrainResults, QueryResults)
 
@@ -64,7 +64,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         AnswerError: If they can't be used.
     """
     if not isinstance(results, TrainResults):
-        raise AnswerError("it answered something else than a training")
+        raise AnswerError("its answer is not a training result")
     client, call = asked.client, asked.call
     assert call.vector is not None
     wanted = results.evaluation if call.evaluated else None
@@ -78,7 +78,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
     if not results.clients:
         return common
     if results.clients != [client] or client not in call.clients:
-        raise AnswerError(f"it answered for the clients {shown(results.clients)}")
+        raise AnswerError(f"its answer is for the clients {shown(results.clients)}")
     algorithm, size = call.session.algorithm, len(call.vector)
     hides_counts = call.session.client_table is not None  # all count as one row and one step
     rows = _count("rows", results.num_examples, 1, 1 if hides_counts else asked.num_rows)
@@ -96,7 +96,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         auxiliary=_checked_auxiliary(results.auxiliary, {} if algorithm is None else algorithm.auxiliary, size),
         sums=_sums(results.sums, call, rows),
         update_norms={number: _number("norm", [norm]) for number, norm in norms.items()},
-        num_withheld=_count("values withheld", [results.num_withheld], 0, size),
+        num_withheld=_count("withheld values", [results.num_withheld], 0, size),
     )
 
 
@@ -107,7 +107,7 @@ def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
         AnswerError: If they are not possible.
     """
     if not isinstance(results, EvaluateResults):
-        raise AnswerError("it answered something else than scores")
+        raise AnswerError("its answer is not a set of scores")
     client, metric = asked.client, asked.call.session.metric
     observed, clean, received = (
         {client: _score(scores[client], metric, asked.num_rows)} if client in scores else {}
@@ -119,7 +119,7 @@ def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
         else {part: _statistics(part_sums, metric, asked) for part, part_sums in results.sums.items()}
     )
     if not {*sums} <= {"own", "clean", "received"} or (metric is not None and observed and "own" not in sums):
-        raise AnswerError(f"it told the sums {shown([*sums])} of its scores")
+        raise AnswerError(f"its scores have the wrong sums, {shown([*sums])}")
     failures = _failures(results.failures, client)
     return EvaluateResults(observed, clean, failures, _seconds(results.seconds), received, sums)
 
@@ -131,13 +131,13 @@ def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
         AnswerError: If it is not finite numbers over its rows.
     """
     if not isinstance(results, QueryResults):
-        raise AnswerError("it answered something else than a query")
+        raise AnswerError("its answer is not a query result")
     client = asked.client
     if not results.clients:
         failures = _failures(results.failures, client) or {client: "it gave no answer"}
         return QueryResults(failures=failures, seconds=_seconds(results.seconds))
     if results.clients != [client] or len(results.arrays) != 1:
-        raise AnswerError(f"it answered for the clients {shown(results.clients)}")
+        raise AnswerError(f"its answer is for the clients {shown(results.clients)}")
     arrays = {name: np.asarray(array) for name, array in results.arrays[0].items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or not (np.abs(array) <= LARGEST_ANSWER).all():
@@ -153,7 +153,7 @@ def like_most(results: Sequence[Answered]) -> list[Answered]:
     if len(frequencies) < 2:
         return list(results)
     majority = frequencies.most_common(1)[0][0]
-    reason = "its answer has another shape than those of others"
+    reason = "its answer has a different form than those of most clients"
 
     def left_out(one: Answered) -> Answered:
         return type(one)(failures=dict.fromkeys(one.clients, reason))
@@ -173,28 +173,28 @@ def _form(result: TrainResults | QueryResults) -> Hashable:
 def _count(what: str, values: Sequence[int], least: int, most: int | None) -> int:
     (value,) = values if len(values) == 1 else (None,)
     if value is None or value < least or (most is not None and value > most):
-        most_text = "" if most is None else f" to {most}"
-        raise AnswerError(f"it told {shown(value)} {what}, which must be from {least}{most_text}")
+        most_text = "" if most is None else f" and at most {most}"
+        raise AnswerError(f"its number of {what} must be at least {least}{most_text}, got {shown(value)}")
     return int(value)
 
 
 def _number(what: str, values: Sequence[float | None]) -> float:
     (value,) = values if len(values) == 1 else (None,)
     if value is None or not isfinite(value):
-        raise AnswerError(f"its {what} is {shown(value)} and must be a finite number")
+        raise AnswerError(f"its {what} must be a finite number, got {shown(value)}")
     return float(value)
 
 
 def _only(what: str, vectors: Sequence[npt.NDArray[Any]] | None, size: int) -> list[npt.NDArray[np.float32]]:
     if vectors is None or len(vectors) != 1:
-        raise AnswerError(f"it sent no {what}, or several")
+        raise AnswerError(f"it must send exactly one {what}")
     (vector,) = vectors
     if vector.dtype != np.float32 or vector.ndim != 1:
-        raise AnswerError(f"its {what} is no vector of float32")
+        raise AnswerError(f"its {what} must be a float32 vector")
     if len(vector) != size:
-        raise AnswerError(f"its {what} has {len(vector)} parameters and must have {size}")
+        raise AnswerError(f"its {what} must have {size} parameters, got {len(vector)}")
     if not np.isfinite(vector).all():
-        raise AnswerError(f"its {what} is not finite")
+        raise AnswerError(f"its {what} must be finite")
     return [vector]
 
 
@@ -202,7 +202,7 @@ def _checked_auxiliary(
     given: Mapping[str, Sequence[npt.NDArray[Any]]], wanted: Mapping[str, str], size: int
 ) -> dict[str, list[npt.NDArray[np.float32]]]:
     if given.keys() != wanted.keys():
-        raise AnswerError(f"it must send {', '.join(wanted) or 'nothing'} beside the model, and sent {shown([*given])}")
+        raise AnswerError(f"it must send {', '.join(wanted) or 'nothing'} with the model, got {shown([*given])}")
     return {name: _only(name, given[name], size) for name in wanted}
 
 
@@ -214,17 +214,17 @@ def _sums(given: Mapping[str, Sequence[float]], call: HostCall, num_rows: int) -
     for name in {call.session.needs.weighted_by, *auxiliary.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
         (weight,) = sums.get(name, (None,))
         if weight is None or not 0 <= weight <= num_rows:
-            raise AnswerError(f"its {name} is {shown(weight)} and must be from 0 to {num_rows}")
+            raise AnswerError(f"its {name} must be from 0 to {num_rows}, got {shown(weight)}")
     if sums.get(FAR_KEY, [0.0])[0] not in (0.0, 1.0):
-        raise AnswerError(f"its {FAR_KEY} is {shown(sums[FAR_KEY])} and must be 0 or 1")
+        raise AnswerError(f"its {FAR_KEY} must be 0 or 1, got {shown(sums[FAR_KEY])}")
     return sums
 
 
 def _marks(states: Mapping[int, Any], call: HostCall, client: int) -> dict[int, ClientState]:
     if not {*states} <= {client}:
-        raise AnswerError("it told what others keep")
+        raise AnswerError("it sent states of other clients")
     if any(state and not is_mark(state, int(call.config[ROUND_KEY])) for state in states.values()):
-        raise AnswerError("it sent something else than a mark of what it keeps")
+        raise AnswerError("it sent something other than a marker of its local state")
     return dict(states)
 
 
@@ -249,7 +249,7 @@ def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: ExpectedAnswe
             rows = _count("rows", [reported.num_examples], 0, asked.num_rows)
             values = reported.cross_entropy, reported.squared, reported.miss, reported.entropy
             if rows and not all(isfinite(value) and value >= 0 for value in values):
-                raise AnswerError(f"its losses of the received model are {shown(values)}")
+                raise AnswerError(f"its losses of the received model must be finite and >= 0, got {shown(values)}")
             means[client] = reported if rows else RowMeans.of(0, None)
     return losses_by_part
 
@@ -257,11 +257,11 @@ def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: ExpectedAnswe
 def _score(score: ClientScore, metric: Metric | None, num_rows: int) -> ClientScore:
     rows = _count("rows", [score.num_examples], 0, num_rows)
     if not (isnan(score.num_correct) or 0 <= score.num_correct <= rows):
-        raise AnswerError(f"it scored {shown(score.num_correct)} of {rows} rows")
+        raise AnswerError(f"its number of correct predictions must be from 0 to {rows}, got {shown(score.num_correct)}")
     if score.loss_sum < 0:
-        raise AnswerError(f"its loss is {shown(score.loss_sum)}")
+        raise AnswerError(f"its loss must be >= 0, got {shown(score.loss_sum)}")
     if (score.metric is None) != (metric is None):
-        raise AnswerError("it measured something else than was asked for")
+        raise AnswerError("its scores do not match the requested metric")
     return ClientScore(rows, score.num_correct, score.loss_sum, metric=score.metric)
 
 
@@ -271,5 +271,5 @@ def _statistics(sums: Sums, metric: Metric, asked: ExpectedAnswer) -> Sums:
     expected = metric.statistics(no_outputs, np.empty(0, np.int64))
     has_form = sums.shape == expected.shape and sums.dtype.kind in "iu" and expected.dtype.kind in "iu"
     if not has_form or not 0 <= sums.min(initial=0) <= sums.max(initial=0) <= asked.num_rows:
-        raise AnswerError(f"its sums of {metric.name} are not possible")
+        raise AnswerError(f"its sums of {metric.name} are invalid")
     return sums

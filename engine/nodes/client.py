@@ -245,7 +245,7 @@ def _without_row_data(failures: Mapping[int, str]) -> dict[int, str]:
             reported[client] = reason
         else:
             logger.error("%s", reason)
-            reported[client] = f"{match['kind']} in {match['work']}; its own log says more"
+            reported[client] = f"{match['kind']} in {match['work']}; see the log of its client"
     return reported
 
 
@@ -259,10 +259,10 @@ def _as_one_row(scores: Mapping[int, ClientScore]) -> dict[int, ClientScore]:
 
 
 MAX_CLIENTS = 2**20
-"""Beyond which no client is numbered."""
+"""Client numbers are below this."""
 
 REFUSED = 1001
-"""Error code of what an owner or a client refuses; Flower's own lie below 100."""
+"""Error code of a refusal by an owner or a client; Flower's own are below 100."""
 
 FederationOf = Callable[[int, str, Context], Federation]
 """Told a client's number, the digest of what was agreed on and Flower's context, a federation of that client's rows."""
@@ -360,18 +360,18 @@ class ClientNode:
     def _perform(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
         """Return the result of one call."""
         if asked.method not in ("train", "measure", "evaluate", "query"):
-            raise RefusedError(f"can't do {shown(asked.method)}")
+            raise RefusedError(f"can't perform {shown(asked.method)}")
         call = asked.call
         measured = () if call.watched is None else call.watched.measured
         clients = {*call.clients, *call.evaluated, *measured}
         if len(clients) != 1 or not 0 <= min(clients) < MAX_CLIENTS:
-            raise RefusedError(f"must be asked as one client below {MAX_CLIENTS}, got {shown(sorted(clients))}")
+            raise RefusedError(f"must be called for one client below {MAX_CLIENTS}, got {shown(sorted(clients))}")
         (client,) = clients
         if asked.method == "query":
             self._owner.check("query", str(call.config.get(FUNCTION_KEY, "")))
             return self._answer(asked, client, context)
         if call.vector is None:
-            raise RefusedError("must be sent a model")
+            raise RefusedError("must receive a model")
         call, reason = self._allowed(asked)
         states_store = KeptStates(context.state, self._owner.folder)
         marked = call.states.get(client)
@@ -506,12 +506,12 @@ class ClientNode:
         host = self._host(client, "", context)
         records = [*message.content.array_records.values()]
         if len(records) != 1:
-            raise RefusedError(f"must be sent one ArrayRecord, got {len(records)}")
+            raise RefusedError(f"must receive one ArrayRecord, got {len(records)}")
         try:
             layout = host.facts().layout
             vector, integers = flat_vector(records[0], layout), integer_buffers(records[0], layout)
         except ValueError as error:
-            raise RefusedError(f"can't use the model that it was sent: {one_line(str(error))}") from error
+            raise RefusedError(f"can't use the model that it received: {one_line(str(error))}") from error
         message_config = {
             key: value for record in message.content.config_records.values() for key, value in record.items()
         }
@@ -532,17 +532,17 @@ def _reason(error: Exception) -> str:
         reason = str(error)
     elif isinstance(error, FedscoutError):
         logger.error("%s", error)
-        reason = "can't use its data as agreed; its own log says why"
+        reason = "can't use its data as agreed; see its log"
     else:
         logger.error("a message could not be answered", exc_info=error)
-        reason = f"failed with {type(error).__name__}; its own log says where"
+        reason = f"failed with {type(error).__name__}; see its log"
     logger.warning("not answered: %s", reason)
     return reason
 
 
 def _lost_state_results(method: str, call: HostCall, client: int) -> TrainResults | EvaluateResults:
     """Return the reply of a client whose state is lost: it continues without a state."""
-    reason = "lost what it kept for this training, and begins anew"
+    reason = "lost its state of this training and starts without it"
     scores = EvaluateResults(failures={client: reason})
     if method == "evaluate":
         return scores

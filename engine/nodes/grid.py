@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from fedscout.engine.client.host import ClientHost
 
 LINK = SUPERLINK_NODE_ID
-"""Who says that a message can't be delivered."""
+"""Sender of the notice that a message can't be delivered."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks for replies, doubled from the first to the longest."""
@@ -140,14 +140,14 @@ class Exchange:
 logger = logging.getLogger("fedscout")
 
 MAX_ROWS = 2**27
-"""Of a client: the exact sums of models have the less room for what follows the point, the more rows clients claim."""
+"""Of a client: the more rows clients report, the fewer fractional bits the exact sums of models have."""
 
 ROWS_IF_UNKNOWN = 1000
-"""As which a client counts at most that has not said how many it holds, which are too few for its owner to tell."""
+"""Upper bound for a client that has too few rows for its owner to report their number."""
 
 LONGEST_NAME = 100
 ALIVE_SECONDS = 10.0
-"""In which a node must answer that is said to be another one now."""
+"""Time in which a node must respond, or a node of its name replaces it."""
 
 MAX_STRANGERS_LOGGED = 5
 
@@ -207,8 +207,8 @@ class NodeRoster:
                 return
             if time.monotonic() >= end:
                 examples = [*self.strangers.items()][:MAX_STRANGERS_LOGGED]
-                reasons = "".join(f"; node {node} {reason}" for node, reason in examples)
-                outcome = f"within {patience:g} s {len(self.members)} did{reasons}"
+                reasons = "".join(f"; node {node}: {reason}" for node, reason in examples)
+                outcome = f"{len(self.members)} joined within {patience:g} s{reasons}"
                 raise DataError.of(f"at least {at_least} clients", f"take part, but {outcome}")
             time.sleep(pause)
 
@@ -274,17 +274,13 @@ class NodeRoster:
         if not isinstance(greeted, Introduction):
             raise ValueError("it did not introduce itself")
         if greeted.version != (own_version := version("fedscout")):
-            raise ValueError(f"it has version {shown(greeted.version)} of fedscout, this is {own_version}")
+            raise ValueError(f"it runs fedscout {shown(greeted.version)}, the server runs {own_version}")
         if greeted.model != self._model:
-            raise ValueError("it has another model, or other columns or classes")
+            raise ValueError("its model, columns or classes differ from the server's")
         if not 1 <= len(greeted.name) <= LONGEST_NAME or not greeted.name.isprintable():
-            raise ValueError(
-                f"its name must be of 1 to {LONGEST_NAME} characters that can be printed, got {shown(greeted.name)}"
-            )
+            raise ValueError(f"its name must have 1 to {LONGEST_NAME} printable characters, got {shown(greeted.name)}")
         if not 0 <= greeted.num_rows <= MAX_ROWS:
-            raise ValueError(
-                f"it says that it holds {shown(greeted.num_rows)} rows, which must be from 0 to {MAX_ROWS}"
-            )
+            raise ValueError(f"its number of rows must be from 0 to {MAX_ROWS}, got {shown(greeted.num_rows)}")
         return greeted
 
     def _admit(self, node: int, introduction: Introduction) -> None:
@@ -293,9 +289,9 @@ class NodeRoster:
             if member.introduction.name == introduction.name:
                 if member.node is not None:
                     if self._is_alive(member.node):
-                        self._refuse(node, f"another node has its name, {shown(introduction.name)}, and answers")
+                        self._refuse(node, f"another node with its name, {shown(introduction.name)}, still responds")
                         return
-                    self.strangers[member.node] = f"node {node} took its place"
+                    self.strangers[member.node] = f"node {node} replaced it"
                 logger.warning("client %d (%s) is back", client, introduction.name)
                 self.members[client] = Member(node, introduction)
                 return
@@ -321,13 +317,13 @@ def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introducti
 Results = TrainResults | EvaluateResults | QueryResults | ServeResults
 
 LATER_SECONDS = 3600.0
-"""After a round's limit in which a message is still delivered; then Flower drops it, and nobody trains for nothing."""
+"""Time after a round's limit until Flower drops an undelivered message, so that no client trains in vain."""
 
 PATIENCE_SECONDS = 600.0
-"""With nobody connected, where a round may take any time."""
+"""Wait for a first client if rounds have no time limit."""
 
 PAUSE_SECONDS = 1.0
-"""Between two looks whether somebody is there."""
+"""Between two checks whether a client is connected."""
 
 _TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
@@ -397,7 +393,7 @@ class NodeGrid(HostGrid[PendingCall]):
         self.away: dict[int, tuple[int, str]] = {}
         if session.client_table is not None and session.metric is not None:
             raise DataError.of(
-                "a table of client settings", f"be without the metric {session.metric.name}: it tells rows"
+                "a table of client settings", f"not be used with the metric {session.metric.name}, which discloses rows"
             )
         facts = self._facts()
         super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
@@ -418,12 +414,12 @@ class NodeGrid(HostGrid[PendingCall]):
         end = time.monotonic() + limit
         self._roster.refresh()
         if not self._roster.is_here():
-            logger.warning("round %d: nobody is connected, waiting up to %g s", self.server_round, limit)
+            logger.warning("round %d: no client is connected, waiting up to %g s", self.server_round, limit)
         while not self._roster.is_here() and time.monotonic() < end:
             time.sleep(min(PAUSE_SECONDS, max(0.0, end - time.monotonic())))
             self._roster.refresh()
         if not self._roster.is_here():
-            raise EngineError(f"no client was connected for {limit:g} s; the same run goes on when some are back")
+            raise EngineError(f"no client was connected for {limit:g} s; run it again to resume when clients are back")
         new_facts = self._facts()
         if not np.array_equal(new_facts.client_rows, self.facts.client_rows):
             self._take_facts(new_facts, new_facts.num_clients)
@@ -436,9 +432,9 @@ class NodeGrid(HostGrid[PendingCall]):
         facts = self._server.facts()
         if not (facts.classifies and facts.holds_rows):
             raise DataError.of(
-                "clients on machines of their own",
-                "tell classes: a quantity is standardised over the rows of all clients, which nobody "
-                "sees there, and clients that play have no rows",
+                "clients on their own machines",
+                "have a classification task: regression targets are standardised over the rows of all clients, which "
+                "no machine sees, and reinforcement-learning clients have no rows",
             )
         common = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
         return replace(common, num_clients=len(introductions), client_rows=rows, grouped=grouped)
@@ -466,7 +462,7 @@ class NodeGrid(HostGrid[PendingCall]):
             try:
                 content = self._wire.packed(NodeCalls(tuple(batch.calls)))
             except NotPlainError as error:
-                raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
+                raise TrialError(f"its requests can't be sent to clients on other machines: {error}") from error
             kind = MessageType.TRAIN if others else kind
             message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
             batch.request = self._exchange.send(message)
@@ -531,7 +527,7 @@ class NodeGrid(HostGrid[PendingCall]):
         except ValueError as error:
             return [error] * num_calls
         if not isinstance(content, NodeAnswers) or len(content.answers) != num_calls:
-            return [AnswerError("it answered something else than it was asked")] * num_calls
+            return [AnswerError("its answer does not match the request")] * num_calls
         return [
             AnswerError(one_line(answer.reason)) if isinstance(answer, Refusal) else answer
             for answer in content.answers

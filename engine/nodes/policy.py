@@ -76,7 +76,7 @@ class OwnerPolicy(BaseModel):
     @model_validator(mode="after")
     def _check_folder(self) -> OwnerPolicy:
         if self.epsilon is not None and self.folder is None:
-            raise ValueError("must have a folder beside epsilon, as what was spent of it is counted there")
+            raise ValueError("must have a folder with epsilon, where the spent epsilon is recorded")
         return self
 
     def check(self, method: Method, query: str = "") -> None:
@@ -102,11 +102,11 @@ def read_policy(path: Path) -> OwnerPolicy:
     try:
         policy = OwnerPolicy.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
-        raise ConfigurationError.of("the owner's policy", "be a file", f"{path}: {error.strerror}") from error
+        raise ConfigurationError.of("the owner's policy", "be a readable file", f"{path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError.of(f"the owner's policy {path}", f"be TOML: {error}") from error
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError.of(f"the owner's policy {path}", "be TOML, and is no such text") from error
+        raise ConfigurationError.of(f"the owner's policy {path}", "be valid TOML text") from error
     except ValidationError as error:
         keys = [(".".join(map(str, problem["loc"])), problem) for problem in details(error)]
         faults = [fault_of(shown(key) if "." in key else key, problem) for key, problem in keys]
@@ -118,7 +118,7 @@ def read_policy(path: Path) -> OwnerPolicy:
 
 LEDGER, LOCK = "privacy.json", "privacy.lock"
 SLACK = 1e-9
-"""Of sums of ε in floating point."""
+"""Tolerance for floating-point sums of ε."""
 
 
 class PrivacyLedger:
@@ -140,9 +140,9 @@ class PrivacyLedger:
         except FileNotFoundError:
             self._entries = {}
         except (OSError, ValueError) as error:
-            raise DataError.of(self._path, f"say what was spent of epsilon, and can't be read: {error}") from error
+            raise DataError.of(self._path, f"record the spent epsilon, but can't be read: {error}") from error
         if not all(map(_is_entry, self._entries.values())):
-            raise DataError.of(self._path, "say what was spent of epsilon, and is damaged")
+            raise DataError.of(self._path, "record the spent epsilon, but is damaged")
 
     @property
     def spent(self) -> float:
@@ -162,10 +162,10 @@ class PrivacyLedger:
         """
         epsilon = terms.get("epsilon")
         if not isinstance(epsilon, int | float) or isinstance(epsilon, bool) or not epsilon > 0:
-            raise WithheldError("answers only with noise, of an epsilon that is named")
+            raise WithheldError("answers only with noise, so a query must name its epsilon")
         if _digest(terms) not in self._entries:
             if self.spent + epsilon > self._budget + SLACK:
-                raise WithheldError(f"has no epsilon of {epsilon:g} left to give")
+                raise WithheldError(f"has less than epsilon {epsilon:g} left of its privacy budget")
             self._entries[_digest(terms)] = {"epsilon": epsilon, "answers": {}}
             self._write()
         return Privacy(float(epsilon), self._delta, secure=True)

@@ -52,7 +52,7 @@ from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
 from fedscout.engine.text import shown
 
 NUMBERS = "biuf"
-"""Kinds of NumPy's types that travel."""
+"""Kinds of NumPy types that may be sent."""
 
 
 def _fraction_parts(array: npt.NDArray[Any]) -> list[Any] | None:
@@ -85,7 +85,7 @@ ACTION = "fedscout"
 DOCUMENT_KEY, VALUES_KEY = "document", "values"
 
 LONGEST_DOCUMENT = 2**24
-"""Characters; what is long lies beside it as arrays."""
+"""In characters; large values are sent as arrays."""
 
 LONGEST_REASON = 200
 ARRAYS_KEPT = 4
@@ -181,7 +181,7 @@ VALUES: tuple[type, ...] = (
     *(TrainResults, EvaluateResults, QueryResults, ClientScore, RowMeans),
     *(type(make()) for make in (*OF_CLASSES.values(), *OF_QUANTITIES.values())),
 )
-"""What may travel, beside the client algorithms of the strategies."""
+"""Types that may be sent, in addition to the strategies' client algorithms."""
 
 
 def algorithms_of(package: str) -> tuple[type, ...]:
@@ -199,7 +199,9 @@ def algorithms_of(package: str) -> tuple[type, ...]:
 def _without_code(table: SettingsLookup) -> SettingsLookup:
     """Return a table of client settings unless it names code: its metric must be one that every client has."""
     if table.metric not in METRICS or table.folder:
-        raise NotPlainError(f"client_settings.metric must be one of {', '.join(METRICS)}, as no code travels")
+        raise NotPlainError(
+            f"client_settings.metric must be one of {', '.join(METRICS)}, as no code is sent to clients"
+        )
     return table
 
 
@@ -268,13 +270,13 @@ def numbers_of(array: Array) -> npt.NDArray[Any]:
         ValueError: If it is not numeric, or its size differs from its header.
     """
     if array.stype != SType.NUMPY:
-        raise ValueError(f"an array must be NumPy's, got {shown(array.stype)}")
+        raise ValueError(f"an array must be in NumPy's format, got {shown(array.stype)}")
     stream = BytesIO(array.data)
     read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
     shape, in_columns, dtype = read_header(stream)
     start = stream.tell()
     if dtype.kind not in NUMBERS or math.prod(shape) * dtype.itemsize != len(array.data) - start:
-        raise ValueError(f"an array must hold the numbers that it says, got {dtype} {shape}")
+        raise ValueError(f"an array must hold numbers that match its header, got {dtype} {shape}")
     values = np.frombuffer(array.data, dtype, offset=start).copy()
     return values.reshape(shape, order="F" if in_columns else "C")
 

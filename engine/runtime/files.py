@@ -139,7 +139,7 @@ def check_same_folder(folder: Path, identity: FolderIdentity | None) -> None:
         EngineError: If it was replaced or removed; `identity` None accepts any folder.
     """
     if identity is not None and folder_identity(folder) != identity:
-        raise EngineError(f"{folder} was moved away or removed while it was written to; what is there stays as it is")
+        raise EngineError(f"{folder} was moved or removed while it was being written; files there are left unchanged")
 
 
 def _readable(num_bytes: float) -> str:
@@ -159,7 +159,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         ValueError: If it is no regular file, or holds anything but one JSON object.
     """
     if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -206,7 +206,7 @@ def refuse_links(folder: Path) -> None:
     """
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.is_symlink() and not is_unfinished(entry):
-            raise LogError.of(entry, "be no link, as what a study writes stays in its folder")
+            raise LogError.of(entry, "not be a link, as a study writes only to its own folder")
 
 
 def _open_locked(folder: Path) -> int:

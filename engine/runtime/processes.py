@@ -35,7 +35,7 @@ from typing import Any
 
 MARK = "FEDSCOUT_RUN"
 OWN_MARK = secrets.token_hex(16)
-"""Of this process."""
+"""The mark of this process."""
 
 WAIT_SECONDS = 5.0
 
@@ -129,11 +129,11 @@ def ended_by_signals() -> Iterator[list[int]]:
 def signal_exit(number: int) -> tuple[int, str]:
     """Return the exit code of a command ended by a signal, 128 + number, and a message."""
     how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-    return 128 + number, f"{how}; the same command goes on where this one stopped"
+    return 128 + number, f"{how}; run the same command again to resume"
 
 
 _CLEAR_LINE = "\r\x1b[2K\x1b[?25h"
-"""What removes a progress line and brings the cursor back."""
+"""Removes a progress line and restores the cursor."""
 
 
 def end_at_once(code: int, line: str) -> None:

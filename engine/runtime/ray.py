@@ -131,7 +131,7 @@ class HeadNotes:
         internal_kv._internal_kv_del(call_id.encode(), namespace=self.NAMESPACE)
 
 
-DIED = "Ray's {name} on this machine died; the same command goes on where this one stopped"
+DIED = "Ray's {name} on this machine died; run the same command again to resume"
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
 """Titles of the agents, and what they are called before they have given themselves one."""
 
@@ -306,7 +306,7 @@ def _ray_output_redirected(verbose: bool) -> Iterator[None]:
         yield
 
 
-_HINT = "if that cluster demands a token, set RAY_AUTH_MODE=token and have the token here"
+_HINT = "if that cluster requires a token, set RAY_AUTH_MODE=token and provide the token on this machine"
 """Ray says no more than that it failed to connect."""
 
 CONNECT_SECONDS = 10.0
@@ -318,7 +318,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _address_fault(given: str, hint: str | None = None) -> Fault:
-    return Fault("engine.address", "be that of a running Ray, host:port, or auto", given, hint)
+    return Fault("engine.address", "be the address of a running Ray cluster, host:port, or auto", given, hint)
 
 
 def _check_listening(address: str, given: str) -> None:
@@ -389,7 +389,7 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     except (ConnectionError, ValueError) as error:
         reason = first_line(error)
         if config.address is None:
-            raise ConfigurationError.of("Ray", "be able to start here", hint=f"it says: {reason}") from error
+            raise ConfigurationError.of("Ray", "be able to start here", hint=f"its error: {reason}") from error
         raise ConfigurationError(_address_fault(f"{config.address!r}: {reason}", _HINT)) from error
     except Exception as error:  # a bare one, if its start takes too long
         raise EngineError(f"Ray did not start: {first_line(error)}") from error
@@ -400,7 +400,7 @@ THRESHOLD = "RAY_memory_usage_threshold"
 REFRESH = "RAY_memory_monitor_refresh_ms"
 """Ray's own settings of its monitor; a refresh of 0 switches it off."""
 
-_ADVICE = "lower engine.num_hosts, let fewer trials run at once (search.generation_size), or end other programs"
+_ADVICE = "lower engine.num_hosts, run fewer trials at once (search.generation_size), or end other programs"
 
 logger = logging.getLogger("fedscout")
 
@@ -420,13 +420,13 @@ def memory_fault(text: str) -> str | None:
         found = killed.groupdict()
         who = f"{found['name']}, which used {found['own']}" if found["name"] else "a process"
         return (
-            f"Ray ended {who}, as {found['used']} of the machine's {found['total']} of memory were in use, more than "
-            f"the share of {float(found['threshold']):g} that it allows; {_ADVICE}"
+            f"Ray ended {who}, because {found['used']} of the machine's {found['total']} of memory were in use, more "
+            f"than its limit, a share of {float(found['threshold']):g}; {_ADVICE}"
         )
     if any(sign in text for sign in _FULL):
         return (
-            "Ray has no room left for its objects, in memory nor on the disk of its temporary folder; raise "
-            "engine.object_store_bytes, or free that disk (RAY_TMPDIR names another)"
+            "Ray's object store is full, and so is the disk of its temporary folder; raise engine.object_store_bytes, "
+            "or free space on that disk (RAY_TMPDIR sets another folder)"
         )
     return None
 
@@ -460,8 +460,8 @@ def warn_of_memory_shortage(in_use: Callable[[], tuple[int, int]] = memory_in_us
             used, total = in_use()
             if used > threshold * total:
                 logger.warning(
-                    "memory runs short: %.1f of %.1f GB are in use; above a share of %g Ray ends processes of this "
-                    "study, whose work is repeated; %s",
+                    "memory is running low: %.1f of %.1f GB are in use; above a share of %g, Ray ends this study's "
+                    "processes and their work is repeated; %s",
                     used / 2**30,
                     total / 2**30,
                     threshold,

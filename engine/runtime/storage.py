@@ -181,7 +181,7 @@ def refresh(folder: Path) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     except OSError as error:
-        raise LogError.of("--out", "be a storage that can be read", f"{storage}: {first_line(error)}") from error
+        raise LogError.of("--out", "be a readable storage", f"{storage}: {first_line(error)}") from error
 
 
 def storage_of(path: Path) -> Storage | None:

@@ -120,9 +120,9 @@ class LockstepRun(LocalRun):
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Run all local steps of all clients."""
         if steps.loss is not None or steps.ahead is not None:
-            raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
+            raise TypeError("an algorithm with its own loss, or one that looks ahead, must declare one_by_one")
         if self.works[0].training is not None and steps.training != self.training:
-            raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
+            raise TypeError("an algorithm that declares mixes must train all parameters with the clients' own settings")
         return self._made(start, steps)
 
     @abstractmethod
@@ -275,7 +275,7 @@ def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientRes
     if set(finished.auxiliary) != set(algorithm.auxiliary):
         declared, returned = sorted(algorithm.auxiliary), sorted(finished.auxiliary)
         raise ValueError(
-            f"{type(algorithm).__name__} must give the auxiliary vectors that it declares, {declared}, got {returned}"
+            f"{type(algorithm).__name__} must return the auxiliary vectors that it declares, {declared}, got {returned}"
         )
 
 

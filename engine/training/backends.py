@@ -299,7 +299,7 @@ class Trainer(ABC):
 
     def told(self) -> str:
         """Return a description of the training backend."""
-        return "one client after the other"
+        return "one client at a time"
 
     def memory_note(self) -> str:
         """Return a note on the response to an exhausted device memory; empty if that did not happen."""
@@ -404,7 +404,7 @@ class BlockTrainer(Trainer):
 
     def told(self) -> str:
         """Return a description of the training backend."""
-        return "small dense nets in blocks"
+        return "clients with small dense networks in blocks"
 
     def _mixes(self, asked: TrainRequest) -> bool:
         """Return whether clients train without an algorithm, or by one that supports mixed settings."""
@@ -479,7 +479,7 @@ class TaskRun(LocalRun):
         if any(term is not None for term in (steps.loss, steps.ahead, steps.adjusted, steps.compared)):
             raise TypeError("a client algorithm can't change the loss or look ahead where clients have a task")
         if not steps.weighed.is_plain:
-            raise TypeError("nothing can be added to the loss of rows where clients have a task")
+            raise TypeError("no term can be added to the rows' loss where clients have a task")
         self.model.load(start.view(-1))
         work = replace(self.work, state={**self.work.state, **self.own_state})
         asked = replace(self.asked, training=steps.training)

@@ -104,7 +104,7 @@ PROBE_ROWS = 4096
 """The first clients' first rows, on which lanes are tried."""
 
 WHOLE = TargetScale(0.0, 1.0)
-"""By which a target is read for that."""
+"""Target scale of that probe."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ class DeviceTrainer(LoopTrainer):
 
     def told(self) -> str:
         """Return a description of the training backend."""
-        return super().told() if self._lanes is None else f"{self._lanes.num_lanes(USUAL_ROWS)} clients side by side"
+        return super().told() if self._lanes is None else f"{self._lanes.num_lanes(USUAL_ROWS)} clients in parallel"
 
     def memory_note(self) -> str:
         """Return a note that memory ran out and how many clients train together since; empty if it did not."""
         if self._lanes is None or not self._lanes.num_halved:
             return ""
-        return f"the memory of a host's device ran out: {self.told()} from then on; engine.clients_together sets fewer"
+        return f"a host's device ran out of memory and then trained {self.told()}; engine.clients_together sets fewer"
 
     def scores(
         self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
@@ -210,8 +210,8 @@ def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Tra
         slabs = SlabScores(model, rows, probe)
     except Exception as error:  # the user's module may say anything
         raise EngineError(
-            f"the model must work on {device.kind}, and fails there with {type(error).__name__}: {error}; "
-            "engine.device=cpu leaves it on the cores"
+            f"the model must run on {device.kind}, but fails there with {type(error).__name__}: {error}; "
+            "engine.device=cpu runs it on the CPU"
         ) from error
     lanes = ClientLanes(model, rows, probe, max_lanes)
     loop = DeviceTrainer(model, None, slabs if slabs.serve else None)

@@ -355,10 +355,10 @@ ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
 """Layers that look at a batch as a whole."""
 
 LANE_BYTES = 2**30
-"""Of all clients side by side: weights, gradients, an optimiser's two moments, what layers give forth and back."""
+"""Of all clients in parallel: weights, gradients, an optimiser's two moments, activations and their gradients."""
 
 COPIES = 4
-"""Of the weights, in that."""
+"""Copies of the weights in that."""
 
 DEVICE_FAULT = re.compile("CUDA error|CUBLAS_STATUS|CUDNN_STATUS")
 """What a device that can't go on says, such as one whose memory others have taken: nothing of the module."""

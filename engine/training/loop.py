@@ -547,7 +547,7 @@ class Representation:
             ValueError: If the model has no linear layer, or there was no forward pass.
         """
         if self._latest is None:
-            raise ValueError("a representation is what goes into a linear layer, of which the model has none")
+            raise ValueError("a representation is the input of a linear layer, but the model has no linear layer")
         return self._latest
 
     def under(self, vector: Tensor, features: Tensor) -> Tensor:

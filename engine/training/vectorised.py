@@ -171,7 +171,7 @@ class Run(NamedTuple):
     start: int
     stop: int
     sizes: IntArray
-    """Rows that count, of each one's batch."""
+    """Valid rows of each client's batch."""
 
 
 def _suppress_read_only_warning() -> None:

@@ -113,17 +113,17 @@ FORMS: Mapping[str, Form] = {
     "torch.Tensor": Form(_tensor_parts, _make_tensor),
     "torch.nn.parameter.Parameter": Form(_tensor_parts, partial(_make_tensor, is_parameter=True)),
 }
-"""Of things that are made at once."""
+"""Forms of values that are built at once."""
 
 FILLED: Mapping[str, Callable[[], Any]] = {
     name_of(kind): kind
     for kind in (list, set, dict, OrderedDict, Counter, ArrayRecord, MetricRecord, ConfigRecord, RecordDict)
 }
-"""Of containers that are made empty and then filled, and so may hold themselves."""
+"""Forms of containers that are built empty and then filled, so they may contain themselves."""
 
 
 _REFILLED_IN_PLACE = (defaultdict, deque)
-"""Containers with settings of their own: those of the fresh object are emptied and filled."""
+"""Containers with their own settings: those of the fresh object are emptied and refilled."""
 
 
 class PlainState:
@@ -163,11 +163,11 @@ class PlainState:
             Exception: Of any type, if it is not the state of such an object.
         """
         if document.get("form") != self._form:
-            raise ValueError("another version of the program wrote it, which kept other things")
+            raise ValueError("it was written by a version of the program that stores another state")
         reader = _Reader(self._forms, arrays, self._anchors)
         state = reader.value(document["state"])
         if state.keys() != vars(self._fresh).keys():
-            raise ValueError(f"it holds {', '.join(state)} where {', '.join(vars(self._fresh))} are needed")
+            raise ValueError(f"it holds {', '.join(state)} but {', '.join(vars(self._fresh))} are needed")
         for update in reader.updates:
             update()
         vars(self._fresh).update(state)
@@ -404,10 +404,10 @@ class CheckpointStore:
             write_atomically(path, partial(_write, *plain.encode(state)))
         except NotPlainError as error:
             if not plain.told:
-                logger.warning("trial %s goes on without a checkpoint: %s", key[:12], error)
+                logger.warning("trial %s continues without a checkpoint: %s", key[:12], error)
             plain.told = True
         except Exception as error:  # whatever a user's strategy object raises
-            logger.warning("trial %s goes on without a checkpoint: %s: %s", key[:12], type(error).__name__, error)
+            logger.warning("trial %s continues without a checkpoint: %s: %s", key[:12], type(error).__name__, error)
 
     def restore(self, key: str, plain: PlainState) -> bool:
         """Restore the last state into the fresh object of `plain`; return False if none is readable."""
@@ -442,12 +442,12 @@ def read_checkpoint(path: Path) -> tuple[Document, Arrays]:
         Exception: Of any type, if it can't be read or is damaged.
     """
     if not path.is_file():  # a pipe would be waited for
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     arrays = []
     with path.open("rb") as file:
         digest = file.read(DIGEST_BYTES)
         if hashlib.file_digest(file, "sha256").digest() != digest:
-            raise ValueError("its digest is not that of its content")
+            raise ValueError("its content does not match its digest")
         end = file.tell()
         file.seek(DIGEST_BYTES)
         while file.tell() < end:

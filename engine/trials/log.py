@@ -51,13 +51,13 @@ logger = logging.getLogger("fedscout")
 _DIGEST_KEY = b"fedscout.sha256"
 _PART = "part-"
 FILES_A_PART = 256
-"""Of so many single files one is made: opening a file takes longer than reading a trial."""
+"""Number of single files that are merged into one, as opening a file takes longer than reading it."""
 
 _LAYOUT: Mapping[str, Any] = {"compression": "zstd", "write_statistics": False, "store_schema": False}
 """Statistics and a second copy of the schema would be two thirds of a trial's file."""
 
 _TRANSIENT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
-"""Reasons why a file can't be opened now that say nothing about the file."""
+"""Temporary reasons why a file can't be opened, which do not depend on the file."""
 
 
 def _file_name(trial: int, key: str) -> str:
@@ -73,9 +73,9 @@ def _digest(table: pa.Table) -> str:
 def _check_digest(table: pa.Table, written: bytes | None) -> None:
     """Raise ValueError if a trial's values do not match the digest in the file."""
     if written is None:
-        raise ValueError("it was written by another program, the digest of its values is missing")
+        raise ValueError("it has no digest of its values, so another program wrote it")
     if written.decode() != _digest(table):
-        raise ValueError("its values are not those that were written, their digest differs")
+        raise ValueError("its values do not match their digest")
 
 
 def _read_row(path: Path, config_hash: str | None) -> pa.Table:
@@ -85,7 +85,7 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
         Exception: Of any type, if it holds no trial, or a trial of another study.
     """
     if not path.is_file():  # a pipe would be waited for
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     # ParquetFile, not read_table: the latter would open the file as a dataset.
     with pq.ParquetFile(path) as file:
         table = file.read()
@@ -94,7 +94,7 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
         raise ValueError("it holds no trial")
     (row,) = table.to_pylist()
     if config_hash is not None and row["config_hash"] != config_hash:
-        raise ValueError("its trial is of another study")
+        raise ValueError("its trial belongs to another study")
     if path.name != _file_name(row["trial"], row["key"]):
         raise ValueError(f"its name should be {_file_name(row['trial'], row['key'])}; it may be a copy")
     _check_digest(table, digest)
@@ -109,11 +109,11 @@ def _read_part(path: Path, config_hash: str | None, columns: Sequence[str] | Non
         Exception: Of any type, if they can't be read, or belong to another study.
     """
     if not path.is_file():
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         table = file.read(None if columns is None else [*dict.fromkeys([*columns, "trial", "config_hash"])])
     if config_hash is not None and {*table["config_hash"].to_pylist()} != {config_hash}:
-        raise ValueError("its trials are of another study")
+        raise ValueError("its trials belong to another study")
     return table
 
 
@@ -252,7 +252,7 @@ class TrialLog:
         self._num_files += 1
         for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
             if other != path:
-                self._quarantine_file(other, "what it ran on has changed", f"is no longer trial {record.trial}")
+                self._quarantine_file(other, "its code or inputs changed", f"is no longer trial {record.trial}")
         return path
 
     def write(self, record: Trial) -> Path:

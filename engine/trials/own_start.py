@@ -81,14 +81,14 @@ def run_own_start(
     finally:
         state.dropped |= grid.take_train_failures()
     if not result.arrays:
-        raise TrialError(f"{name}.start gave no model{_failures_text([*state.dropped.values()])}")
+        raise TrialError(f"{name}.start returned no model{_failures_text([*state.dropped.values()])}")
     rounds = trained_rounds(grid.scores.message_rounds, num_rounds)
     last_trained = max([*rounds[-1:], *evaluated, 0]) or num_rounds
     evaluation_of = {**_scores_of_sent_models(rounds, grid.scores.by_training), **evaluated}
     if missing := [r for r in range(1, last_trained) if r not in evaluation_of]:
         raise TrialError(
             f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, or send one "
-            f"training a round; it sent {grid.scores.trainings} and left out {', '.join(map(str, missing))}"
+            f"training per round; it sent {grid.scores.trainings} and left out rounds {', '.join(map(str, missing))}"
         )
     final = score(result.arrays, num_rounds)
     records = [
@@ -98,7 +98,7 @@ def run_own_start(
     for r in range(1, last_trained + 1):
         if records[r] is records[r - 1]:  # known, as the model was the same
             failures = [reason for place, reason in state.dropped.items() if place.startswith(f"{r}:")]
-            state.skipped[r] = f"{name}.start kept the model before it{_failures_text(failures)}"
+            state.skipped[r] = f"{name}.start kept the previous model{_failures_text(failures)}"
     return [record for record in records[1:] if record is not None]
 
 

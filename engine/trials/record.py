@@ -110,7 +110,7 @@ def _digest(identity: Mapping[str, Any]) -> str:
 
 FITNESS_ROUNDS = 5
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
-"""Of a trial, whose seconds are counted apart."""
+"""Parts of a trial whose seconds are counted separately."""
 
 SCORES_WHERE_KNOWN = (
     "metric",
@@ -120,7 +120,7 @@ SCORES_WHERE_KNOWN = (
     "new_client_metric",
     "worst_clients",
 )
-"""Of each round, beside accuracy on data as clients have them, where a trial measures them."""
+"""Optional measures of each round, in addition to accuracy on the clients' data."""
 
 MEASURES = {"rounds": "round_", "clients": "client_"}
 """Prefix of the fields in each map column of measures."""
@@ -163,7 +163,7 @@ _ARROW_TYPES: Mapping[Any, pa.DataType] = {
     tuple[float, ...] | None: pa.list_(pa.float64()),
     Mapping[str, float]: pa.map_(pa.string(), pa.float64()),
 }
-"""Of all else text."""
+"""All other fields are text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,14 +380,14 @@ class Trial:
             if _is_json(kind):
                 value = json.loads(value)
                 if not isinstance(value, list if kind == tuple[str, ...] else dict):
-                    raise ValueError(f"its {name} are not what a trial has")
+                    raise ValueError(f"its {name} have the wrong type")
             values[name] = tuple(value) if isinstance(value, list) else value
         values["seconds"] = {**dict.fromkeys(("total", *PHASES), 0.0), **dict(row["seconds"])}
         del values["num_rounds"]
         trial = cls(**values)
         consistent = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
         if not consistent.get(trial.status):
-            raise ValueError(f"no trial ends with status {trial.status!r} and fitness {trial.fitness}")
+            raise ValueError(f"a trial can't have status {trial.status!r} and fitness {trial.fitness}")
         return trial
 
 

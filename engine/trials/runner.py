@@ -16,7 +16,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 
 Progress = Callable[[Mapping[str, int]], None]
-"""Told the rounds done by each running trial, keyed by the trial's key."""
+"""Called with the finished rounds of each running trial, by the trial's key."""
 
 
 class TrialSource(Protocol):

@@ -275,10 +275,10 @@ class TrialScores:
         rounds = 1 + np.flatnonzero(np.isnan(losses))
         if facts.holds_rows and len(rounds):
             normalised = any("BatchNorm" in layer for layer in facts.layout.layers)
-            hint = "; a server's step beyond its clients can make variances of batch normalisation negative"
+            hint = "; a server step beyond the clients' models can make batch-normalisation variances negative"
             yield (
-                f"its outputs were not numbers in {len(rounds)} of {len(losses)} rounds, first in round {rounds[0]}, "
-                f"which have no score{hint if normalised else ''}"
+                f"its outputs were not finite in {len(rounds)} of {len(losses)} rounds, first in round {rounds[0]}, "
+                f"so these rounds have no score{hint if normalised else ''}"
             )
 
     def refuse_missing(self) -> None:
@@ -291,7 +291,7 @@ class TrialScores:
         rounds = [self._state.rounds.get(f"round_{view}{measure}", ()) for view in ("", "clean_")]
         evaluation = self._state.last_evaluation
         if evaluation is not None and evaluation.is_missing and any(isnan(scores[-1]) for scores in rounds if scores):
-            raise TrialError(f"round {len(rounds[0])}: the model's outputs are not numbers (diverged)")
+            raise TrialError(f"round {len(rounds[0])}: the model's outputs are not finite (diverged)")
 
     def of(self, server_round: int) -> Evaluation:
         """Return the scores of the current model."""
@@ -337,7 +337,7 @@ class TrialScores:
             known |= {f"{view}worst_clients": evaluation.worst_clients(clean=bool(view)) for view in ("", "clean_")}
         if metric is not None and any(map(isnan, known.values())) and not evaluation.is_missing:
             raise TrialError(
-                f"the rows to evaluate on ({self._part}) have no {metric.name}: too many have the same label"
+                f"{metric.name} is undefined on the rows to evaluate on ({self._part}): too many have the same label"
             )
         return {f"round_{name}": value for name, value in {**measured, **known}.items()}
 
@@ -352,9 +352,9 @@ def kept_model(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> st
     if algorithm is None or not (algorithm.personal or algorithm.tunes):
         return None
     if shares_nothing(algorithm, layout):
-        return "the model that is kept is the initial one, as all that is trained stays with its client"
-    clause = "what clients have of their own stays with them" if algorithm.personal else "clients tune it for use"
-    return f"the model that is kept is the global one, which a new client is given; {clause}"
+        return "the saved model is the initial one, as all trained parameters stay on the clients"
+    clause = "personal parameters stay on the clients" if algorithm.personal else "clients fine-tune it before use"
+    return f"the saved model is the global one, which new clients receive; {clause}"
 
 
 def shares_nothing(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> bool:
@@ -375,7 +375,7 @@ def missing_record(error: BaseException) -> str | None:
         return None
     return (
         f"a message has no record {shown(error.args[0])}, it holds {listed(content or ()) or 'none of that kind'}: "
-        "clients send arrays and metrics alone, and nothing of a node's configuration (docs/custom_strategy.md)"
+        "clients send only arrays and metrics, and not their node's configuration (docs/custom_strategy.md)"
     )
 
 
@@ -390,7 +390,7 @@ def table_notes(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
     if table is None:
         return
     if disclosures := list(_disclosures(settings, grid)):
-        yield f"something of clients' data goes back, beside models and losses: {'; '.join(disclosures)}"
+        yield f"clients disclose information on their data in addition to models and losses: {'; '.join(disclosures)}"
     if table.table.threshold is not None and grid.far_clients:
         yield _far_note(table, sum(grid.far_clients.values()), len(grid.far_clients))
 
@@ -401,23 +401,23 @@ def _disclosures(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
     auxiliary = {} if algorithm is None or algorithm.auxiliary_is_determined else algorithm.auxiliary
     if reported := [*sorted(grid.reported_sums.keys() - {FAR_KEY}), *sorted(auxiliary)]:
         is_summed = needs.replies == "merged" and settings.num_sampled > 1
-        yield f"{label} has them report {', '.join(reported)}" + (", of which it reads the round's sum" * is_summed)
+        yield f"{label} makes them report {', '.join(reported)}" + (", summed over the round" * is_summed)
     if needs.queries:
-        yield f"{label} asks for their {', '.join(needs.queries)}"
+        yield f"{label} queries their {', '.join(needs.queries)}"
     if needs.durations:
-        yield f"{label} needs to know how long each takes"
+        yield f"{label} needs their durations"
     if settings.selection is not None:
-        yield f"the selection policy {settings.selection.label} is told their numbers of rows"
+        yield f"the selection policy {settings.selection.label} receives their numbers of rows"
 
 
 def _far_note(table: SettingsLookup, num_saying: float, num_asked: int) -> str:
     """Return a note on the number of clients that report being far from the table, with advice."""
-    report = f"{num_saying:.0f} of {num_asked} clients say that they are farther than {table.table.threshold:g}"
+    report = f"{num_saying:.0f} of {num_asked} clients report that they are farther than {table.table.threshold:g}"
     correction = ""
     if table.epsilon is not None:
         estimate = min(max(0.0, table.num_far(num_saying, num_asked)), num_asked)
-        correction = f", which means about {estimate:.1f} at epsilon {table.epsilon:g}"
-    advice = "; fedscout tune-table --refine makes the table finer and wider" if num_saying else ""
+        correction = f", an estimated {estimate:.1f} without the noise of epsilon {table.epsilon:g}"
+    advice = "; fedscout tune-table --refine refines and extends the table" if num_saying else ""
     return f"{report} from every cell of their table{correction}{advice}"
 
 
@@ -496,7 +496,7 @@ class ClientChoice:
             assert self._settings.selection is not None
             raise TrialError(
                 f"{type(self._state.strategy).__name__} must train all {len(shown)} clients that "
-                f"selection.kind={self._settings.selection.label} chose, it asked {len(sent_to)}: it samples by itself"
+                f"selection.kind={self._settings.selection.label} chose, but trains {len(sent_to)}"
             )
 
     def tell(self, seconds: Mapping[int, float], round_seconds: float) -> None:
@@ -522,7 +522,7 @@ class ClientChoice:
         """Yield notes on clients that joined too late for the policy, and on a wrong number of selected clients."""
         num_later = self._grid.facts.num_clients - self._state.num_choosable
         if self._state.policy is not None and num_later > 0:
-            yield f"{num_later} clients joined after the first round, from which the policy does not choose"
+            yield f"the policy does not choose from the {num_later} clients that joined after the first round"
         if self._num_chosen != self._num_asked:
             label = "" if self._settings.selection is None else self._settings.selection.label
             yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
@@ -543,8 +543,8 @@ class ClientChoice:
         clients = clients[self._able[clients]]
         if not len(clients):
             raise TrialError(
-                f"selection.kind={label} must have clients to choose from, got none: all of the {len(nodes)} train on "
-                "too few rows to take part, or take longer than the deadline"
+                f"selection.kind={label} must have clients to choose from, got none: all {len(nodes)} have too few "
+                "training rows to take part, or take longer than the deadline"
             )
         columns = clients, facts.client_rows[clients], self._expected[clients]
         for column in columns:
@@ -555,7 +555,7 @@ class ClientChoice:
         assert self._state.policy is not None
         if type(self._state.strategy).start is not Strategy.start:
             name = type(self._state.strategy).__name__
-            raise TrialError(f"selection.kind={selection.label} can't choose for {name}, which brings its own start")
+            raise TrialError(f"selection.kind={selection.label} can't choose for {name}, which has its own start")
         if self._state.policy.observes.losses and not (self._grid.facts.holds_rows and self._grid.facts.classifies):
             raise TrialError(f"selection.kind={selection.label} must have clients with labels, to measure losses on")
 
@@ -588,7 +588,7 @@ def _checked_assignments(assigned: Any, chosen: Sequence[int], label: str) -> Ma
     is_valid = isinstance(assigned, Mapping) and all(isinstance(each, Assignment) for each in assigned.values())
     if not is_valid or not {*assigned} <= {*chosen}:
         raise TrialError(
-            f"selection.kind={label} must assign an Assignment to some of the clients {shown(chosen)} that it chose, "
+            f"selection.kind={label} must assign an Assignment only to clients that it chose, {shown(chosen)}, "
             f"got {shown(assigned)}"
         )
     return dict(assigned)

@@ -66,10 +66,10 @@ from fedscout.engine.trials.state import (
 )
 
 RETRY_SECONDS = 1.0
-"""Code that survives the interruption gets it again."""
+"""Seconds after which code that survives the interruption is interrupted again."""
 
 _SIGNAL = signal.SIGVTALRM
-"""Of a timer of CPU time, that nobody uses; SIGALRM is often taken."""
+"""Signal of a CPU timer, which is otherwise unused; SIGALRM is often taken."""
 
 
 @contextmanager
@@ -119,7 +119,7 @@ GRACE_SECONDS = 1.0
 """After its time a trial ends by itself where it looks at the clock, between calls; so much later it is interrupted."""
 
 OnRound = Callable[[int], None]
-"""Told the number of rounds done, for progress displays."""
+"""Called with the number of finished rounds, for progress displays."""
 
 
 def run_trial(
@@ -269,7 +269,7 @@ class _Rounds:
             TrialError: If too many rounds were skipped.
         """
         name = type(self._state.strategy).__name__
-        reason = f"{name} gave no model from {num_messages} clients, {len(failures)} of them failed"
+        reason = f"{name} returned no model from {num_messages} clients, {len(failures)} of them failed"
         self._state.skipped[server_round] = f"{reason}: {next(iter(failures.values()))}" if failures else reason
         self._check_lost_rounds()
 
@@ -284,7 +284,7 @@ class _Rounds:
                     self._state.unmoved[client] = self._state.unmoved.get(client, 0) + 1
         if reasons:
             name = type(self._state.strategy).__name__
-            self._state.partly_skipped[server_round] = f"{name} gave no model to the clients {'; '.join(reasons)}"
+            self._state.partly_skipped[server_round] = f"{name} returned no model for the clients {'; '.join(reasons)}"
 
     def _check_lost_rounds(self) -> None:
         """Check that not too many rounds kept the previous model.
@@ -421,21 +421,21 @@ class _Rounds:
             yield kept_note
         yield from self._grid.memory_notes
         if unread_keys := self._grid.unread_entries:
-            yield f"it sends {', '.join(unread_keys)}, which no client here reads (docs/custom_strategy.md)"
+            yield f"it sends {', '.join(unread_keys)}, which clients do not read (docs/custom_strategy.md)"
         if (maximum := self._grid.most_trainings) > 1:
-            yield f"it sends a client up to {maximum} train messages at once, each a training of its own, as in Flower"
+            yield f"it sends a client up to {maximum} train messages at once; each is a separate training, as in Flower"
         if self._state.policy is None and num_first is not None and num_first != num_sampled:
             yield f"it trains {num_first} of {self._grid.facts.num_seen} clients in its first round, not {num_sampled}"
         yield from self._choice.notes()
         yield from self._scores.notes()
         yield from table_notes(self._settings, self._grid)
         if len(groups) > 1:
-            yield f"it has {len(groups)} models, of the clients {'; '.join(map(clients_text, groups))}"
+            yield f"it has {len(groups)} models, for the clients {'; '.join(map(clients_text, groups))}"
         unmoved_most = [
             client for client, count in self._state.unmoved.items() if 2 * count > self._settings.num_rounds
         ]
         if unmoved_most:
-            yield f"the clients {clients_text(sorted(unmoved_most))} got no model in most rounds (skipped_rounds)"
+            yield f"the clients {clients_text(sorted(unmoved_most))} had no new model in most rounds (skipped_rounds)"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
         if isinstance(self._state.strategy, ReportsNotes):
@@ -454,7 +454,7 @@ def _model_and_metrics(strategy: Strategy, returned: Any) -> tuple[ArrayRecord |
     kinds = ", ".join(type(part).__name__ for part in returned) if isinstance(returned, tuple) else ""
     raise TrialError(
         f"{type(strategy).__name__}.aggregate_train must return (ArrayRecord or None, MetricRecord or None), as "
-        f"Flower's Strategy asks, got {f'({kinds})' if kinds else type(returned).__name__}"
+        f"Flower's Strategy requires, got {f'({kinds})' if kinds else type(returned).__name__}"
     )
 
 

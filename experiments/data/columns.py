@@ -225,7 +225,7 @@ def typed_columns(
             faults[name] = Fault(f"column {name!r} of data set {dataset!r}", problem=str(error))
     if faults:
         shown_faults = first_faults([*faults.values()])
-        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out what is at fault"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out these columns"
         raise DataError(shown_faults)
     return tuple(columns)
 
@@ -408,7 +408,7 @@ def _reject_ambiguous_cells(codes: IntArray, values: list[str], is_number: npt.N
         raise ValueError(f"must hold numbers or categories, got a date such as {example} in {row_name(row)}")
     if np.count_nonzero(is_number) > np.count_nonzero(is_word):
         raise ValueError(
-            f"must hold numbers alone, as most of its cells are numbers, got {example} in {row_name(row)} and words "
+            f"must hold only numbers, as most of its cells are numbers, got {example} in {row_name(row)} and words "
             f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells"
         )
 
@@ -467,7 +467,7 @@ class ColumnRoles:
         reserved = {self.label, self.client, self.group, *self.never_features, *self.dropped}
         names = [column for column in table.column_names if column not in reserved]
         if not names:
-            raise DataError.of(f"data set {name!r}", "have a column of features beside the label, but it has none")
+            raise DataError.of(f"data set {name!r}", "have a feature column in addition to the label, but it has none")
         return names
 
 
@@ -573,8 +573,8 @@ def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, t
         raise DataError.of(
             f"column {column!r} of data set {name!r}",
             "hold classes",
-            f"{len(names)} different numbers in {len(positions)} rows, which looks like a quantity",
-            "federation.task=regression predicts it, federation.task=classification takes the numbers as classes",
+            f"{len(names)} different numbers in {len(positions)} rows, which looks like a regression target",
+            "federation.task=regression predicts it, federation.task=classification uses the numbers as classes",
         )
     if len(names) < 2 or len(names) > len(positions) // 2:
         raise DataError.of(
@@ -613,8 +613,8 @@ def _reject_too_many_classes(name: str, column: str, num_rows: int, counts: Iter
         raise DataError.of(
             f"column {column!r} of data set {name!r}",
             f"hold at most {MOST_CLASSES:,} classes",
-            f"more in {num_rows:,} rows, as identifiers and quantities have",
-            "federation.task=regression predicts a quantity",
+            f"more in {num_rows:,} rows, as for identifiers and regression targets",
+            "federation.task=regression predicts numbers",
         )
 
 
@@ -681,11 +681,11 @@ def all_fates(
         class_names: Class names of the label, if known.
     """
     fate_by_column = {fate.name: fate for fate in fates}
-    fate_by_column |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
-    use = "a quantity to predict" if roles.quantity else "the classes to predict"
+    fate_by_column |= {column: ColumnFate(column, "dropped", "left out as requested") for column in roles.dropped}
+    use = "the regression target" if roles.quantity else "the classes to predict"
     key = "federation.task=classification" if roles.quantity else "federation.label"
     if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
-        use, key = f"{len(class_names)} classes to predict, all numbers: a quantity?", "federation.task=regression"
+        use, key = f"{len(class_names)} classes to predict, all numbers: regression?", "federation.task=regression"
     remark = _spellings_remark(class_names)
     fate_by_column[roles.label] = ColumnFate(roles.label, "label", use, key, remark=remark)
     if roles.client is not None:
@@ -709,7 +709,7 @@ def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:
     ]
     raise DataError.of(
         f"data set {name!r}",
-        "have a column of features beside the label",
+        "have a feature column in addition to the label",
         f"none that can be used: {'; '.join(reasons)}" if feature_fates else "none",
     )
 
@@ -794,7 +794,7 @@ def date_fault(cells: pa.ChunkedArray) -> str:
             f"must write day and month in one order, got {place(month_first & ~day_first)}, which begins with the day, "
             f"beside {place(day_first & ~month_first)}, which begins with the month"
         )
-    return f"must hold dates that exist, written alike ({best}), got {place(is_wrong[best])}"
+    return f"must hold dates that exist, in one format ({best}), got {place(is_wrong[best])}"
 
 
 def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:

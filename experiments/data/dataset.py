@@ -255,13 +255,13 @@ def known_separator(name: str | None) -> str | None:
     character = name if name is None else SEPARATORS.get(name, name)
     if character is not None and (len(character) != 1 or character.isalnum() or character in "\"'.+-_\r\n"):
         raise ValueError(
-            f"must be {', '.join(SEPARATORS)}, or one character that is no letter, digit, quote or sign, got {name!r}"
+            f"must be {', '.join(SEPARATORS)}, or one character other than a letter, digit, quote or sign, got {name!r}"
         )
     return character
 
 
 LAST_ROWS: Final = "last"
-"""The value of `federation.split` that is about the rows of each client, not about a published part."""
+"""The value of `federation.split` that applies to each client's rows, not to a published part."""
 
 ColumnKind = Literal["number", "category", "date", "drop"]
 
@@ -277,7 +277,7 @@ def _as_texts(values: Any) -> Any:
 
 
 QUANTITIES: Final = ("diabetes",)
-"""Data sets of the table whose label is a quantity."""
+"""Data sets of the table for regression."""
 
 
 def names_files_of_clients(dataset: str) -> bool:

@@ -330,7 +330,7 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
 def _check_columns(name: str, table: pa.Table, columns: Iterable[str]) -> None:
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise DataError.of(f"table {name!r}", f"have the columns that were agreed on, it lacks {listed(missing)}")
+        raise DataError.of(f"table {name!r}", f"have the agreed columns, but lacks {listed(missing)}")
 
 
 def _encoded_texts(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:
@@ -359,5 +359,5 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
         return lenient_numbers(column, cells)
     typed = typed_column(column, cells, is_category)
     if not is_category and not isinstance(typed, NumberColumn):
-        raise ValueError("must hold numbers, as was agreed on")
+        raise ValueError("must hold numbers, as agreed")
     return typed

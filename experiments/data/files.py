@@ -143,7 +143,7 @@ def locate_layout(
             return layout, [path for paths in paths_by_file for path in paths]
         if any(paths_by_file) and not partial:
             missing = [file for file, paths in zip(layout.files, paths_by_file, strict=True) if not paths]
-            partial = f"; of the {layout.name}, {', '.join(missing)} is what is missing"
+            partial = f"; the {layout.name} lacks {', '.join(missing)}"
     raise DataError.of(
         root, f"hold {wanted} for data set {dataset!r}", f"none of them completely{partial}", publication.origin
     )

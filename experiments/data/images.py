@@ -190,11 +190,11 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise DataError.of(
             path,
-            f"hold at most {Image.MAX_IMAGE_PIXELS} pixels, but its head announces more: a "
-            "decompression bomb, or a picture to be made smaller first",
+            f"hold at most {Image.MAX_IMAGE_PIXELS} pixels, but its header declares more: a "
+            "decompression bomb, or a picture that must be resized first",
         ) from None
     except UnidentifiedImageError:
-        raise DataError.of(path, f"be a picture ({', '.join(FORMATS)}), but its content is none") from None
+        raise DataError.of(path, f"be a picture ({', '.join(FORMATS)}), but its content is not one") from None
     except MemoryError:
         raise DataError.of(path, problem="can't be read: it does not fit into memory") from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
@@ -206,12 +206,12 @@ def _require_usable(path: Path | str, picture: Image.Image) -> None:
     if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
         raise DataError.of(
             path,
-            "hold pixels of 8 bits a channel, or grey ones of 16, as others have no known scale",
+            "have 8 bits per channel, or 16 if it is grey, as other formats have no known scale",
             f"Pillow's mode {picture.mode!r}",
         )
     num_frames = getattr(picture, "n_frames", 1)
     if num_frames != 1:
-        raise DataError.of(path, "hold one picture", num_frames)
+        raise DataError.of(path, "hold a single picture", num_frames)
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
@@ -296,7 +296,7 @@ def every_picture(folder: Path) -> list[Path]:
     """
     paths = [path for _, path in _walk(folder, (), (folder.resolve(),))]
     if not paths:
-        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}), but there is none")
+        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}), but it holds none")
     return paths
 
 
@@ -305,7 +305,7 @@ def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> 
         expected = f"left out or be {allowed!r}" if allowed else "left out"
         raise DataError.of(
             f"federation.{key}",
-            f"be {expected}, as the folders of {folder} tell it and no {LABELS_FILE} does",
+            f"be {expected}, as the folders of {folder} define it and there is no {LABELS_FILE}",
             repr(given),
         )
 
@@ -313,17 +313,17 @@ def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> 
 def _from_folders(folder: Path) -> list[Picture]:
     pictures = _walk(folder, (), (folder.resolve(),))
     if not pictures:
-        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but there is none")
+        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but it holds none")
     depths = {len(parts): path for parts, path in reversed(pictures)}
     if 0 in depths:
         raise DataError.of(
             "a picture's class",
-            f"be told by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
+            f"be given by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
             f"{depths[0].name!r} lies in {folder} itself",
         )
     if len(depths) > 1:
         raise DataError.of(
-            f"all pictures of {folder}", f"lie equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}"
+            f"all pictures of {folder}", f"be equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}"
         )
     filled_folders = {parts[0] for parts, _ in pictures}
     empty = [path for path in _entries(folder) if path.name not in filled_folders]
@@ -337,9 +337,7 @@ def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: Read
     pictures: list[Picture] = []
     for client in _entries(folder):
         if not client.is_dir():
-            raise DataError.of(
-                folder, f"hold folders of clients alone, as some have a {LABELS_FILE}", repr(client.name)
-            )
+            raise DataError.of(folder, f"hold only folders of clients, as some have a {LABELS_FILE}", repr(client.name))
         if client in with_labels:
             pictures += [replace(picture, client=client.name) for picture in _read_labels(client, label, None, limits)]
             continue
@@ -369,7 +367,7 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
         cells = rows[column].to_pylist()
         if None in cells:
             raise DataError.of(
-                f"column {column!r} of {path}", "be filled in every row", f"nothing in row {cells.index(None) + 1}"
+                f"column {column!r} of {path}", "have a value in every row", f"nothing in row {cells.index(None) + 1}"
             )
     pictures: dict[str, Picture] = {}
     for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), 1):
@@ -390,20 +388,20 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
         if path.is_dir():
             resolved = path.resolve()
             if resolved in above:
-                raise DataError.of(path, f"not lead back to {resolved}, a folder above it")
+                raise DataError.of(path, f"not link back to {resolved}, a folder above it")
             if len(parts) == MOST_FOLDERS:
-                raise DataError.of("pictures", f"lie as {LAYOUTS}, but {path} is a folder one level deeper")
+                raise DataError.of("pictures", f"be laid out as {LAYOUTS}, but {path} is a folder one level deeper")
             pictures += _walk(path, (*parts, path.name), (*above, resolved))
         elif path.suffix.lower() in SUFFIXES:
             if not path.is_file():  # a pipe would be waited for
-                raise DataError.of(path, "be a picture file, but it is a pipe, a device or a link to nothing")
+                raise DataError.of(path, "be a picture file, but it is a pipe, a device or a broken link")
             pictures.append((parts, path))
         else:
             raise DataError.of(
                 folder,
-                f"hold pictures ({', '.join(SUFFIXES)}) or folders of them alone",
+                f"hold only pictures ({', '.join(SUFFIXES)}) or folders of them",
                 repr(path.name),
-                f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one",
+                f"use federation.dataset='{folder}/*.csv' for tables, which can have a column of texts",
             )
     return pictures
 

@@ -202,7 +202,7 @@ def _files(request: DatasetRequest) -> list[Path]:
             return paths
     raise DataError.of(
         "federation.dataset",
-        "match a file a client",
+        "match one file per client",
         repr(request.name),
         f"looked for {' and '.join(map(str, candidates))}",
     )
@@ -331,8 +331,8 @@ def _files_of_clients(
         if any(column in table.column_names for table in tables):
             raise DataError.of(
                 f"the files of {request.name}",
-                f"not have a column {column!r}, as their names are the clients",
-                hint="federation.client_column names one of theirs, or what the new one is called",
+                f"not have a column {column!r}, as the file names are the clients",
+                hint="federation.client_column names one of their columns, or the new column",
             )
         tables = [
             table.append_column(column, pa.array([name] * len(table), pa.string()))
@@ -370,7 +370,7 @@ def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
     for path, table in zip(paths, tables, strict=True):
         if {*table.column_names} != {*tables[0].column_names}:
             differing = sorted({*table.column_names} ^ {*tables[0].column_names})
-            raise DataError.of(path, f"have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}")
+            raise DataError.of(path, f"have the columns of {paths[0]}, but they differ in {', '.join(differing[:5])}")
 
 
 def _reject_table_settings(request: DatasetRequest) -> None:

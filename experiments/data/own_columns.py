@@ -129,22 +129,22 @@ def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], ro
     sampled_labels = labels[rows]
     for codes, one_vs_rest in _codes(column, rows):
         if goodman_kruskal_lambda(codes, sampled_labels) >= SUSPECTED:
-            return "tells the label nearly exactly"
+            return "predicts the label nearly exactly"
         for label in (
             np.argsort(-np.bincount(sampled_labels), kind="stable")[:MOST_CLASSES_ALONE] if one_vs_rest else ()
         ):
             if goodman_kruskal_lambda(codes, (sampled_labels == label).astype(np.int64)) >= SUSPECTED:
-                return f"tells class {class_names[label]} from the others nearly exactly"
+                return f"separates class {class_names[label]} from the others nearly exactly"
     is_filled = ~_is_missing_or_code(column)[rows]
     if is_filled.all() or np.count_nonzero(is_filled) < FEWEST_OTHERS:
         return ""
     codes, _ = next(_codes(column, rows[is_filled]))
     if goodman_kruskal_lambda(codes, sampled_labels[is_filled]) >= SUSPECTED:
-        return "tells the label nearly exactly where it holds something"
+        return "predicts the label nearly exactly where it has a value"
     if len(np.unique(sampled_labels[is_filled])) == 1:
         label = sampled_labels[is_filled][0]
         if np.mean(sampled_labels == label) ** np.count_nonzero(is_filled) < CHANCE:
-            return f"holds something only where the label is {class_names[label]}"
+            return f"has a value only where the label is {class_names[label]}"
     return ""
 
 
@@ -357,7 +357,7 @@ class OwnColumn:
         leak_candidates = (*self.columns, *self.leak_candidates)
         suspicions = [suspicion(column, labels, class_names, rows) for column in leak_candidates]
         if self.fate.name in summands:
-            suspicions.append(f"is part of a sum that is the label: {' + '.join(summands)}")
+            suspicions.append(f"is a summand of the label: {' + '.join(summands)}")
         codes = missing_codes(leak_candidates[0]) if len(leak_candidates) == 1 else {}
         code_counts = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
         fate = replace(self.fate, suspicion=next(filter(None, suspicions), ""), missing_codes=tuple(codes))
@@ -400,16 +400,16 @@ def own_columns(
                 results.append(result)
         except ValueError as error:
             arguments = " or ".join(_usable_arguments(column, table[column], request))
-            hint = f"{arguments} takes it as that" if arguments else None
+            hint = f"{arguments} accepts it" if arguments else None
             faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=hint)
     if faults:
         shown_faults = first_faults([*faults.values()])
         words_to_drop = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
         if words_to_drop:
             key = list_argument("missing_values", *request.missing_values, *words_to_drop)
-            shown_faults[-1] += f"; {key} takes words as missing"
+            shown_faults[-1] += f"; {key} treats words as missing"
         left_out = [*request.drop_columns, *faults]
-        shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out what is at fault"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out these columns"
         raise DataError(shown_faults)
     results = _without_copies(results, table, roles, request)
     if not any(result.columns for result in results):
@@ -491,7 +491,7 @@ def as_text_or_identifier(column: OwnColumn, num_different: int) -> OwnColumn:
     assert isinstance(cells, CategoryColumn)
     num_words = float(np.mean([len(category.split()) for category in cells.categories]))
     if num_words < WORDS_OF_TEXT:
-        reason = f"{num_different:,} different names hardly repeat"
+        reason = f"{num_different:,} different values rarely repeat"
         return column.left_out("identifier", reason, text_argument("group_column", cells.name))
     reason = f"{num_different:,} different texts, of {num_words:.0f} words each"
     return column.left_out("text", reason, text_argument("text_column", cells.name))
@@ -503,7 +503,7 @@ def _row_name_column(name: str, cells: pa.ChunkedArray) -> OwnColumn:
     leak_candidates = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
     num_different = len(distinct_cells(cells)[1])
     if num_different == len(cells):
-        fate = ColumnFate(name, "identifier", "left out: names rows", column_key(name, "number"))
+        fate = ColumnFate(name, "identifier", "left out: identifies rows", column_key(name, "number"))
         return OwnColumn(fate, leak_candidates=leak_candidates)
     reason = f"left out: {num_different:,} different names in {len(cells):,} rows"
     return OwnColumn(
@@ -523,9 +523,9 @@ def _own_column(
     cells = present_cells(given)
     num_present = len(cells) - cells.null_count
     if wanted == "drop":
-        return OwnColumn(ColumnFate(name, "dropped", "left out as asked"))
+        return OwnColumn(ColumnFate(name, "dropped", "left out as requested"))
     if wanted is None and num_present < max(min_release, ALMOST_EMPTY * len(cells)):
-        reason = f"left out: {num_present} of {len(cells)} cells hold something"
+        reason = f"left out: only {num_present} of {len(cells)} cells have a value"
         return OwnColumn(ColumnFate(name, "empty", reason, column_key(name, "category") if num_present else ""))
     if wanted == "date" or (wanted is None and num_present):
         parts = _date(name, cells, is_wanted=wanted == "date")
@@ -545,7 +545,7 @@ def _numbers_or_names(
     if wanted == "number":
         numbers = lenient_numbers(name, cells)
         num_words = int(np.count_nonzero(np.isnan(numbers.numbers))) - cells.null_count
-        became = "a number" + (f"; words are taken as missing in {num_words} of {len(cells)} rows" if num_words else "")
+        became = "a number" + (f"; words count as missing in {num_words} of {len(cells)} rows" if num_words else "")
         agreement = {name: {"as": "number"}}
         return OwnColumn(ColumnFate(name, "number", became, column_key(name, "drop")), (numbers,), agreement=agreement)
     if wanted is None and not numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
@@ -583,7 +583,7 @@ def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None)
     column = CategoryColumn(name, codes, tuple(values))
     is_unique = FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0)
     if is_unique and num_words >= max(ALMOST_EMPTY * len(values), FEWEST_DIFFERENT // 4):
-        return f"{len(values):,} different names hardly repeat"
+        return f"{len(values):,} different values rarely repeat"
     return identifier_reason(name, column, False, clients)
 
 
@@ -621,7 +621,7 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | Non
             raise ValueError(fault)
         if is_wanted:
             examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
-            raise ValueError(f"must hold dates such as {examples}, all written alike, got others")
+            raise ValueError(f"must hold dates such as {examples}, all in the same format, got others")
         return None
     parts = parts_of_time(name, cells, order)
     names = varying(parts)

@@ -104,7 +104,7 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
     if is_removed.all():
         raise DataError.of(
             f"data set {name!r}",
-            f"have a row with all of {listed(filter(None, columns.values()))}, but each of its "
+            f"have a row with values in all of {listed(filter(None, columns.values()))}, but each of its "
             f"{len(table):,} rows lacks one",
         )
     kept, removed = np.flatnonzero(~is_removed), np.flatnonzero(is_removed)
@@ -117,10 +117,10 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
         facts["clients_without_labelled_rows"] = sorted({*clients[removed[has_client[removed]]]} - {*clients[kept]})
         affected = _counts_text("clients", facts["rows_unlabelled_by_client"])
         if empty := facts["clients_without_labelled_rows"]:
-            affected += f"; no row is left of {listed(empty, MOST_NAMED)}"
+            affected += f"; no rows are left of {listed(empty, MOST_NAMED)}"
     reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
     logger.warning(
-        "%s: %s of %s rows are left out: %s%s%s; federation.unlabelled_rows=fail refuses them",
+        "%s: %s of %s rows are left out: %s%s%s; federation.unlabelled_rows=fail rejects them",
         name,
         f"{len(removed):,}",
         f"{len(table):,}",
@@ -299,10 +299,10 @@ def _left_out_if_unusable(own: OwnColumn, faults: Mapping[str, str], statistics:
         if is_identifier_like(column, statistics):
             return as_text_or_identifier(own, len(column.categories))
         if tally.counts:
-            reason = f"{len(tally.counts):,} categories, of which at most {MAX_CATEGORIES} can be told apart"
+            reason = f"{len(tally.counts):,} categories, more than the maximum of {MAX_CATEGORIES}"
             return own.left_out("category", reason, "federation.min_release")
-        return own.left_out("category", "each category is too rare to be told by a client", "federation.min_release")
-    return own.left_out("empty", "no client has enough values to tell of", "federation.min_release")
+        return own.left_out("category", "each category is too rare to be released", "federation.min_release")
+    return own.left_out("empty", "no client has enough values to be released", "federation.min_release")
 
 
 def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: DatasetRequest) -> None:
@@ -333,7 +333,7 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
         if role_column in request.columns
     ]
     faults += [
-        Fault("federation.columns", "not name what federation.drop_columns leaves out", repr(column))
+        Fault("federation.columns", "not name a column in federation.drop_columns", repr(column))
         for column in roles.dropped
         if column in request.columns
     ]
@@ -367,18 +367,18 @@ def _texts(
         )
     if column in {roles.label, roles.client, roles.group, *roles.dropped}:
         raise DataError.of(
-            "federation.text_column", "be neither the label, nor the client or group column, nor left out", repr(column)
+            "federation.text_column", "not be the label, client or group column, nor be left out", repr(column)
         )
     labels, class_names = classes(name, table, roles)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
-        raise DataError.of(f"column {column!r} of data set {name!r}", "hold texts, but no cell has a word")
+        raise DataError.of(f"column {column!r} of data set {name!r}", "hold texts, but no cell contains a word")
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
-    text_fate = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
-    left_out = f"left out: {column} is what a row is"
+    text_fate = ColumnFate(str(column), "text", "the only feature of a row", "federation.text_column")
+    left_out = f"left out: {column} is the only feature"
     dates = [replace(fate, became=left_out, key=column_key(fate.name, "date")) for fate in fates if fate.kind == "date"]
     fate_by_column = {fate.name: fate for fate in (*fates, *dates, text_fate)}
-    others = [ColumnFate(name, "", "not looked at") for name in unused]
+    others = [ColumnFate(name, "", "not examined") for name in unused]
     shown_fates = all_fates(table, roles, [*others, *fate_by_column.values()])
     dataset = text_dataset(
         name,

@@ -89,7 +89,7 @@ def _only_table(path: str, cursor: Any, is_duckdb: bool) -> str:
     names = sorted(str(row[0]) for row in table_rows)
     if len(names) != 1:
         raise DataError.of(
-            "federation.query", f"be a SELECT, as {path} has not one table, but: {listed(names) or 'none'}"
+            "federation.query", f"be a SELECT statement, as {path} has not one table, but: {listed(names) or 'none'}"
         )
     return names[0].replace('"', '""')
 

@@ -160,8 +160,8 @@ def without_server_rows(
     if num_rows > max_server_rows:
         raise DataError.of(
             ROWS_KEY,
-            f"leave the clients a row of each class of data set {dataset.name!r}, so it must be "
-            f"at most {max_server_rows} of {dataset.num_rows} rows",
+            f"be at most {max_server_rows} of the {dataset.num_rows} rows of data set {dataset.name!r}, to "
+            f"leave the clients a row of each class",
             num_rows,
         )
     if dataset.groups is None:
@@ -201,7 +201,7 @@ def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np
     if not len(admissible):
         raise DataError.of(
             ROWS_KEY,
-            f"leave the clients a row of each class of data set {dataset.name!r}, and each of its "
+            f"leave the clients a row of each class of data set {dataset.name!r}, but each of its "
             f"{len(sizes)} groups (federation.group_column) holds all rows of some class",
         )
     drawn: list[int] = []
@@ -222,7 +222,7 @@ OF_THE_CLIENTS: dict[str, object] = {
     "min_client_rows": 1,
     "max_rows": None,
 }
-"""What is asked of the clients' data alone, as nobody asks for it."""
+"""Settings that apply only to the clients' data, at their defaults."""
 
 NAMES_SHOWN = 4
 
@@ -273,13 +273,13 @@ def rows_of_another(
 def _check_rows(clients: Dataset, other: Dataset) -> None:
     if "tokens" in (clients.kind, other.kind):
         raise DataError.of(
-            DATASET_KEY, "be left out for tokens, whose numbers mean other words there", repr(other.name)
+            DATASET_KEY, "be left out for tokens, whose numbers denote other words there", repr(other.name)
         )
     expected, received = _row_text(clients), _row_text(other)
     if expected != received:
         raise DataError.of(
             DATASET_KEY,
-            f"hold rows like those of data set {clients.name!r}, of which one is {expected}",
+            f"hold rows like those of data set {clients.name!r}, which are {expected}",
             f"{received} of {other.name!r}",
         )
     if clients.feature_names != other.feature_names:
@@ -288,7 +288,7 @@ def _check_rows(clients: Dataset, other: Dataset) -> None:
         raise DataError.of(
             DATASET_KEY,
             f"hold the columns of data set {clients.name!r} in the same order",
-            f"{server_column!r} of {other.name!r} where {client_column!r} stands",
+            f"{server_column!r} of {other.name!r} in place of {client_column!r}",
         )
 
 

@@ -68,7 +68,7 @@ CATEGORY_FIELD = {b"kind": b"category"}
 INDEX = "index"
 SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
-OPEN_QUOTE = "; a quote that is left open has such an effect"
+OPEN_QUOTE = "; an unclosed quote can cause this"
 
 BINARY = {
     b"\x80\x02": "a Python pickle, which is never opened as it can run code",
@@ -386,7 +386,7 @@ def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool)
             Fault(
                 f"the first line of {path}",
                 f"name the columns, but it holds {data_field[:60]!r}: federation.header=false names them "
-                "column1, column2 and so on, federation.header=true takes the line for names",
+                "column1, column2 and so on, federation.header=true reads the line as names",
             )
         ]
     nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
@@ -453,12 +453,12 @@ def read_json_lines(
         if len(names) > MAX_COLUMNS:
             raise DataError.of(path, f"have at most {MAX_COLUMNS:,} columns, but it has more keys")
     if not names:
-        raise DataError.of(path, "hold one object of keys and values a line, but it is empty")
+        raise DataError.of(path, "hold one object of keys and values per line, but it is empty")
     if num_lines * len(names) > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * num_values):
         raise DataError.of(
             f"the objects of {path}",
-            f"share their keys, but {num_lines:,} of them have {len(names):,} keys, of which each has "
-            f"{num_values / num_lines:.1f} on average",
+            f"share their keys, but the {num_lines:,} objects have {len(names):,} different keys, and each object "
+            f"has {num_values / num_lines:.1f} of them on average",
         )
     objects = islice(_objects(path, text), num_rows)
     rows = ([None if name in dropped else line.get(name) for name in names] for line in objects)
@@ -474,7 +474,7 @@ def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            hint = "; a list of objects is no file of lines" if line.lstrip().startswith("[") else ""
+            hint = "; a list of objects is not one object per line" if line.lstrip().startswith("[") else ""
             excerpt = f"{shown(line.strip()[:60])} in line {number}{hint}"
             raise DataError.of(f"every line of {path}", "be a JSON object", excerpt)
         yield value
@@ -544,7 +544,7 @@ def _text(source: str, name: str, row: int, value: Any) -> str | None:
         case _:
             raise DataError.of(
                 f"column {name!r} of {source}",
-                "hold a number, text, truth value or date a cell",
+                "hold a number, text, truth value or date in every cell",
                 f"{shown(value)} in row {row}",
                 f"{column_key(name, 'drop')} leaves it out",
             )
@@ -552,7 +552,7 @@ def _text(source: str, name: str, row: int, value: Any) -> str | None:
         text.encode()
     except UnicodeEncodeError:
         raise DataError.of(
-            f"column {name!r} of {source}", "hold Unicode text", f"half a character in row {row}"
+            f"column {name!r} of {source}", "hold Unicode text", f"an unpaired surrogate in row {row}"
         ) from None
     return text
 
@@ -646,7 +646,7 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
     try:
         table = pa.Table.from_pandas(frame.drop(columns=empty))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError.of(FRAME, f"have one type a column, a name each, all different: {first_line(error)}") from None
+        raise DataError.of(FRAME, f"have one type per column, and unique column names: {first_line(error)}") from None
     return with_empty(plain_table(FRAME, table), empty)
 
 
@@ -750,7 +750,7 @@ def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -
             yield (
                 Fault(
                     f"column {field.name!r} of {path}",
-                    "hold a number, text, truth value or date a cell",
+                    "hold a number, text, truth value or date in every cell",
                     field.type,
                     f"{column_key(field.name, 'drop')} leaves it out",
                 )

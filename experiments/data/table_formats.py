@@ -78,7 +78,7 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     arrays = read_arrays(path, limits)
     rows = arrays.pop(ROWS)
     if rows.ndim != 2:
-        raise DataError.of(f"the rows of {path}", "be rows of numbers to be a table", f"the shape {rows.shape}")
+        raise DataError.of(f"the rows of {path}", "have two dimensions to be a table", f"the shape {rows.shape}")
     columns = {f"{ROWS}{number}": rows[:, number] for number in range(rows.shape[1])} | arrays
     return plain_table(path, pa.table({name: pa.array(cells) for name, cells in columns.items()}))
 
@@ -97,11 +97,11 @@ def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
             parts = _parts(path, file.files)
             arrays = {part: file[part] for names in parts.values() for part in names}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-        raise DataError.of(path, problem=f"can't be read as arrays of NumPy: {first_line(error)}") from None
+        raise DataError.of(path, problem=f"can't be read as NumPy arrays: {first_line(error)}") from None
     faults = [fault for name, array in arrays.items() if (fault := _array_fault(path, name, array))]
     lengths = {name: sum(len(arrays[part]) for part in names) for name, names in parts.items()} if not faults else {}
     if len(set(lengths.values())) > 1:
-        faults.append(Fault(f"the arrays of {path}", "have as many rows each", lengths))
+        faults.append(Fault(f"the arrays of {path}", "have the same number of rows", lengths))
     if faults:
         raise DataError(faults)
     limits.check_rows(path, lengths[ROWS])
@@ -124,7 +124,7 @@ def _array_fault(path: Path, name: str, array: npt.NDArray[Any]) -> str | None:
     if array.dtype.kind not in ("fiub" if is_rows else "fiubU"):
         return Fault(f"the array {name!r} of {path}", f"hold numbers{'' if is_rows else ' or texts'}", array.dtype)
     if array.ndim not in ((2, 3, 4) if is_rows else (1,)) or not array.size:
-        return Fault(f"the array {name!r} of {path}", f"have another shape than {array.shape}")
+        return Fault(f"the array {name!r} of {path}", f"not have the shape {array.shape}")
     return None
 
 
@@ -227,7 +227,7 @@ def read_database(
         read = {"query": query, "dropped": [*dropped], "num_rows": num_rows, **asdict(limits)}
         return _rows_of_file(place, read, limits, seconds)
     if query is None:
-        raise ConfigurationError.of("federation.query", "be a SELECT where rows are those of a database", "nothing")
+        raise ConfigurationError.of("federation.query", "be a SELECT statement for data in a database", "nothing")
     with _query_result(place, query, seconds) as (names, rows):
         cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
         return table_of_rows(place, names, islice(cells, num_rows), limits)
@@ -262,7 +262,7 @@ def _rows_of_file(path: Path, read: Mapping[str, Any], limits: ReadLimits, secon
         )
     except subprocess.TimeoutExpired:
         raise EndlessQueryError(
-            f"the rows of {path} must come within federation.max_query_seconds={seconds:g} seconds, but take longer"
+            f"the query of {path} must finish within federation.max_query_seconds={seconds:g} seconds, but takes longer"
         ) from None
     if process.returncode in query_process.FAULTS:
         raise query_process.FAULTS[process.returncode](json.loads(process.stderr.splitlines()[-1]))
@@ -315,12 +315,12 @@ def _address(place: str) -> URL:
         url = sqlalchemy.make_url(place)
     except sqlalchemy.exc.ArgumentError:
         raise ConfigurationError.of(
-            "federation.dataset", "be an address such as postgresql://user@host/name where it names a database"
+            "federation.dataset", "be an address such as postgresql://user@host/name if it names a database"
         ) from None
     if url.password is not None or any(word in key.lower() for key in url.query for word in SECRETS):
         raise ConfigurationError.of(
             "federation.dataset",
-            f"hold no password, as it is logged: {PASSWORD_VARIABLE} may hold it",
+            f"hold no password, as it is logged; set {PASSWORD_VARIABLE} instead",
             url.set(query={}).render_as_string(),
         )
     return url.set(password=os.environ[PASSWORD_VARIABLE]) if PASSWORD_VARIABLE in os.environ else url
@@ -396,7 +396,7 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, num_ro
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
         return read_database(place, request.query, dropped, limits, request.max_query_seconds, num_rows)
     if request.query is not None:
-        raise ConfigurationError.of("federation.query", "be left out but for databases", repr(request.query))
+        raise ConfigurationError.of("federation.query", "only be given for databases", repr(request.query))
     _reject_text_settings(request.text_style, name)
     if name.endswith(TEXT_SUFFIXES):
         style = request.text_style
@@ -432,7 +432,7 @@ def _reject_text_settings(style: TextStyle, name: str) -> None:
     settings = {"encoding": style.encoding, **columns}
     unused = settings if not name.endswith((*TEXT_SUFFIXES, *JSON_SUFFIXES)) else columns
     faults = [
-        Fault(f"federation.{key}", "be left out but for text files", f"{value!r} for {name}")
+        Fault(f"federation.{key}", "only be given for text files", f"{value!r} for {name}")
         for key, value in unused.items()
         if value is not None and not name.endswith(TEXT_SUFFIXES)
     ]
@@ -443,6 +443,6 @@ def _reject_text_settings(style: TextStyle, name: str) -> None:
 def _unknown_format(path: Path) -> DataError:
     kinds = (*PARQUET_SUFFIXES[:1], *TEXT_SUFFIXES[:4], *JSON_SUFFIXES[:1], *ARROW_SUFFIXES[:1], *EXCEL_SUFFIXES[:1])
     is_unsafe = path.name.lower().endswith(UNSAFE_SUFFIXES)
-    reason = f"{path.suffix} can carry code or objects, so it is never opened" if is_unsafe else None
+    reason = f"{path.suffix} can contain code or objects, so it is never opened" if is_unsafe else None
     endings = ", ".join((*kinds, *SQLITE_SUFFIXES[:1], ARRAY_SUFFIX))
     return DataError.of("the file of a table", f"end in {endings} or similar", path, reason)

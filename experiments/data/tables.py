@@ -199,7 +199,7 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     if len(invalid_rows):
         raise DataError.of(
             f"column {column!r} of data set {name!r}",
-            "hold a finite number in every row to be predicted as a quantity",
+            "hold a finite number in every row to be a regression target",
             f"something else in {row_name(invalid_rows[0])}"
             + (f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""),
             "federation.task=classification predicts classes",
@@ -362,7 +362,7 @@ def merged_statistics(
         raise DataError.of(
             f"data set {name!r}",
             f"have a client with at least federation.min_release={min_release} rows, as means "
-            f"and categories come from clients, but none of {len(answers)} has",
+            f"and categories are reported by clients, but none of {len(answers)} has as many",
         )
     return ColumnAnswers(merge_statistics(reported), len(answers) - len(reported))
 
@@ -408,7 +408,7 @@ def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_rel
     if not tally.counts:
         return (
             f"a category that occurs in at least federation.min_release={min_release} rows of some client, as rarer "
-            f"ones are not told, but {sample!r} and all others are rarer"
+            f"ones are not released, but {sample!r} and all others are rarer"
         )
     if len(tally.counts) > MAX_CATEGORIES:
         return f"at most {MAX_CATEGORIES} categories, got {len(tally.counts)}"

@@ -79,7 +79,7 @@ def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, siz
         )
     if weights is None:
         if tokenizer is not None:
-            raise ConfigurationError.of("--weights", "name a file where --tokenizer does: random ones are of pictures")
+            raise ConfigurationError.of("--weights", "name a file with --tokenizer: random networks are for pictures")
         torch.manual_seed(seed or 0)
         return _resnet18(ResNet18Features().eval(), {"random_seed": seed}, size)
     if tokenizer is not None:
@@ -111,7 +111,7 @@ def _file(path: Path) -> dict[str, str]:
 
 
 RECORD = ".json"
-"""Of the record's name, behind the file's."""
+"""Suffix of the record's file name."""
 
 
 def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[str]]:
@@ -145,7 +145,7 @@ def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder,
         EngineError: If the file can't be written.
     """
     if by.of == "pictures" and isinstance(rows, list):
-        raise ConfigurationError.of("--tokenizer", "name the tokenizer.json of the texts' network, whose --weights are")
+        raise ConfigurationError.of("--tokenizer", "name the tokenizer.json of the text network in --weights")
     if by.of == "texts" and not isinstance(rows, list):
         raise ConfigurationError.of("--tokenizer", f"be left out, as data set {dataset.name!r} has pictures")
     record = {

@@ -177,15 +177,15 @@ class _Session:
         try:
             (output,) = self._session.run([self._output], dict(given))
         except Exception as error:  # as above
-            raise DataError.of(self.path, f"take what it is given: {first_line(error)}") from None
+            raise DataError.of(self.path, f"accept its inputs: {first_line(error)}") from None
         if not np.isfinite(output).all():
-            raise DataError.of(self.path, "give finite numbers")
+            raise DataError.of(self.path, "return finite numbers")
         array: npt.NDArray[Any] = output
         return array
 
     def refused(self, shape: tuple[int, ...]) -> DataError:
         """Return an error for an output of an unsupported shape."""
-        return DataError.of(self.path, "give a vector for each row", f"an output of shape {shape}")
+        return DataError.of(self.path, "return a vector for each row", f"an output of shape {shape}")
 
 
 class OnnxTexts:
@@ -205,7 +205,7 @@ class OnnxTexts:
         supported = {*tokens.padded([""])}
         if not {*self._session.inputs} <= supported:
             names = ", ".join(self._session.inputs)
-            raise DataError.of(path, f"take {', '.join(supported)} alone to embed texts", f"the inputs {names}")
+            raise DataError.of(path, f"take only {', '.join(supported)} to embed texts", f"the inputs {names}")
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
         """Return the embeddings of texts, shape `(texts, features)`."""
@@ -235,7 +235,7 @@ class OnnxPictures:
         self._size = size
         if len(self._session.inputs) != 1:
             names = ", ".join(self._session.inputs)
-            raise DataError.of(path, "take pictures alone, without --tokenizer", f"the inputs {names}")
+            raise DataError.of(path, "take only pictures without --tokenizer", f"the inputs {names}")
 
     def vectors(self, pictures: FloatArray) -> FloatArray:
         """Return the embeddings of images, shape `(pictures, features)`."""
@@ -257,7 +257,7 @@ def unit_length(vectors: npt.NDArray[np.floating]) -> FloatArray:
 SAFE, TORCH = (".safetensors",), (".pt", ".pth")
 CLASSIFIER = "fc."
 COUNTER = "num_batches_tracked"
-"""Of batch normalisation: nothing that is computed rests on it, and some files lack it."""
+"""Batch counter of batch normalisation: unused in inference, and missing from some files."""
 
 MOST_NAMED = 3
 

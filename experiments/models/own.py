@@ -38,7 +38,7 @@ SEED = 0
 NUM_ROWS = 2
 """Fewest rows that batch normalisation trains on."""
 FACTS = ("feature_shape", "num_features", "num_classes", "vocabulary_size")
-"""What a factory may take."""
+"""Names of a factory's possible arguments."""
 
 
 def own_model(request: ModelRequest) -> ImportedModel:
@@ -69,7 +69,7 @@ def _checked_factory(key: str, path: str, request: ModelRequest, trains: bool) -
     subject = f"{key}={path}"
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
         raise ConfigurationError.of(
-            subject, "lie in a module of one's own or of an installed package", "one of Python's library"
+            subject, "be in your own module or in an installed package", "a module of Python's standard library"
         )
     with redirect_stdout(sys.stderr):  # standard output is for results, not for what a module prints
         module = _module_of(path, subject)
@@ -121,12 +121,12 @@ def _check_returned(function: FunctionType, subject: str) -> None:
     says_module = inspect.isclass(returned) and issubclass(returned, nn.Module)
     if inspect.isclass(returned) and not says_module and returned is not object:
         raise ConfigurationError.of(
-            subject, "return a torch.nn.Module", f"a function whose annotation says {returned.__name__}"
+            subject, "return a torch.nn.Module", f"a function annotated with {returned.__name__}"
         )
     if not says_module and not is_own(function.__module__):
         raise ConfigurationError.of(
             subject,
-            "be a function of one's own, or be annotated with the torch.nn.Module that it returns",
+            "be your own function, or be annotated with the torch.nn.Module that it returns",
             f"one of {function.__module__} without such an annotation",
         )
 
@@ -150,7 +150,7 @@ def _arguments(factory: Callable[..., Any], request: ModelRequest, subject: str)
     if unknown:
         raise ConfigurationError.of(
             subject,
-            f"not require other arguments than {', '.join(FACTS)}, taken by name",
+            f"not require arguments other than {', '.join(FACTS)}, passed by name",
             hint=f"got {', '.join(unknown)}",
         )
     return tuple((name, getattr(request, name)) for name in taken)
@@ -192,7 +192,7 @@ def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str
         if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != num_rows or not outputs.numel():
             raise ConfigurationError.of(
                 subject,
-                f"return one vector a row, shape ({num_rows}, length)",
+                f"return one vector per row, shape ({num_rows}, length)",
                 f"{_output_text(outputs)}{watch.last_layer()}",
             )
 
@@ -205,8 +205,8 @@ def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatc
     if not torch.equal(FlatModel(_built(factory, subject)).vector, vector):
         raise ConfigurationError.of(
             subject,
-            "draw its parameters from torch's random numbers alone, so that a study can be repeated",
-            "different ones under the same seed",
+            "draw its parameters only from torch's random numbers, so that studies are reproducible",
+            "different parameters with the same seed",
         )
     return module, _LayerWatch(module)
 
@@ -266,7 +266,7 @@ def _check_logits(subject: str, outputs: Any, expected: tuple[int, int], watch: 
         return
     raise ConfigurationError.of(
         subject,
-        f"return one float32 number a row and class, shape {expected}",
+        f"return one float32 number per row and class, shape {expected}",
         f"{_output_text(outputs)}{watch.last_layer()}",
     )
 
@@ -316,7 +316,7 @@ class _LayerWatch:
 
     def last_layer(self) -> str:
         """Return the layer that ended last, as the end of a sentence, or an empty string."""
-        return f"; {self._last} came last" if self._last else ""
+        return f"; {self._last} ran last" if self._last else ""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 GROUP_CHANNELS = 16
-"""Of group normalisation."""
+"""Channels per group of group normalisation."""
 
 
 NormName = Literal["none", "batch", "group"]
@@ -122,7 +122,7 @@ class ModelRequest:
                 [
                     Fault(
                         f"model.{name}",
-                        f"be left out with model.kind={kind}, which does not read it",
+                        f"be left out with model.kind={kind}, which does not use it",
                         list(value) if isinstance(value, tuple) else value,
                     )
                     for name, value in unsupported.items()
@@ -131,7 +131,7 @@ class ModelRequest:
         if self.data_kind not in data_kinds:
             advice = "; texts are for embedding_bag, textcnn and char_lstm" if self.data_kind == "tokens" else ""
             raise DataError.of(
-                f"model.kind={kind}", f"be given rows of kind {' or '.join(data_kinds)}", f"{self.data_kind}{advice}"
+                f"model.kind={kind}", f"get rows of kind {' or '.join(data_kinds)}", f"{self.data_kind}{advice}"
             )
 
     def image_shape(self, kind: str, smallest: int, reason: str = "") -> tuple[int, int, int]:
@@ -149,7 +149,7 @@ class ModelRequest:
         if len(shape) != IMAGE_AXES or min(shape[1:]) < smallest:
             raise DataError.of(
                 f"model.kind={kind}",
-                f"have images of shape (channels, height, width) with at least {smallest} pixels a side{reason}",
+                f"have images of shape (channels, height, width) with at least {smallest} pixels per side{reason}",
                 f"rows of shape {shape}",
             )
         channels, height, width = shape
@@ -183,7 +183,7 @@ class ModelRequest:
 
 
 ModelBuilder = Callable[[ModelRequest], ModelFactory]
-"""What it returns is a picklable value that tells its name by `str`."""
+"""Returns a picklable value whose `str` is its name."""
 
 
 @dataclass(frozen=True)

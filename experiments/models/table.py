@@ -27,7 +27,7 @@ LENET_SMALLEST_SIDE = 16
 """Of which the second pooling leaves one pixel: 16 - 4 = 12, halved 6, 6 - 4 = 2, halved 1."""
 CNN2_SMALLEST_SIDE = 4
 MOST_CHARACTERS = 512
-"""Larger vocabularies are of words."""
+"""Larger vocabularies consist of words."""
 RESNET_WIDTHS = (64, 128, 256, 512)
 
 
@@ -103,7 +103,7 @@ def lenet(request: ModelRequest) -> ImportedModel:
     the IEEE 86(11), 1998. Deviation, as is common: ReLU, max pooling, and no partial connections.
     """
     request.check("lenet", reads=("activation",))
-    reason = ", as its second pooling has nothing left of fewer"
+    reason = ", as its second pooling leaves nothing of smaller ones"
     shape = request.image_shape("lenet", LENET_SMALLEST_SIDE, reason)
     options = _activation(request)
     return _network(
@@ -135,7 +135,7 @@ def _pooled_convolutions(
     request: ModelRequest, kind: str, blocks: tuple[tuple[int, ...], ...], kernel: int
 ) -> ImportedModel:
     request.check(kind, reads=("hidden", "activation"))
-    shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling has nothing left of fewer")
+    shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling leaves nothing of smaller ones")
     options = _activation(request)
     return _network(
         f"{kind}{_name_suffix(options)}",
@@ -196,7 +196,7 @@ def textcnn(request: ModelRequest) -> ImportedModel:
     request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=TOKENS)
     maps, dropout = request.one_hidden("textcnn", 100), request.settings.dropout
     return _network(
-        f"textcnn of {maps} maps a width, {request.vocabulary_size} tokens",
+        f"textcnn of {maps} maps per width, {request.vocabulary_size} tokens",
         "TextNet",
         vocabulary_size=request.vocabulary_size,
         embedding_size=request.settings.embedding_size or 100,
@@ -261,7 +261,7 @@ MODELS: Mapping[str, ModelBuilder] = {
     "embedding_classifier": embedding_classifier,
     "dqn": dqn,
 }
-"""Each raises a `ConfigurationError` where a setting does not go with it, and a `DataError` for other rows."""
+"""Each raises a `ConfigurationError` for unsupported settings, and a `DataError` for unsupported rows."""
 
 
 def model_fault(kind: str) -> str | None:
@@ -269,7 +269,7 @@ def model_fault(kind: str) -> str | None:
     if kind in MODELS or is_import_path(kind):
         return None
     suggestion = did_you_mean(kind, MODELS)
-    return f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {kind!r}{suggestion}"
+    return f"must be one of {', '.join(MODELS)}, or your own package.module:factory, got {kind!r}{suggestion}"
 
 
 def build_model(request: ModelRequest) -> ModelFactory:
@@ -290,7 +290,7 @@ def build_model(request: ModelRequest) -> ModelFactory:
 
 
 EMBEDDED_KINDS = ("image", "tokens")
-"""Rows whose single values say little."""
+"""Rows whose individual values carry little information."""
 
 
 def embedding_source(choice: str, request: ModelRequest, model: ModelFactory) -> EmbeddingSource | None:

@@ -101,7 +101,7 @@ class PartitionSettings(BaseModel):
         lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
         if len(lengths) != 1 or lengths == {0} or not all(_is_count(cell) for row in rows for cell in row):
             raise ValueError(
-                "must be a list of equally long rows of whole numbers >= 0, one row a client and one number a class, "
+                "must be a list of equally long rows of whole numbers >= 0, a row per client and a number per class, "
                 f"or the path of a CSV file of them, got {str(given)[:80]}"
             )
         return given
@@ -315,9 +315,9 @@ def feature_columns(request: PartitionRequest) -> FloatArray:
         received = "tokens" if request.data_kind == "tokens" else "no features"
         raise DataError.of(
             f"federation.partition.kind={request.settings.kind}",
-            "have features that are quantities",
+            "have numeric features",
             received,
-            "partitions by label or at random are possible",
+            "use a partition by label or at random",
         )
     return request.features.reshape(len(request.labels), -1)
 

@@ -95,7 +95,7 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
             f"be at most {sizes[client]}, the rows in the tails of all columns of client "
             f"{client}, {_named(columns_by_client[client])}",
             min_size,
-            "federation.partition.tail_rule=any is possible",
+            "federation.partition.tail_rule=any may work",
         )
     num_owners = is_assigned.sum(axis=0)
     partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in is_assigned])

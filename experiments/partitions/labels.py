@@ -182,7 +182,7 @@ def _partition_sized_sets(
     if num_missing > 0:
         raise DataError.of(
             "federation.partition.quantities",
-            f"not add up, over all clients, to more than the number of rows, {len(request.labels)}",
+            f"not sum over all clients to more than the number of rows, {len(request.labels)}",
             f"{sizes.sum()} for {len(sizes)} clients",
         )
     is_held = _choose_class_sets(
@@ -197,9 +197,9 @@ def _partition_sized_sets(
     for label in np.flatnonzero(requested > available):
         raise DataError.of(
             "federation.partition.quantities",
-            f"not ask for more rows of a class than there are, {available[label]} of class {label}",
+            f"not request more rows of a class than exist, {available[label]} of class {label}",
             requested[label],
-            "smaller quantities, fewer clients or lower levels are possible",
+            "use smaller quantities, fewer clients or lower levels",
         )
     return request.by_class_counts(matrix, **facts)
 
@@ -237,7 +237,7 @@ def _choose_class_sets(
                 "every client",
                 f"get a row of each of its classes, {num_classes} at client {client}, but only "
                 f"{np.count_nonzero(num_rows_free)} classes have a row left",
-                hint=f"fewer classes a client, or fewer than {len(set_sizes)} clients, are possible",
+                hint=f"use fewer classes per client, or fewer than {len(set_sizes)} clients",
             )
         is_held[client, chosen] = True
         remaining_supply[chosen] -= demand[client]
@@ -253,7 +253,7 @@ def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
             "federation.partition.min_size",
             f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes",
             request.settings.min_size,
-            "more is possible with fewer clients",
+            "fewer clients allow a larger value",
         )
 
 

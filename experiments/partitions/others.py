@@ -126,7 +126,7 @@ def pathological(request: PartitionRequest) -> PartitionResult:
             return result
         condition = f"be at most {smallest}, the rows of the smallest client"
         reason = Fault("federation.partition.min_size", condition, settings.min_size)
-    hint = f"{num_draws} assignments were tried; fewer clients, or fewer classes a client, may do"
+    hint = f"{num_draws} assignments were tried; use fewer clients or fewer classes per client"
     raise DataError(reason.with_hint(hint))
 
 
@@ -160,7 +160,7 @@ def _reject_impossible(request: PartitionRequest) -> None:
             "federation.num_clients",
             "leave each class a row for every client that has it",
             f"{num_clients} clients, {holders[rarest]} of which have class {label} with its {available[rarest]} rows",
-            "federation.partition.class_assignment=random may do",
+            "federation.partition.class_assignment=random may work",
         )
 
 
@@ -222,7 +222,7 @@ def distribution(request: PartitionRequest) -> PartitionResult:
             f"have {num_initial_rows + 1} rows for each of its {num_holders} clients, "
             f"{(num_initial_rows + 1) * num_holders} in all",
             available.min(),
-            f"fewer clients, or less than federation.partition.min_size = {request.settings.min_size}, may do",
+            f"use fewer clients, or a federation.partition.min_size below {request.settings.min_size}",
         )
     shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
     arguments = (shares, num_clients, num_classes_per_client, LABEL, num_initial_rows)
@@ -325,7 +325,7 @@ def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
     if given is None:
         raise ConfigurationError.of(
             KEY,
-            "hold a row of class counts a client, or the path of a CSV file of them, where "
+            "hold a row of class counts per client, or the path of a CSV file of them, where "
             "federation.partition.kind=counts",
             "nothing",
         )
@@ -339,9 +339,9 @@ def _read(file: Path) -> list[list[int]]:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             table = [(number, cells) for number, cells in enumerate(csv.reader(lines), start=1) if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError.of(KEY, "be a CSV file that can be read", f"{file}: {error}") from error
+        raise ConfigurationError.of(KEY, "be a readable CSV file", f"{file}: {error}") from error
     if not table:
-        raise ConfigurationError.of(f"{KEY}: {file}", "hold a line of class counts a client", "none")
+        raise ConfigurationError.of(f"{KEY}: {file}", "hold a line of class counts per client", "none")
     rows = []
     for number, cells in table:
         if len(cells) != len(table[0][1]) or not all(cell.strip().isdecimal() for cell in cells):
@@ -365,10 +365,10 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
             )
         ]
     if matrix.shape[1] != len(available):
-        return [Fault(KEY, f"have {len(available)} columns, one a class", matrix.shape[1])]
+        return [Fault(KEY, f"have {len(available)} columns, one per class", matrix.shape[1])]
     requested = matrix.sum(axis=0)
     faults: list[str] = [
-        Fault(KEY, f"not ask for more rows of class {label} than there are, {available[label]}", requested[label])
+        Fault(KEY, f"not request more rows of class {label} than exist, {available[label]}", requested[label])
         for label in np.flatnonzero(requested > available)
     ]
     empty = np.flatnonzero(matrix.sum(axis=1) == 0)

@@ -163,16 +163,16 @@ class ScenarioEffect(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     needs_measurements: ClassVar[bool] = False
-    """Whether features must be measurements, and not numbers of words."""
+    """Whether features must be measurements, not token numbers."""
 
     changes_partition: ClassVar[bool] = False
-    """Whether rows change hands, which they do ahead of every corruption."""
+    """Whether rows move between clients; this precedes every corruption."""
 
     needs_classes: ClassVar[bool] = False
-    """Whether it changes labels, which must be classes."""
+    """Whether it changes labels, which requires classification."""
 
     takes_time: ClassVar[bool] = False
-    """Whether the clients' rounds take simulated time."""
+    """Whether it simulates durations of the clients' rounds."""
 
     kind: str
     clients: ClientChoice = Field(
@@ -188,7 +188,7 @@ class ScenarioEffect(BaseModel):
     @model_validator(mode="after")
     def _one_way_to_choose(self) -> Self:
         if self.clients is not None and self.num_clients is not None:
-            raise ValueError(f"must leave num_clients out where clients says who, got num_clients={self.num_clients}")
+            raise ValueError(f"must leave num_clients out where clients is given, got num_clients={self.num_clients}")
         return self
 
     def faults(self, request: EffectRequest) -> list[str]:
@@ -205,11 +205,11 @@ class ScenarioEffect(BaseModel):
                 f"{', '.join(map(str, outside))}; they are counted from 0"
             )
         if self.needs_classes and request.predicts_quantity:
-            faults.append(f"kind must not be {self.kind} where a quantity is predicted, as it changes classes")
+            faults.append(f"kind must not be {self.kind} for regression, as it changes classes")
         if self.needs_measurements and request.data_kind == "tokens":
             faults.append(
-                f"kind must not be {self.kind} for tokens, which are numbers of words or characters, of which it would "
-                "make others; label_flip, poisoning, feature_drop and concept_shift work on tokens"
+                f"kind must not be {self.kind} for tokens, as it would change them into other words or characters; "
+                "label_flip, poisoning, feature_drop and concept_shift work on tokens"
             )
         return faults
 

@@ -96,7 +96,7 @@ def read_devices(
     names = [name for name in table.column_names if name != CLIENT]
     if CLIENT not in table.column_names or not names or not {*names} <= {*columns}:
         raise DataError.of(
-            file, f"have the column {CLIENT}, and others of {', '.join(columns)} alone", listed(table.column_names)
+            file, f"have only the columns {CLIENT} and some of {', '.join(columns)}", listed(table.column_names)
         )
     row_of = _rows(file, as_numbers(plain_cells(table[CLIENT])))
     values = {name: _checked(file, name, as_numbers(plain_cells(table[name]))) for name in names}
@@ -143,7 +143,7 @@ FIELDS = {
     "bytes_per_second_up": "bytes_per_second_up",
     "latency_seconds": "shift_seconds",
 }
-"""Of a `Device`, by what users call them."""
+"""Fields of a `Device` by their configuration keys."""
 
 
 class DeviceClass(BaseModel):
@@ -192,7 +192,7 @@ class DevicesEffect(ScenarioEffect):
             received = " and ".join(values if sources == ["values"] else sources) or "none"
             raise ValueError(f"must give one of values ({', '.join(FIELDS)}), classes and path, got {received}")
         if self.sigma and not values:
-            raise ValueError(f"sigma must be left out where {sources[0]} says what clients have, got {self.sigma:g}")
+            raise ValueError(f"sigma must be left out where {sources[0]} is given, got {self.sigma:g}")
         total = sum(device_class.share for device_class in self.classes or ())
         if self.classes and abs(total - 1) > 1e-6:
             raise ValueError(f"classes must have shares that add up to 1, got {total:g}")

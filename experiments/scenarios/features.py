@@ -158,7 +158,7 @@ class FeatureDropEffect(ScenarioEffect):
         """Return what is incompatible with the federation; each fault begins with the key."""
         faults = super().faults(request)
         if self.value == "mean" and request.data_kind == "tokens":
-            faults.append("value must be zero for tokens, which is padding, got 'mean': words have no mean")
+            faults.append("value must be zero, padding, for tokens, which have no mean, got 'mean'")
         return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
@@ -235,9 +235,9 @@ class JpegEffect(ScenarioEffect):
         faults = super().faults(request)
         channels = request.feature_shape[0]
         if request.data_kind != "image":
-            faults.append(f"kind must be jpeg for pictures alone, got rows that are {request.data_kind}")
+            faults.append(f"kind must be jpeg only for pictures, got rows that are {request.data_kind}")
         elif channels not in {GREY, COLOUR}:
-            faults.append(f"kind must be jpeg for grey pictures and those of three colours, got {channels} channels")
+            faults.append(f"kind must be jpeg only for pictures of 1 or 3 channels, got {channels} channels")
         return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:

@@ -209,7 +209,7 @@ def _largest_partition(class_counts: IntArray, num_clients: int) -> IntArray:
     if size < MIN_SIZE:
         raise DataError.of(
             "federation.scenario=label_skew",
-            f"be able to give every client {MIN_SIZE} rows, the fewest that show its shares",
+            f"be able to give every client {MIN_SIZE} rows, the minimum to represent its shares",
             f"{num_clients} clients for classes of {class_counts.tolist()} rows",
         )
     return _whole_rows(mixtures, size)[np.arange(num_clients) % len(mixtures)]
@@ -306,7 +306,7 @@ def _draw_classes_by_client(
                 "federation.scenario: class_skew",
                 f"find a class with {count} rows left for client {client}",
                 f"classes of {class_counts.tolist()} rows and {len(wanted)} skewed clients",
-                "fewer clients or a smaller share need fewer",
+                "use fewer clients or a smaller share",
             )
         classes[client] = int(generator.choice(len(num_unclaimed), p=weights / weights.sum()))
         num_unclaimed[classes[client]] -= count

@@ -231,7 +231,7 @@ class PublishedScenario:
             raise ConfigurationError.of(
                 f"federation.scenario={self.name}",
                 "be used on data whose features are measurements, as it adds noise to them",
-                "tokens, which are numbers of words or characters",
+                "tokens, which stand for words or characters",
             )
         return self.partition_rows(request)
 

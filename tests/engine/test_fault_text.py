@@ -101,7 +101,7 @@ def test_values_are_shown_in_brief() -> None:
     assert shown("a") == "'a'"
     assert shown("x" * 100_000) == f"'{'x' * 199}… (100002 characters)"
     assert len(shown(list(range(10**5)))) < 250
-    assert shown(10**5000) == "a int that can't be written"
+    assert shown(10**5000) == "a int that can't be displayed"
 
 
 def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:

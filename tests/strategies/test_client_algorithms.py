@@ -124,7 +124,7 @@ def in_lanes() -> ClientHost:
     """A host as on a GPU, on the core."""
     federation = with_server_rows(uneven_federation(wide, SIZES), labelled=True)
     host = ClientHost(federation, QUERIES, HostDevice("cpu", in_lanes=True))
-    assert host.facts().trained_on == "cpu, 8 clients side by side"
+    assert host.facts().trained_on == "cpu, 8 clients in parallel"
     return host
 
 

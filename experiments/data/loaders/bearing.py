@@ -82,16 +82,16 @@ if TYPE_CHECKING:
 BEARING = Publication(
     "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
     "https://www.nasa.gov/intelligent-systems-division/discovery-and-systems-health/pcoe/pcoe-data-set-repository/",
-    derivation="the files read here hold statistics of its raw snapshots, which have to be computed; for test 2 "
-    "python -m fedscout.experiments.data.loaders.bearing does it",
+    derivation="the files read here hold statistics of its raw snapshots; compute those of test 2 with "
+    "python -m fedscout.experiments.data.loaders.bearing",
 )
 FILE = "bearing/test2_features_from_raw.csv.gz"
 TIME = "file"
 LABEL = "state"
 SERIES = "snapshots of a run to failure"
 BY_SPLIT = {
-    "bearing": ".990 so, .990 by whole runs of 25, 1.000 by federation.split=last",
-    "bearing_faults": ".902 so, .815 by whole runs of 25, .025 by federation.split=last",
+    "bearing": ".990 with this split, .990 with whole runs of 25, 1.000 with federation.split=last",
+    "bearing_faults": ".902 with this split, .815 with whole runs of 25, .025 with federation.split=last",
 }
 """FedAvg's accuracy by how rows are split; docs/bearing.md says on which clients, and what prints it."""
 NUM_SNAPSHOTS = 984
@@ -479,7 +479,7 @@ def _first_degraded(run: RunToFailure, request: DatasetRequest, folder: Path, nu
     if run.first_degraded is None:
         raise DataError.of(
             "federation.degraded_from",
-            f"be the number of the first degraded snapshot, as there is no usual one for test {run.number}",
+            f"be the number of the first degraded snapshot, as test {run.number} has no default",
             "nothing",
         )
     if num_found != run.num_snapshots:
@@ -511,7 +511,7 @@ def list_snapshots(folder: Path) -> list[Path]:
         remainder = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
         raise DataError.of(
             folder,
-            "hold snapshots alone, files named by their time such as 2004.02.12.10.32.39",
+            "hold only snapshots, files named by their time such as 2004.02.12.10.32.39",
             f"{unexpected[0]!r}{remainder}",
         )
     if not entries:
@@ -558,13 +558,13 @@ def _first_fault(path: Path, lines: list[str], num_channels: int) -> str:
         if len(fields) != num_channels:
             return Fault(
                 f"every line of {path}",
-                f"hold {num_channels} columns, tabs between them",
+                f"hold {num_channels} columns separated by tabs",
                 f"{len(fields)} in line {number}",
             )
         for column, field in enumerate(fields, start=1):
             if not _is_finite(field):
                 return Fault(path, "hold finite numbers", f"{field or 'nothing'!r} in line {number}, column {column}")
-    return Fault(f"every line of {path}", f"hold {num_channels} numbers, tabs between them")
+    return Fault(f"every line of {path}", f"hold {num_channels} numbers separated by tabs")
 
 
 def _is_finite(field: str) -> bool:
@@ -591,7 +591,7 @@ def write_bearing_features(folder: Path, target: Path) -> int:
     if not target.name.endswith(SUFFIXES):
         raise DataError.of("the table's name", f"end in {' or '.join(SUFFIXES)}", repr(str(target)))
     if target.exists():
-        raise DataError.of(target, "not exist yet: nothing is written over")
+        raise DataError.of(target, "not exist yet, as files are not overwritten")
     if not target.absolute().parent.is_dir():
         raise DataError.of(f"the folder of {target}", "exist")
     table = extract_features(list_snapshots(folder), ONE_EACH)

@@ -207,7 +207,7 @@ def _read_pickled(path: Path, label: CifarLabel) -> Images:
     except _ForeignNameError as error:
         raise DataError.of(
             path,
-            f"hold arrays, numbers and text alone, but this pickle asks to run {str(error)!r}: it "
+            f"hold only arrays, numbers and text, but this pickle asks to run {str(error)!r}: it "
             "is not the published file and was not run",
         ) from None
     except Exception as error:  # a malformed pickle may raise anything, as the module's documentation says
@@ -292,7 +292,7 @@ def _read_arrays(path: Path, names: tuple[str, ...], limits: ReadLimits) -> list
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         reason = _reason(error)
         if "pickle" in reason:
-            reason = "it is no archive of plain arrays; pickled content is not read"
+            reason = "it is not an archive of plain arrays; pickled content is not read"
         raise DataError.of(path, f"be an .npz archive of arrays, but it can't be read: {reason}") from None
 
 

@@ -150,14 +150,14 @@ def _fetch(request: DatasetRequest) -> datasets.Dataset:
     except Exception as error:  # the library passes on errors of its network, its file formats and its own
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         advice = (
-            "; there is neither a network nor a copy in the local cache: fetch it once where there is one, or give "
-            "federation.dataset a file of one's own"
+            "; there is neither a network nor a copy in the local cache: download it once with a network, or set "
+            "federation.dataset to your own file"
             if isinstance(error, ConnectionError)
             else ""
         )
         raise DataError.of(
             f"data set {request.name!r}, split {split!r},",
-            problem=f"can't be had from the Hugging Face hub: {reason}{advice}",
+            problem=f"can't be loaded from the Hugging Face hub: {reason}{advice}",
         ) from None
     if not len(rows):
         raise DataError.of(f"data set {request.name!r}, split {split!r},", "hold rows, but it has none")
@@ -214,7 +214,7 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
         raise DataError.of(
             f"data set {request.name!r}",
             "have one column of images, one of texts (federation.text_column names it), or "
-            f"columns of numbers beside the label {label!r}",
+            f"columns of numbers in addition to the label {label!r}",
             hint=f"its columns are: {available}",
         )
     return Roles(label, request.client_column, numbers=numbers, has_categories=has_categories)

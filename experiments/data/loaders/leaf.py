@@ -65,12 +65,12 @@ ADDRESS = "https://github.com/TalwalkarLab/leaf"
 FEMNIST = Publication(
     "Caldas et al., LEAF: FEMNIST, 2018",
     ADDRESS,
-    derivation="its script preprocess.sh in data/femnist writes data/train and data/test, to be put there",
+    derivation="its script preprocess.sh in data/femnist writes data/train and data/test; put them there",
 )
 LEAF_SHAKESPEARE = Publication(
     "Caldas et al., LEAF: Shakespeare, 2018",
     ADDRESS,
-    derivation="its script preprocess.sh in data/shakespeare writes data/train and data/test, to be put there",
+    derivation="its script preprocess.sh in data/shakespeare writes data/train and data/test; put them there",
 )
 SIDE = 28
 CHARACTERS = digits + ascii_uppercase + ascii_lowercase
@@ -129,7 +129,7 @@ def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     if (request.text.length, request.text.stride) != (None, None):
         raise DataError.of(
             f"federation.text.length and federation.text.stride of data set {request.name!r}",
-            "be left out, as its files hold the windows",
+            "be left out, as its files already hold windows",
             f"{request.text.length} and {request.text.stride}",
         )
     clients: dict[str, CodeArray] = {}

@@ -273,7 +273,7 @@ MEANINGS = {
     **dict.fromkeys(("suspect", "glaucoma suspect", "-1"), SUSPECT),
 }
 PARTS = ("train", "training", "val", "validation", "test", "online", "offline")
-"""Words of SMDG-19's names that tell a part of a collection."""
+"""Words of SMDG-19's names that denote a part of a collection."""
 
 CLASS_FOLDERS = ("Training400", "*/Training400", "partitioned_by_hospital/*", "*/partitioned_by_hospital/*")
 HOSPITAL_FOLDERS = "partitioned_by_hospital"
@@ -381,7 +381,7 @@ def _collection(path: Path, name: str) -> str:
         words.pop()
     if not words or not number.isdecimal():
         raise DataError.of(
-            f"the names of {path}", "be a collection's and a number, such as REFUGE1-TRAIN-7", repr(name)
+            f"the names of {path}", "be a collection's name and a number, such as REFUGE1-TRAIN-7", repr(name)
         )
     return "-".join(words)
 
@@ -393,7 +393,7 @@ RETINAL = Publication(
     "https://www.kaggle.com/datasets/deathtrooper/multichannel-glaucoma-benchmark-dataset, "
     "https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets, https://refuge.grand-challenge.org, "
     "https://github.com/miag-ull/rim-one-dl",
-    derivation="unpack each collection into a folder of its own, or put class folders healthy and glaucoma there",
+    derivation="unpack each collection into its own folder, or put class folders healthy and glaucoma there",
 )
 RETINAL_FOLDER = "retinal"
 LABEL = "diagnosis"
@@ -424,7 +424,7 @@ RETINAL_GRADES = Publication(
     "Decencière et al., Image Analysis & Stereology 33(3), 2014, and others",
     "https://www.kaggle.com/c/aptos2019-blindness-detection, https://ieee-dataport.org/open-access/"
     "indian-diabetic-retinopathy-image-dataset-idrid, https://www.adcis.net/en/third-party/messidor2/",
-    derivation="put each hospital's images into a folder of their own, by class or with a labels.csv (image,label)",
+    derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
 )
 GRADES_FOLDER = "retinal_grades"
 

@@ -136,7 +136,7 @@ def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
     """Yield a fault for each setting that the data set does not read."""
     name, is_hub = request.name, is_hugging_face(request.name)
     is_own = is_own_data(name)
-    is_table, own_tables = is_own and not is_hub, "one's own tables"
+    is_table, own_tables = is_own and not is_hub, "your own tables"
     for key, value, applies, readers in (
         ("split", request.part, is_hub, (*DIVIDED, "hf:owner/name")),
         ("degraded_from", request.degraded_from, False, RAW_BEARING_TESTS),
@@ -149,4 +149,4 @@ def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
         ("query", request.query, is_table, ("databases",)),
     ):
         if value and not applies and name not in readers:
-            yield Fault(f"federation.{key}", f"be left out but for {', '.join(readers)}", f"{value!r} for {name!r}")
+            yield Fault(f"federation.{key}", f"only be given for {', '.join(readers)}", f"{value!r} for {name!r}")

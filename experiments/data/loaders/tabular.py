@@ -176,7 +176,7 @@ COMMERCIAL_VEHICLES = Publication(
     "Commercial Vehicles Sensor data of Smartilizer Scandinavia, described by Mreish et al., MFedBN, Sensors 25(23), "
     "2025, and not published",
     "https://www.mdpi.com/1424-8220/25/23/7314",
-    derivation="any CSV of readings with a column of the five states is read in its place",
+    derivation="any CSV file of readings with a column of the five states can be used instead",
 )
 LAYOUTS = (Layout("CSV", ("commercial_vehicles/*.csv",)), Layout("packed CSV", ("commercial_vehicles/*.csv.gz",)))
 LABEL = "label"
@@ -215,9 +215,9 @@ def _with_states(dataset: Dataset, label: str) -> Dataset:
     if unknown or len(set(states)) < len(states):
         raise DataError.of(
             f"column {label!r} of data set {dataset.name!r}",
-            f"hold the states {', '.join(STATES)}, each written in one way",
+            f"hold the states {', '.join(STATES)}, each with one spelling",
             ", ".join(map(repr, unknown or dataset.class_names)),
-            "a table of other classes is one's own data, which federation.dataset names by its path",
+            "for a table with other classes, set federation.dataset to its path",
         )
     return replace(dataset, class_names=states)
 

@@ -94,7 +94,7 @@ def test_hosts_hold_their_parts_of_gpus_and_let_them_go() -> None:
     held, free = (line for line in done.stdout.splitlines() if line.startswith(("HELD", "FREE")))
     _, share, *device = held.split(maxsplit=2)
     assert float(share) == pytest.approx(3 * 0.475, abs=0.005)  # and what reservations take
-    assert device == ["cpu, 8 clients side by side"]
+    assert device == ["cpu, 8 clients in parallel"]
     assert free == "FREE 2.0"
 
 

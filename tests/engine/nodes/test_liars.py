@@ -142,7 +142,7 @@ def test_nobody_takes_the_place_of_a_client_that_answers(federation: Federation)
     link.connect(99, federation, 0, QUERIES, wire, config={"partition-id": 0})
     roster.refresh()
     assert roster.node_of(0) == FIRST_NODE
-    assert "answers" in roster.strangers[99]
+    assert "responds" in roster.strangers[99]
 
 
 def test_who_was_restarted_takes_its_place_while_its_old_node_lingers(federation: Federation) -> None:

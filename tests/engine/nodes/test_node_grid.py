@@ -124,7 +124,7 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Fe
 
 FAULTS = {
     "nan": "finite",
-    "shape": "parameters and must have",
+    "shape": "parameters, got",
     "million": "1000000",
     "silent": "0.2 s",
     "refuses": "training",

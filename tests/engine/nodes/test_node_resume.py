@@ -93,7 +93,7 @@ def test_what_is_lost_for_good_costs_a_round_and_is_told_in_one_line(
         trial = run(federation, nodes, settings, tmp_path / "store")
     assert trial.status == "completed", trial.error
     assert set(trial.dropped_clients) == {"2:1"}
-    assert sum("anew" in record.message for record in caplog.records) == 1
+    assert sum("lost its state" in record.message for record in caplog.records) == 1
 
 
 def test_a_damaged_file_is_as_none(tmp_path: Path) -> None:

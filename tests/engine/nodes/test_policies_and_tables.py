@@ -204,5 +204,5 @@ def test_quantities_are_refused_before_anything_trains(federation: Federation) -
     targets = federation.labels.astype(np.float32)
     quantities = replace(federation, targets=targets, num_classes=1)
     _, roster, wire = linked(federation, QUERIES)
-    with refused(DataError, key="clients on machines of their own"):
+    with refused(DataError, key="clients on their own machines"):
         NodeGrid(roster, server_side(quantities, targets=targets[:0]), wire, SESSION)

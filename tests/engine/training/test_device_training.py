@@ -43,7 +43,7 @@ from tests.engine.trials.test_resume import assert_same
 from tests.ray_processes import NUM_HOSTS
 
 IN_LANES = HostDevice("cpu", in_lanes=True)
-SIDE_BY_SIDE = "cpu, 8 clients side by side"
+SIDE_BY_SIDE = "cpu, 8 clients in parallel"
 """Eight is the next power of two to the seven of `SIZES`."""
 
 
@@ -223,7 +223,7 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: in
 @pytest.mark.parametrize("model", [normalised, alpha_dropping])
 def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(model: ModelFactory) -> None:
     lanes, core = ClientHost(uneven_federation(model), QUERIES, IN_LANES), ClientHost(uneven_federation(model), QUERIES)
-    assert lanes.facts().trained_on == "cpu, one client after the other"
+    assert lanes.facts().trained_on == "cpu, one client at a time"
     training = TRAININGS["epochs"]
     one = trained(lanes, (0, 1, 3, 5), training)
     other = trained(core, (0, 1, 3, 5), training, backend="loop")
@@ -245,7 +245,7 @@ def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.M
     assert ClientHost(uneven_federation(wide), QUERIES, IN_LANES).facts().trained_on == SIDE_BY_SIDE
     monkeypatch.setattr(ClientLanes, "_tried_gradient", leaning)
     alone = ClientHost(uneven_federation(wide), QUERIES, IN_LANES).facts().trained_on
-    assert alone == "cpu, one client after the other"
+    assert alone == "cpu, one client at a time"
 
 
 @pytest.mark.parametrize("leans", [False, True])
@@ -378,14 +378,14 @@ def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.Monk
     def told(**changes: object) -> str:
         return ClientHost(uneven_federation(wide), QUERIES, replace(IN_LANES, **changes)).facts().trained_on
 
-    assert told(most_together=4) == "cpu, 4 clients side by side"
-    assert told(most_together=5) == "cpu, 4 clients side by side"
+    assert told(most_together=4) == "cpu, 4 clients in parallel"
+    assert told(most_together=5) == "cpu, 4 clients in parallel"
     size = 4 * (NUM_FEATURES * 16 + 16 + 16 * NUM_CLASSES + NUM_CLASSES) * gpu_lanes.COPIES
     outputs = 4 * 2 * 32 * (16 + 16 + NUM_CLASSES)
     monkeypatch.setattr(gpu_lanes, "LANE_BYTES", 3 * (size + outputs))
-    assert told() == "cpu, 2 clients side by side"
+    assert told() == "cpu, 2 clients in parallel"
     monkeypatch.setattr(gpu_lanes, "LANE_BYTES", size)
-    assert told() == "cpu, one client after the other"
+    assert told() == "cpu, one client at a time"
 
 
 @given(num_rows=st.integers(1, 300), batch_size=st.integers(1, 64), epochs=st.integers(1, 3))

@@ -654,7 +654,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
         assert np.isnan(values).tolist() == expected, name
     assert result.status == ("failed" if is_failed else "completed")
     assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(result.scores())))
-    assert sum("numbers" in note for note in result.notes) == 1
+    assert sum("finite" in note for note in result.notes) == 1
 
 
 @pytest.mark.parametrize(

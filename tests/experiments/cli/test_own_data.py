@@ -29,7 +29,7 @@ def changed(row: int, cells: str) -> str:
 
 
 LABEL, COLUMN, SEPARATED = "column 'grade'", "column 'x'", "the columns of t.csv"
-FIELDS, FEATURES = "every line of t.csv", "data set 't.csv' must have a column of features"
+FIELDS, FEATURES = "every line of t.csv", "data set 't.csv' must have a feature column"
 MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "empty file": ("", ("t.csv", "empty")),
     "header alone": (HEADER + "\n", ("t.csv", "rows", "none")),

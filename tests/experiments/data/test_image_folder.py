@@ -243,7 +243,7 @@ def a_client_one_folder_deeper(folder: Path) -> None:
         (mixed_depths, "all pictures of f", "{folder}/cat/1.png"),
         (mixed_depths, "all pictures of f", "{folder}/north/cat/1.png"),
         (too_deep, "pictures", "{folder}/a/b/c"),
-        (texts, "bad", "got '1.txt'; tables are given as federation.dataset='{folder}/bad/*.csv'"),
+        (texts, "bad", "got '1.txt'; use federation.dataset='{folder}/bad/*.csv' for tables"),
         (a_link_that_leads_back, "again", "{folder}"),
         (a_link_to_itself, "f", "'self'"),
         (a_stray_file_beside_clients, "f", "labels.csv, got '2.png'"),

@@ -96,7 +96,7 @@ def test_one_line_predicts_a_quantity(tmp_path: Path) -> None:
     federation = build_federation(config.federation, config.model)
     assert federation.target_name == "vibration"
     (told,) = [column for column in federation.facts["columns"] if column["name"] == "vibration"]
-    assert (told["became"], told["key"]) == ("a quantity to predict", "federation.task=classification")
+    assert (told["became"], told["key"]) == ("the regression target", "federation.task=classification")
 
 
 def test_from_python(tmp_path: Path) -> None:

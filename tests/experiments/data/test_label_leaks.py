@@ -40,7 +40,7 @@ def test_copies_are_suspected(shares: list[float]) -> None:
         NumberColumn("x", classes.astype(float)),
         NumberColumn("x", classes + noise),
     ]
-    assert [suspicion(copy, classes, names, ROWS) for copy in copies] == ["tells the label nearly exactly"] * 3
+    assert [suspicion(copy, classes, names, ROWS) for copy in copies] == ["predicts the label nearly exactly"] * 3
 
 
 def test_a_running_number_that_orders_the_classes_is_suspected() -> None:
@@ -52,7 +52,7 @@ def test_gaps_that_tell_a_class_are_suspected() -> None:
     classes = labels([0.4, 0.3, 0.3])
     numbers = np.where(classes == 2, np.nan, np.random.default_rng(2).normal(size=len(ROWS)))
     assert suspicion(NumberColumn("x", numbers), classes, ("a", "b", "c"), ROWS) == (
-        "tells class c from the others nearly exactly"
+        "separates class c from the others nearly exactly"
     )
 
 

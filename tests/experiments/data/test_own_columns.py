@@ -45,7 +45,7 @@ def test_tweets(tmp_path: Path) -> None:
         "user_timezone": "category",
     }
     suspected = {name: text for name, text in told(dataset, "suspicion").items() if text}
-    assert suspected == {"negativereason": "tells class negative from the others nearly exactly"}
+    assert suspected == {"negativereason": "separates class negative from the others nearly exactly"}
     assert told(dataset, "key")["text"] == "federation.text_column=text"
     assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
 
@@ -63,7 +63,7 @@ def test_readings(tmp_path: Path) -> None:
     """An index that orders the classes is left out and named; so is the hour, which stays."""
     dataset = load(tmp_path, readings(), "state", "machine")
     assert told(dataset, "became")["reading"] == "left out: a running number"
-    assert told(dataset, "suspicion")["reading"] == "tells the label nearly exactly"
+    assert told(dataset, "suspicion")["reading"] == "predicts the label nearly exactly"
     assert dataset.feature_names == ("timestamp hour", "timestamp minute", "vibration", "load")
 
 
@@ -94,7 +94,7 @@ def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> Non
     named = ("'many' in row 3", "federation.columns.x=number", "federation.columns.x=category")
     assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
     dataset = load(tmp_path, table, "y", columns={"x": "number"})
-    assert told(dataset, "became")["x"] == "a number; words are taken as missing in 1 of 23 rows"
+    assert told(dataset, "became")["x"] == "a number; words count as missing in 1 of 23 rows"
     assert dataset.features[2].tolist() == [0, 1]
 
 
@@ -124,7 +124,7 @@ def test_beside_dates_alone_a_text_is_the_row_unless_they_are_asked_for(tmp_path
     table = tweets()[["tweet_id", "tweet_created", "text", "airline_sentiment"]]
     dataset = load(tmp_path, table, "airline_sentiment")
     assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
-    assert told(dataset, "became")["tweet_created"] == "left out: text is what a row is"
+    assert told(dataset, "became")["tweet_created"] == "left out: text is the only feature"
     assert told(dataset, "key")["tweet_created"] == "federation.columns.tweet_created=date"
     asked = load(tmp_path, table, "airline_sentiment", columns={"tweet_created": "date"})
     assert asked.kind == "table"

@@ -76,7 +76,7 @@ def test_the_seed_draws_and_fewer_rows_are_part_of_more() -> None:
 
 
 def test_clients_keep_a_row_of_each_class() -> None:
-    with refused(DataError, key="federation.server_rows", given=97, names="at most 96 of 100"):
+    with refused(DataError, key="federation.server_rows", given=97, names="at most 96 of the 100"):
         cut(97)
 
 

@@ -149,7 +149,7 @@ def test_what_the_files_will_hold_is_told_before_anything_trains(
         federation.train({"kind": "local"})
     assert len(link.heard) == met
     trial = federation.train({"kind": "fedper"}, rounds=1)
-    (kept,) = (line for line in told if "the model that is kept is the global one" in line)
+    (kept,) = (line for line in told if "the saved model is the global one" in line)
     assert kept.removeprefix("note: ") in trial.notes
 
 

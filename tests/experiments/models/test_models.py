@@ -198,7 +198,7 @@ def test_factory_travels_and_follows_the_seed(name: str) -> None:
         ("cnn4", "cnn4"),
         ("resnet18", "resnet18 of 16-16-32-32 channels with group norm"),
         ("embedding_bag", "embedding_bag 12-4-2"),
-        ("textcnn", "textcnn of 5 maps a width, 12 tokens"),
+        ("textcnn", "textcnn of 5 maps per width, 12 tokens"),
         ("char_lstm", "char_lstm 3-7-5-2"),
         ("auto", "char_lstm 8-256-256-11"),
     ],

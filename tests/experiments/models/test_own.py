@@ -285,7 +285,7 @@ def test_a_function_of_others_that_says_so_is_called(build: Build, user_folder: 
         ("ready", "Sequential"),
         ("number", "int 5"),
         ("no_module", "got int"),
-        ("annotated", "annotation says int"),
+        ("annotated", "annotated with int"),
         ("abort", "builtin_function"),
         ("Thread", "threading.Thread"),
         ("Calling", "users_nets.Calling"),

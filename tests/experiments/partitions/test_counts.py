@@ -64,8 +64,8 @@ def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None, place: 
     [
         (None, None, "nothing", ""),
         (((1, 1),), None, 2, "3 columns"),
-        (((31, 0, 0),), None, 31, "class 0 than there are, 30"),
-        (((5, 5, 6), (5, 5, 6)), None, 12, "class 2 than there are, 10"),
+        (((31, 0, 0),), None, 31, "class 0 than exist, 30"),
+        (((5, 5, 6), (5, 5, 6)), None, 12, "class 2 than exist, 10"),
         (((1, 1, 1), (0, 0, 0)), None, "none for client 1", ""),
         (((1, 1, 1),), 10, 10, "federation.partition.counts"),
     ],
