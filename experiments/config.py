@@ -261,6 +261,8 @@ class StudyConfig(BaseModel):
         """
         identity = self.identity()
         del identity["federation"]["task"]
+        if identity["training"]["metric"] == ACCURACY:  # the default
+            identity["training"]["metric"] = None
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         knowledge = KNOWLEDGE if self.search.is_informed else ""
         return hashlib.sha256((text + knowledge).encode()).hexdigest()

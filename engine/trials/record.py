@@ -374,7 +374,7 @@ class Trial:
         values: dict[str, Any] = {}
         flat_row = flat(row)
         for name, kind in _columns().items():
-            value = flat_row.get(name)
+            value: Any = flat_row.get(name)
             if value is None and (_is_json(kind) or _place(name) is not None):
                 continue
             if _is_json(kind):

@@ -381,6 +381,7 @@ def test_what_another_key_rules_out_is_refused(given: str, beside: str, key: str
 
 def test_the_digest_does_not_depend_on_the_machinery() -> None:
     values = {
+        "federation.task": "classification",
         "federation.max_file_bytes": "1000",
         "federation.max_file_rows": "1000",
         "federation.max_query_seconds": "1000",
