@@ -22,7 +22,7 @@ EVERYTHING = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
 
 def test_those_that_need_rows_of_the_server_s_or_a_clock_are_listed_as_not_possible_without(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
-    assert [kind for kind in ("fedbuff", "feddf", "fedbio") if f"not here: {kind} " not in listed] == []
+    assert [kind for kind in ("fedbuff", "feddf", "fedbio") if f"unavailable: {kind} " not in listed] == []
 
 
 TOLD = {

@@ -148,7 +148,7 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "--out", out) == 0
     written = out.read_bytes()
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
-    assert "seed: 0 there, 1 here" in capfd.readouterr().err
+    assert "seed: 0 before, 1 now" in capfd.readouterr().err
     assert out.read_bytes() == written
 
 
