@@ -302,7 +302,7 @@ def _one_thread() -> Iterator[None]:
 
 
 SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model{}.safetensors", "model{}.pt", "rounds.parquet"
-SEVERAL = "each group of clients has its own model and files, starting with model_0"
+SEVERAL = "each group of clients has its own model and files; model_0 is that of the first group"
 MODEL_FILES = re.compile(r"model(_\d+)?\.(safetensors|pt)")
 
 

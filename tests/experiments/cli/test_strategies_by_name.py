@@ -75,7 +75,7 @@ def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) 
     assert listed.index("qfedavg") < listed.index("rfa") < listed.index("fedexp")
     named = " ".join(cli("strategies", *SERVER, CLOCK, EVERYTHING).out.split())
     assert not [kind for kind in CHOSEN_BY_NAME_KINDS if f" search.strategies=[{kind}]" in named]
-    assert "fedadam" not in named.partition("Pairs, as")[0]
+    assert "fedadam" not in named.partition("Pairs, such as")[0]
 
 
 def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:

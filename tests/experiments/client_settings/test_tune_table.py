@@ -123,7 +123,7 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("selection.kind=oort",), (" selection ",)),
         (("training.fraction_train=0.5",), ("training.fraction_train",)),
         (("training.scored_clients=2",), ("training.scored_clients",)),
-        (("strategy.kind=fedex",), ("strategy.kind", "table")),
+        (("strategy.kind=fedex",), ("strategy.kind", "fedex")),
         (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
         (
             ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),

@@ -303,4 +303,4 @@ def test_other_versions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     finally:
         logger.removeHandler(caplog.handler)
     (message,) = {record.getMessage() for record in caplog.records}
-    assert "torch: '1.0' there" in message
+    assert "torch: '1.0' before" in message
