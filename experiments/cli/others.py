@@ -111,7 +111,7 @@ def app(
         results,
     )
     written = write_app(out, agreement, program)
-    show(f"The Flower app is in {written}; its README.md lists the commands to run it")
+    show(f"The app for `flwr run` is in {written}; its README.md lists the commands")
     if model_note is not None:
         show(f"note: {model_note}")
 
