@@ -35,7 +35,7 @@ from fedscout.search.client_settings import ClientSettingsConfig
 from fedscout.search.config import EXCLUDED_FROM_IDENTITY, KNOWLEDGE, RecommenderConfig, SearchConfig
 
 AUTO, MOST_AUTO_ROUNDS = "auto", 200
-"""`training.num_rounds=auto` is short for `training.early_stopping` and so many rounds at most."""
+"""`training.num_rounds=auto` stands for `training.early_stopping` and at most this many rounds."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -98,7 +98,7 @@ class TrainingConfig(LocalTraining):
         if isinstance(given, Mapping) and given.get("num_rounds") == AUTO:
             if given.get("early_stopping", True) is not True:
                 raise ValueError(
-                    "early_stopping must be left out where num_rounds is auto, got " + repr(given["early_stopping"])
+                    "early_stopping must be left out if num_rounds is auto, got " + repr(given["early_stopping"])
                 )
             return {**given, "num_rounds": MOST_AUTO_ROUNDS, "early_stopping": True}
         return given
@@ -114,7 +114,7 @@ class TrainingConfig(LocalTraining):
     @classmethod
     def _median_is_of_one_training(cls, repetitions: int) -> int:
         if repetitions % 2 == 0:
-            raise ValueError(f"must be odd, so that the median is that of one training, got {repetitions}")
+            raise ValueError(f"must be odd, so that the median is the result of one training, got {repetitions}")
         return repetitions
 
     def local(self) -> LocalTraining:
@@ -203,7 +203,7 @@ class StudyConfig(BaseModel):
     @model_validator(mode="after")
     def _rates_come_from_one_place(self) -> Self:
         if self.client_settings.kind is not None and self.search.tuned_baseline:
-            raise ValueError("search.tuned_baseline must be false where client_settings says every client's rate")
+            raise ValueError("search.tuned_baseline must be false if client_settings sets the clients' learning rates")
         return self
 
     @field_validator("training")
@@ -211,7 +211,7 @@ class StudyConfig(BaseModel):
     def _fits_the_task(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
         federation = info.data.get("federation")
         if training.is_narrow and federation is not None and federation.dataset in ENVIRONMENTS:
-            raise ValueError(f"precision must be float32 where clients play episodes, got {training.precision}")
+            raise ValueError(f"precision must be float32 for reinforcement learning, got {training.precision}")
         return training
 
     @property
@@ -304,7 +304,7 @@ def check_searchable(config: StudyConfig) -> None:
             "strategy",
             "be left out of a search",
             config.strategy,
-            "it is read by `fedscout train`, and search.strategies names the kinds to choose from",
+            "`fedscout train` reads it; search.strategies names the kinds to choose from",
         )
 
 
@@ -336,9 +336,9 @@ def fault_text(detail: ErrorDetails) -> Fault:
     if detail["type"] == "extra_forbidden":
         return Fault(key, problem="is not a known key", hint=_suggestion(key))
     if detail["type"] == "invalid_key":
-        return Fault(key.removesuffix(".[key]"), problem="is not a known key", hint="a key must be text")
+        return Fault(key.removesuffix(".[key]"), problem="is not a known key", hint="a key must be a string")
     is_unquoted = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
-    hint = '; quotes make a text of what YAML takes for a number or truth value, such as "1" or "yes"'
+    hint = '; quote text that YAML reads as a number or boolean, such as "1" or "yes"'
     return fault_of(key, detail, hint if is_unquoted else "")
 
 
@@ -350,7 +350,7 @@ def _suggestion(key: str) -> str:
     members = list(dict.fromkeys(".".join(name.split(".")[: key.count(".") + 1]) for name in inside))
     if near := _close(leaf, members) or _close(leaf, list(keys)):
         return f"; did you mean {' or '.join(near)}?"
-    return f"; allowed are {', '.join(members)}"
+    return f"; allowed keys are {', '.join(members)}"
 
 
 def _close(leaf: str, names: Sequence[str]) -> list[str]:
@@ -464,7 +464,7 @@ def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
         item = next((depth for depth, part in enumerate(location) if isinstance(part, int)), len(location))
         grouped.setdefault((location[:item], location[item + 1 :], fault["type"]), []).append(fault)
     for group in grouped.values():
-        more = f", and {len(group) - 1} more of that list" if len(group) > 1 else ""
+        more = f", and {len(group) - 1} more in that list" if len(group) > 1 else ""
         text = fault_text(group[0])
         yield text + more if more else text
 
@@ -518,7 +518,7 @@ def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
     for _ in range(DEEPEST):
         for value in level:
             if isinstance(value, bytes) or (isinstance(value, str) and _HALF_A_CHARACTER.search(value)):
-                raise ConfigurationError.of(name, "hold text and numbers", shown(value))
+                raise ConfigurationError.of(name, "contain only text and numbers", shown(value))
         groups = [[*value, *value.values()] if isinstance(value, dict) else value for value in level]
         level = [part for group in groups if isinstance(group, list) for part in group]
         if not level:
@@ -555,7 +555,7 @@ def _read_argument(argument: str) -> dict[Any, Any]:
     key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigurationError.of("an argument", "be dotted.key=value or a YAML file", shown(argument))
-    fault_parts = (key, "have a YAML value", shown(argument))
+    fault_parts = (key, "have a valid YAML value", shown(argument))
     if not takes_text(key):
         _refuse_other_numbers(key, text)
     elif isinstance(
@@ -575,10 +575,10 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
     if size is None:
         raise ConfigurationError.of("the configuration file", "exist", file)
     if size > LARGEST_FILE:
-        raise ConfigurationError.of("the configuration file", f"have at most {LARGEST_FILE} bytes, {file} has {size}")
-    with suppress(UnicodeDecodeError):  # which is told below
+        raise ConfigurationError.of("the configuration file", f"have at most {LARGEST_FILE} bytes", f"{size} in {file}")
+    with suppress(UnicodeDecodeError):  # which is reported below
         _refuse_other_numbers(str(file), file.read_text("utf-8"))
-    loaded = _plain(lambda: OmegaConf.load(file), file, "be YAML")
+    loaded = _plain(lambda: OmegaConf.load(file), file, "be valid YAML")
     if not isinstance(loaded, dict):
         raise ConfigurationError.of(file, "hold keys and values, such as `seed: 1`")
     return loaded
@@ -592,14 +592,14 @@ def _refuse_other_numbers(name: str, text: str) -> None:
     """
     import yaml
 
-    with suppress(yaml.YAMLError):  # which is told where the text is read
+    with suppress(yaml.YAMLError):  # which is reported where the text is read
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.ScalarToken) and token.plain and _OTHER_NUMBER.fullmatch(token.value):
                 raise ConfigurationError.of(
                     name,
-                    "hold numbers as JSON writes them",
-                    f"{token.value}, which YAML takes for another number",
-                    f"""a text is quoted: '"{token.value}"'""",
+                    "hold numbers in JSON notation",
+                    f"{token.value}, which YAML reads as another number",
+                    f"""quote text: '"{token.value}"'""",
                 )
 
 

@@ -124,7 +124,7 @@ def _check_no_row_settings(federation: FederationConfig) -> None:
         raise ConfigurationError.of(
             f"federation.dataset={federation.dataset} has no rows, so these",
             f"be left out: {', '.join(given_settings)}",
-            hint="federation.physics says how clients differ",
+            hint="federation.physics makes clients differ",
         )
 
 
@@ -140,15 +140,15 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
         kinds = ", ".join(effect.kind for effect in federation.scenario)
         raise ConfigurationError.of(
             "federation.scenario",
-            "hold latency, devices, dropout and attacks on updates alone where "
+            "hold only latency, devices, dropout and attacks on updates with "
             f"federation.dataset={federation.dataset}, which has no rows",
             kinds,
         )
     if any(attack.colluders for attacks in plan.attacks.values() for attack in attacks):
         raise ConfigurationError.of(
             "federation.scenario",
-            f"hold no little_is_enough where federation.dataset={federation.dataset}: players "
-            "learn from what they keep, and attackers who train for each other know nothing of it",
+            f"not include little_is_enough with federation.dataset={federation.dataset}: its clients "
+            "learn from their replay buffers, which colluding attackers can't read",
         )
     return plan
 
@@ -174,7 +174,7 @@ def build_federation(
     if dataset.targets is not None and federation.server_rows is not None:
         raise ConfigurationError.of(
             "federation.server_rows",
-            "be left out where a quantity is predicted: what reads the server's rows needs classes",
+            "be left out for regression: all methods that use the server's rows need classes",
             federation.server_rows,
         )
     dataset = without_small_clients(dataset, federation.min_client_rows)
@@ -192,7 +192,7 @@ def build_federation(
             "federation.min_release",
             f"be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients",
             federation.min_release,
-            "otherwise nothing could be asked of any client",
+            "otherwise no client could answer a query",
         )
     is_held = np.zeros(dataset.num_rows, np.bool_)
     is_held[deal.partition.rows] = True  # a partition may give a row to several clients
@@ -218,7 +218,7 @@ def build_federation(
         groups=dataset.groups,
         split=federation.split_kind,
         targets=dataset.targets,
-        target_name=str(dataset.facts.get("label", "a quantity")) if quantity else "",
+        target_name=str(dataset.facts.get("label", "the target")) if quantity else "",
         reading={
             "kind": dataset.kind,
             "feature_shape": shape,

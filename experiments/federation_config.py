@@ -23,7 +23,7 @@ DEFAULT_PARTITION = "dirichlet"
 NATURAL = "natural"
 IID = "iid"
 GIVEN = "given"
-"""The name of data that are handed over in Python."""
+"""The name of data passed in Python."""
 
 DEFAULT_NUM_CLIENTS = 10
 
@@ -40,7 +40,7 @@ def _one_of(names: Collection[str]) -> AfterValidator:
 def _data_set(name: str) -> str:
     if name != GIVEN and name not in DATASETS and name not in ENVIRONMENTS and not is_own_data(name):
         raise ValueError(
-            f"must be one of {', '.join([*DATASETS, *ENVIRONMENTS])}, or a path of one's own data, or hf:owner/name, "
+            f"must be one of {', '.join([*DATASETS, *ENVIRONMENTS])}, or a path to your own data, or hf:owner/name, "
             f"got {name!r}{did_you_mean(name, [*DATASETS, *ENVIRONMENTS])}"
         )
     return name
@@ -66,7 +66,7 @@ def _scenario(given: Any) -> Any:
 def _count_or_share(given: Any) -> Any:
     if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and _is_count_or_share(given)):
         return given
-    raise ValueError(f"must be a whole number of rows, 1 or more, or a share of all rows in (0, 1), got {given!r}")
+    raise ValueError(f"must be a whole number of rows, 1 or more, or a fraction of all rows in (0, 1), got {given!r}")
 
 
 def _is_count_or_share(given: float) -> bool:
@@ -103,11 +103,9 @@ class ModelConfig(ModelSettings):
 def _refuse_settings_not_read(partition: PartitionConfig) -> None:
     assert partition.kind is not None
     if surplus := settings_not_read(partition):
-        reads = ", ".join(PARTITIONS[partition.kind].reads) or "nothing else"
+        reads = ", ".join(PARTITIONS[partition.kind].reads) or "no others"
         surplus_text = ", ".join(f"{key}={value}" for key, value in surplus.items())
-        raise ValueError(
-            f"must leave out what kind={partition.kind} does not read (it reads {reads}), got {surplus_text}"
-        )
+        raise ValueError(f"must contain only keys that kind={partition.kind} reads ({reads}), got {surplus_text}")
 
 
 def _fixes_num_clients(partition: PartitionConfig) -> bool:
@@ -214,7 +212,7 @@ class FederationConfig(DatasetRequest):
             overrides = ", ".join(
                 f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key)
             )
-            raise ValueError(f"must be left out where a scenario fixes it, got {overrides} beside scenario={scenario}")
+            raise ValueError(f"must be left out if a scenario fixes it, got {overrides} with scenario={scenario}")
         return partition
 
     @field_validator("physics")
@@ -225,8 +223,8 @@ class FederationConfig(DatasetRequest):
         dataset = info.data.get("dataset")
         if physics and dataset is not None and dataset not in ENVIRONMENTS:
             raise ValueError(
-                f"must be left out where clients hold rows: it is read by {', '.join(ENVIRONMENTS)}, "
-                f"got {len(physics)} beside dataset={dataset}"
+                f"must be left out if clients hold rows: only {', '.join(ENVIRONMENTS)} uses it, "
+                f"got {len(physics)} with dataset={dataset}"
             )
         return physics
 
@@ -237,13 +235,13 @@ class FederationConfig(DatasetRequest):
             return None
         if server_dataset not in DATASETS and not is_own_data(server_dataset):
             raise ValueError(
-                f"must be one of {', '.join(DATASETS)}, or a path of one's own data, or hf:owner/name, "
+                f"must be one of {', '.join(DATASETS)}, or a path to your own data, or hf:owner/name, "
                 f"got {server_dataset!r}{did_you_mean(server_dataset, DATASETS)}"
             )
         if server_dataset == info.data.get("dataset"):
             raise ValueError(
-                f"must be another data set than federation.dataset={server_dataset}, or clients would hold its rows; "
-                "federation.server_rows takes some out of theirs"
+                f"must differ from federation.dataset={server_dataset}, whose rows clients hold; "
+                "federation.server_rows reserves some of those rows for the server"
             )
         return server_dataset
 
@@ -252,7 +250,7 @@ class FederationConfig(DatasetRequest):
     def _labels_of_rows(cls, server_labels: bool, info: ValidationInfo) -> bool:
         are_validated = {"server_rows", "server_dataset"} <= info.data.keys()
         if server_labels and are_validated and info.data["server_rows"] is info.data["server_dataset"] is None:
-            raise ValueError("must be false where the server holds no rows (federation.server_rows), got true")
+            raise ValueError("must be false if the server holds no rows (federation.server_rows), got true")
         return server_labels
 
     @field_validator("num_clients")

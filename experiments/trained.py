@@ -203,7 +203,7 @@ class TrainedModel:
             return self.description.checked_features(rows), {}
         path = Path(rows).expanduser()
         if not ADDRESS.match(str(rows)) and not path.exists():
-            raise DataError.of("the rows", "be the path of a table or of a folder of pictures", shown(str(rows)))
+            raise DataError.of("the rows", "be the path of a table or of a folder of images", shown(str(rows)))
         if path.is_dir():
             return self._pictures(path)
         query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
@@ -211,7 +211,7 @@ class TrainedModel:
         request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
         location = own_place(request)
         if isinstance(location, list):
-            raise DataError.of("the rows", "be those of one table", shown(str(rows)))
+            raise DataError.of("the rows", "be from one table", shown(str(rows)))
         return self._encoded(str(rows), read_table(location, request).rows), {}
 
     def _encoded(self, name: str, table: Any) -> FloatArray:
@@ -221,16 +221,16 @@ class TrainedModel:
                 "rows",
                 f"be an array of the shape (rows, {shape}) given in Python",
                 f"the table {name}",
-                f"the data set {self.description.rows.dataset!r} says of no column how it becomes a feature",
+                f"the data set {self.description.rows.dataset!r} does not define how columns become features",
             )
         if not len(table):
-            raise DataError.of(f"the table {name}", "hold a row", "none")
+            raise DataError.of(f"the table {name}", "hold at least one row", "none")
         return encoded_rows(name, table, self.description.encoding)
 
     def _pictures(self, folder: Path) -> tuple[FloatArray, dict[str, Any]]:
         shape = self.description.feature_shape
         if self.description.kind != "image":
-            raise DataError.of("the rows", "be a table, as those of the training", f"the folder {folder}")
+            raise DataError.of("the rows", "be a table, like the training data", f"the folder {folder}")
         features, names = pictures_alone(folder, self.description.rows, shape[0] == 1)
         return self.description.checked_features(features), {PICTURE: names}
 
@@ -261,7 +261,7 @@ def load(folder: str | Path, code: str | None = None) -> TrainedModel:
     kind = description.model.kind
     if ":" in kind and kind != code:
         raise ConfigurationError(
-            f"{folder} names code as its model: {shown(kind)}. To run it say so, by --code {kind}"
+            f"{folder} names code as its model: {shown(kind)}. To allow it to run, add --code {kind}"
             if code is None
             else Fault("the code of the model", f"be {shown(kind)}", shown(code))
         )
@@ -302,7 +302,7 @@ def _one_thread() -> Iterator[None]:
 
 
 SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model{}.safetensors", "model{}.pt", "rounds.parquet"
-SEVERAL = "each group of clients has a model and files of its own, model_0 the first one's"
+SEVERAL = "each group of clients has its own model and files; model_0 is that of the first group"
 MODEL_FILES = re.compile(r"model(_\d+)?\.(safetensors|pt)")
 
 
@@ -320,8 +320,8 @@ def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
     if shares_nothing(algorithm, layout):
         raise StrategyError.of(
             "a strategy whose clients share something",
-            "be trained where the model is kept",
-            f"{spec.label}: all that it trains stays with its client",
+            "be trained if the model is kept",
+            f"{spec.label}, whose parameters all stay with their clients",
         )
     sentences = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
     return "; ".join(filter(None, sentences)) or None

@@ -23,7 +23,7 @@ Hosts = Annotated[int, typer.Option(min=1, help="Number of Ray hosts.")]
 Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device on which hosts and peers train.")]
 Local = Annotated[bool, typer.Option("--local", help="Run in this process instead of on Ray.")]
 
-bench = typer.Typer(name="bench", help="Measure the program.", no_args_is_help=True)
+bench = typer.Typer(name="bench", help="Benchmark the engine, studies and methods.", no_args_is_help=True)
 
 
 SUITES = Path(__file__).parents[1] / "suites"
@@ -86,7 +86,7 @@ def engine(
     if sampled is not None and (peers or sampled > clients):
         raise ConfigurationError.of(
             "--sampled",
-            f"be at most --clients={clients}, and left out beside --peers, all of whose clients train",
+            f"be at most --clients={clients}, and be left out with --peers, where all clients train",
             hint=f"got {sampled}",
         )
     cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate, server_rows=SERVER_ROWS, server_labels=True)
@@ -135,10 +135,10 @@ def study(
 
 @bench.command()
 def kernels(
-    turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest counts.")] = 10,
+    turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest is reported.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Compare one core's training and scoring of larger models, and of a block of small ones, with matrix products."""
+    """Compare training and scoring of large models and of a block of small ones with matrix products, on one core."""
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
@@ -218,7 +218,7 @@ def table(
     columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all by default.")] = None,
     out: TrialsOut = Path("runs/bench-table"),
 ) -> None:
-    """Train the table of trials on which recommenders are replayed, and write it with the priors derived from it."""
+    """Train the table of trials used to replay recommenders, and write it with the priors derived from it."""
     from fedscout.experiments.cli.options import names, prepare
 
     prepare(verbose=False)
@@ -250,11 +250,11 @@ def choice(
     columns: Columns = None,
     seeds: Seeds = None,
     scale: Annotated[
-        str | None, typer.Option(help="quick, or strategies: a replay without the clients' settings.")
+        str | None, typer.Option(help="quick, or strategies (a replay with fixed client settings).")
     ] = None,
     searcher: Annotated[
         list[str] | None,
-        typer.Option(help="A searcher of your own in a replay, package.module:Class; may be repeated."),
+        typer.Option(help="Your own searcher for a replay, as package.module:Class; may be repeated."),
     ] = None,
     out: TrialsOut = Path("runs/bench"),
     as_json: AsJson = False,
@@ -323,7 +323,7 @@ def _run_suite(
     selected = entries_named(entries, tables)
     scales = {name for entry in selected for name in entry.read().scales}
     if scale is not None and scale not in scales:
-        raise ConfigurationError.of("--scale", f"be one of {', '.join(sorted(scales)) or 'none here'}", repr(scale))
+        raise ConfigurationError.of("--scale", f"be {' or '.join(sorted(scales)) or 'left out here'}", repr(scale))
     results = [*run_entries(entries, selected, out, request)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
@@ -350,7 +350,7 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
     except (yaml.YAMLError, RecursionError):
         items = []
     if not items or not all(isinstance(item, str | dict) and item for item in items):
-        raise ConfigurationError.of(f"--{option}", "be names with commas between them", repr(text))
+        raise ConfigurationError.of(f"--{option}", "be names separated by commas", repr(text))
     return list(items)
 
 

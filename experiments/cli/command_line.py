@@ -15,13 +15,13 @@ from fedscout.experiments.config import YAML_SUFFIXES
 from fedscout.strategies import parse_strategy
 
 NOT_TRAINING_KEYS = ("search.", "recommender.", "strategy")
-"""How arguments of a study begin that a training of its winner leaves out."""
+"""Prefixes of a study's arguments that a training of its winner omits."""
 
 RANGES = "ranges"
-"""What a user's own strategy has for a search alone."""
+"""The parameter of a user's own strategy that only a search uses."""
 
 OF_ROUNDS = ("training.num_rounds=", "training.early_stopping=")
-"""How those begin that say how many rounds there are to be."""
+"""Prefixes of arguments that set the number of rounds."""
 
 OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 

@@ -74,9 +74,9 @@ def describe(
 def strategies(settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the strategies with their parameters and ranges for a federation's number of clients.
 
-    Those of the search space come first, then those that join it if search.strategies names them, then what may make
-    pairs, and the policies that choose who trains. With strategy.kind=… and its parameters, also what is worth knowing
-    of that one, such as the privacy that it costs.
+    The default search space comes first, then the strategies that search.strategies can name, the parts of pairs, and
+    the client-selection policies. With strategy.kind=… and its parameters, notes on that strategy follow, such as its
+    privacy cost.
     """
     config = read_settings(settings, config_file, verbose=False)
     from rich.text import Text
@@ -99,7 +99,7 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
 
     user_folders()
     clients = config.federation.num_seen
-    if clients is None:  # natural clients: the data tell
+    if clients is None:  # natural clients: the data determine it
         from fedscout.experiments.federation import build_federation
 
         federation = build_federation(config.federation, config.model)
@@ -121,21 +121,21 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
         show_json({**document, "notes": notes} if config.strategy else document)
         return
     console = out_console()
-    console.print(f"{clients} clients, {cohort.num_sampled} of them train in a round")
-    table = plain_table("strategy", "parameter", "range of a search", "meaning")
+    console.print(f"{clients} clients; {cohort.num_sampled} of them train in each round")
+    table = plain_table("strategy", "parameter", "search range", "meaning")
     absent = [StrategyRow(kind, "", "", unavailable=reason) for kind, reason in impossible.items()]
     for row in (*space.describe(), *(by_name.describe() if by_name else ()), *absent):
         if row.unavailable:
-            table.add_row(row.name, "", "", f"not here: {row.unavailable}")
+            table.add_row(row.name, "", "", f"unavailable: {row.unavailable}")
             continue
-        searched = "" if row.name in space.kinds else f" Joins a search by search.strategies=[{row.name}]."
+        searched = "" if row.name in space.kinds else f" Searched with search.strategies=[{row.name}]."
         table.add_row(Text(row.name, style="bold"), "", "", f"{row.summary} {row.paper}{searched}")
         for parameter in row.parameters:
             table.add_row("", parameter.name, parameter.range, parameter.meaning)
     console.print(table)
     console.print(
-        f"Pairs, as strategy.kind=fedadam+fedprox or search.strategies=[fedavg,fedadam+fedprox]: the server rule of "
-        f"{listed(SERVER_RULE_KINDS)} with the clients of {listed(CLIENT_KINDS)}."
+        f"Pairs, such as strategy.kind=fedadam+fedprox or search.strategies=[fedavg,fedadam+fedprox], combine the "
+        f"server rule of {listed(SERVER_RULE_KINDS)} with the client algorithm of {listed(CLIENT_KINDS)}."
     )
     policies = plain_table("policy", "chooses")
     for kind, policy_class in SELECTIONS.items():
@@ -145,7 +145,7 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
             Text(kind, style="bold"),
             f"{(policy_class.__doc__ or '').splitlines()[0]} {policy_class.paper}.{parameters_text}",
         )
-    console.print("Who trains, as selection.kind=oort or search.selection=[random,oort,flash]:")
+    console.print("Client-selection policies, such as selection.kind=oort or search.selection=[random,oort,flash]:")
     console.print(policies)
     for note in notes:
         console.print(Text(note))
@@ -161,7 +161,7 @@ def scenarios(as_json: AsJson = False) -> None:
         effects = {kind: effect.model_json_schema() for kind, effect in EFFECTS.items()}
         show_json({"scenarios": list(SCENARIOS), "effects": effects})
         return
-    print(f"published, by name: {', '.join(SCENARIOS)}\n")
+    print(f"Published scenarios: {', '.join(SCENARIOS)}\n")
     print("\n".join(effect_table()))
 
 
@@ -216,7 +216,7 @@ def default_text(default: Any) -> str:
 
 
 POLICY = "selection"
-"""Stands where some trial has one."""
+"""This column is shown if any trial has a policy."""
 
 COLUMNS = [
     "trial",
@@ -282,7 +282,7 @@ def report(
 ) -> None:
     """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html.
 
-    With --compare it is OUT/comparison.html, of all the studies that are named.
+    With --compare, write OUT/comparison.html for all named studies.
     """
     prepare(verbose=False)
     from fedscout.experiments.reports.page import write_comparison, write_report
@@ -346,7 +346,7 @@ def _target(given: str) -> Target:
     """
     if given in (*Target,):
         return Target(given)
-    tables = "; the log is a table already: fedscout trials OUT [--json], or fedscout.read_trials(OUT)"
+    tables = "; the log is already a table: fedscout trials OUT [--json] or fedscout.read_trials(OUT)"
     hint = tables if given.lower() in TABLES else ""
     raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
 
@@ -357,7 +357,7 @@ At = Annotated[
     typer.Option(
         "--path",
         help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder for "
-        "TensorBoard or wandb; in OUT/exports if left out.",
+        "TensorBoard or wandb; in OUT/exports by default.",
         show_default=False,
     ),
 ]

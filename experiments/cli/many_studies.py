@@ -180,7 +180,7 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
 Number = TypeVar("Number", int, float)
 
 OPTIONS = {"heterogeneities": "--heterogeneity", "quantities": "--quantity", "num_clients": "--clients"}
-"""Where an option is not named as what it gives."""
+"""Options that are named differently from the value they set."""
 
 TableFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs are written to NAME.tuning beside it.")
@@ -193,24 +193,24 @@ Metric = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="heterogeneity, entropy, or package.module:function of (class counts, rows), whose values --heterogeneity "
-        "then says.",
+        help="heterogeneity, entropy, or package.module:function of (class counts, rows); for a function, "
+        "--heterogeneity lists its values.",
     ),
 ]
 Quantity = Annotated[
     str | None,
     typer.Option(
         "--quantity",
-        help="Its columns: training rows of a client; 100,200,400,600,800,1000 if left out, or as many in the same "
-        "proportions as the proxy rows carry.",
+        help="Columns of the grid: training rows per client; 100,200,400,600,800,1000 by default, scaled down if there "
+        "are too few proxy rows.",
     ),
 ]
 Proxy = Annotated[
     str | None,
     typer.Option(
         "--proxy",
-        help="Another data set that the proxy rows are of; a share of the clients' own, 0.3 or federation.server_rows, "
-        "if left out.",
+        help="Another data set for the proxy rows; by default they are a share of the clients' data set "
+        "(federation.server_rows, else 0.3).",
     ),
 ]
 Synthetic = Annotated[
@@ -232,7 +232,9 @@ Patience = Annotated[
 ]
 Threshold = Annotated[
     float | None,
-    typer.Option("--threshold", help="Distance to the nearest cell above which a client reports it; never by default."),
+    typer.Option(
+        "--threshold", help="Clients report a distance to the nearest cell above this value; never by default."
+    ),
 ]
 ParallelCells = Annotated[
     int | None,
@@ -240,7 +242,7 @@ ParallelCells = Annotated[
 ]
 Refine = Annotated[
     Path | None,
-    typer.Option("--refine", help="An existing table to refine and extend: its cells stay, new ones are tuned."),
+    typer.Option("--refine", help="An existing table to refine and extend: its cells are kept, new ones are tuned."),
 ]
 
 
@@ -261,7 +263,7 @@ def tune_table(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tune client settings by heterogeneity and number of rows of a client, such as --out hrt.parquet."""
+    """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
     prepare(verbose)
     from fedscout.experiments.client_settings.request import (
         TableRequest,
@@ -308,7 +310,7 @@ def _check_refine_options(asked: Mapping[str, object]) -> None:
 
     given_options = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
     if given_options:
-        raise ConfigurationError.of(", ".join(given_options), "be left out with --refine, whose table says it")
+        raise ConfigurationError.of(", ".join(given_options), "be left out with --refine, whose table determines it")
 
 
 def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 FAILED = 1
-"""Exit status where what was asked for was begun, and nothing went through."""
+"""Exit status if the requested work was started but nothing succeeded."""
 
 
 def complete(incomplete: str) -> list[str]:

@@ -91,12 +91,12 @@ def app(
         strategy = config.strategy
     else:
         if config_file:
-            raise ConfigurationError.of("-c", "be left out beside --from, which takes its configuration from the study")
+            raise ConfigurationError.of("-c", "be left out with --from, which uses the configuration of the study")
         config, strategy = winner_of(study, settings or [])
     if strategy and chooses:
         raise ConfigurationError.of(
             "--choose and --max-…",
-            f"be left out where {('--from' if study else 'strategy.kind')} says what is trained",
+            f"be left out with {('--from' if study else 'strategy.kind')}, which determines the strategy",
         )
     agreement = Agreement.of_study(config)
     model_note = None
@@ -111,7 +111,7 @@ def app(
         results,
     )
     written = write_app(out, agreement, program)
-    show(f"{written}: an app for `flwr run`; its README.md has the commands")
+    show(f"The app for `flwr run` is in {written}; its README.md lists the commands")
     if model_note is not None:
         show(f"note: {model_note}")
 
@@ -153,7 +153,7 @@ def embed(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Embed a data set's images or texts by a network with given weights, once, into a data set of features."""
+    """Embed a data set's images or texts with a pretrained network, and write the features as a data set."""
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.engine.errors import ConfigurationError
 
@@ -172,9 +172,9 @@ def embed(
     if as_json:
         show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "by": by.record, "use": use})
         return
-    features = "random features, of no trained network" if weights is None else f"features by {weights.name}"
-    unchanged = "" if is_new else ", as they were"
-    show(f"{dataset.name}: {len(rows)} {by.of} as {features}{unchanged}, in {out}\nUse: fedscout detect {use}")
+    features = "random features (untrained network)" if weights is None else f"features of {weights.name}"
+    unchanged = "" if is_new else " (unchanged)"
+    show(f"{dataset.name}: {len(rows)} {by.of} as {features} in {out}{unchanged}\nUse: fedscout detect {use}")
 
 
 def mcp(
@@ -185,7 +185,7 @@ def mcp(
         bool, typer.Option("--own-code", help="Allow settings to name strategies and models by import path.")
     ] = False,
 ) -> None:
-    """Serve describe, detect, recommend and studies to an agent, by the Model Context Protocol on standard input."""
+    """Serve describe, detect, recommend and studies to an agent over the Model Context Protocol (stdio)."""
     prepare(verbose=False)
     from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.text import extra_module
@@ -194,7 +194,7 @@ def mcp(
         raise ConfigurationError.of("--root", "be a folder", root)
     if sys.stdin is None or sys.stdout is None:
         raise ConfigurationError.of(
-            "standard input and output", "be open, as fedscout mcp speaks on them", "one that is closed"
+            "standard input and output", "be open, as fedscout mcp communicates over them", "a closed one"
         )
     extra_module("mcp", "mcp", "fedscout mcp")
     from fedscout.experiments.agents import mcp_server

@@ -48,7 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     suggest_commands=False,  # click does
-    help="Chooses a federated-learning aggregation strategy from how the clients' data differ. "
+    help="Chooses a federated-learning aggregation strategy based on how the clients' data differ. "
     "`fedscout run` without arguments is the demo.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -152,11 +152,11 @@ def _code_and_lines(error: BaseException) -> tuple[int, Sequence[str]]:
         case UserError():
             return FAILED if isinstance(error, LanguageModelError) else USER_ERROR, error.faults
         case EngineError():
-            return FAILED, [f"{error}; what finished is in the log, and the same command goes on"]
+            return FAILED, [f"{error}; finished trials are in the log, and the same command continues the study"]
         case KeyboardInterrupt() | click.exceptions.Abort():
             return INTERRUPTED, ()
         case MemoryError():
-            return FAILED, ["memory ran out; fewer rows (federation.max_rows), clients or hosts at once need less"]
+            return FAILED, ["out of memory; use fewer rows (federation.max_rows), clients or hosts at a time"]
         case OSError() if error.errno in NOT_NOW or (error.errno in UNUSABLE_PATH and error.filename):
             return _code_and_lines_of_file(error)
     raise error
@@ -180,7 +180,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
 
     undecoded = [argument for argument in arguments if argument.encode(errors="ignore").decode() != argument]
     if undecoded:
-        raise ConfigurationError([Fault("an argument", "be UTF-8", argument) for argument in undecoded])
+        raise ConfigurationError([Fault("an argument", "be valid UTF-8", argument) for argument in undecoded])
 
 
 def _one_line(error: click.ClickException) -> str:

@@ -56,7 +56,7 @@ OneShot = Annotated[
     typer.Option(
         "--one-shot",
         help=(
-            "Skip the search: train the recommendation of a language model (of the rules without "
+            "Skip the search: train the recommendation of a language model (or of the rules, without "
             "an API key) once and confirm it on fresh seeds."
         ),
     ),
@@ -96,7 +96,7 @@ def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
         from fedscout.engine.errors import ConfigurationError
 
         raise ConfigurationError.of(
-            "search.kind", "be left out beside --one-shot, which searches nothing", f"search.kind={kinds[-1]}"
+            "search.kind", "be left out with --one-shot, which runs no search", f"search.kind={kinds[-1]}"
         )
 
 
@@ -144,7 +144,7 @@ def study(
     except KeyboardInterrupt:
         if not as_json:
             resume_command = study_command("run" if detection else "search", arguments, config_file, out)
-            tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(resume_command)}")
+            tell(f"{progress.so_far.kept} in {folder}; to continue: {shlex.join(resume_command)}")
         raise
     report = report_of_finished(finished.folder)
     if as_json:
@@ -260,7 +260,7 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        finite = {  # JSON knows no infinity, and of a quantity there is no accuracy
+        finite = {  # JSON has no infinity, and regression has no accuracy
             name: [value if isfinite(value) else None for value in getattr(trial, f"round_{name}")]
             for name in ("accuracy", "loss")
         }
@@ -415,7 +415,7 @@ DEALT = "-"
 
 
 def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = False) -> None:
-    """Ask five questions, suggest the answers, and write a study that `fedscout run` runs. Piped, it asks nothing."""
+    """Ask five questions and write a study file for `fedscout run`. Without a terminal, use the suggested answers."""
     prepare(verbose=False)
     from fedscout.engine.errors import ConfigurationError
     from fedscout.engine.runtime.files import write_atomically
@@ -432,12 +432,12 @@ def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = Fals
         label = _answer(asks, "The column to predict", head.label, head.columns)
         others = [column for column in head.columns if column != label]
         suggested = head.client if head.client in others else DEALT
-        question = f"The column of the clients ({DEALT}: rows are dealt to ten)"
+        question = f"The column of the client ({DEALT}: partition the rows over ten clients)"
         client_answer = _answer(asks, question, suggested or DEALT, [DEALT, *others])
         client = None if client_answer == DEALT else client_answer
     aims_text = "; ".join(f"{aim}: {meaning}" for aim, (meaning, _) in AIMS.items())
     aim = _answer(asks, f"What matters ({aims_text})", "accuracy", AIMS)
-    time = _answer(asks, "How long it may take", "hour", TIMES)
+    time = _answer(asks, "How long the study may take", "hour", TIMES)
     text = Draft(dataset, label, client, cast(Any, aim), cast(Any, time)).text
     write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     try:
@@ -446,7 +446,7 @@ def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = Fals
         out.unlink()
         raise
     print(visible(text), end="")
-    tell(f"{out} is written: fedscout run {out}")
+    tell(f"wrote {out}; to run it: fedscout run {out}")
 
 
 def _answer(asks: bool, question: str, suggested: str, allowed: Collection[str] = ()) -> str:

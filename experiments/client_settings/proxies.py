@@ -67,7 +67,7 @@ from fedscout.experiments.data.dataset import DIGEST_BYTES
 from fedscout.experiments.studies.runner import open_runner
 
 SCORED_SHARE = 0.25
-"""Of the proxy rows, as far as they are balanced."""
+"""Fraction of the proxy rows for scoring, as far as classes are balanced."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def proxy_data(federation: Federation, seed: int, of_another: bool) -> ProxyData
     if of_another and num_shared:
         raise DataError.of(
             "proxy data",
-            "hold no row of the clients",
-            f"{num_shared} of {len(is_free)} rows that they hold",
-            "take them out of the clients' own data set by federation.server_rows in place of --proxy",
+            "contain no row of the clients",
+            f"{num_shared} of {len(is_free)} rows that clients hold",
+            "use federation.server_rows instead of --proxy to reserve rows of the clients' data set",
         )
     features, labels = server.features[is_free], server.labels[is_free]
     scored = _balanced(labels, stream(seed, "proxy-scored"))
@@ -167,9 +167,9 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
     if counts.min() < 2:
         raise DataError.of(
             "proxy data",
-            "hold two rows of each class or more, one to train on and one to score by",
+            "hold at least two rows of each class, one for training and one for scoring",
             f"one of class {present[counts.argmin()]}",
-            "a larger federation.server_rows brings more",
+            "increase federation.server_rows",
         )
     rows_per_class = int(np.clip(SCORED_SHARE * len(labels) / len(present), 1, counts.min() // 2))
     order = generator.permutation(len(labels))
@@ -181,7 +181,7 @@ DoubleArray = npt.NDArray[np.float64]
 TRIES, KEPT = 4000, 20
 
 CONCENTRATIONS = 0.05, 100.0
-"""Between nearly all rows in one class, and nearly as many in each."""
+"""From nearly all rows in one class to nearly equal numbers in each."""
 
 
 @dataclass(frozen=True, order=True)
@@ -216,7 +216,7 @@ class MetricRow:
             return None
         _, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
         value_range = (
-            f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows fill"
+            f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows can fill"
         )
         return f"needs clients within {self.reach:.3g} of that value, got {value_range} in {TRIES:,} tries"
 
@@ -238,7 +238,7 @@ def _sampled_counts(metric: str, quantity: int, class_rows: tuple[int, ...]) -> 
         values = np.array([float(measure(row, quantity)) for row in counts], np.float64)
     except Exception as error:  # user code may raise anything
         raise ConfigurationError.of(
-            metric, "give a number of (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
+            metric, "return a number for (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finite = np.isfinite(values)
     return counts[finite], values[finite]
@@ -247,7 +247,7 @@ def _sampled_counts(metric: str, quantity: int, class_rows: tuple[int, ...]) -> 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
 LEVELS = {HETEROGENEITY: HETEROGENEITIES, ENTROPY: HETEROGENEITIES}
-"""Rows of the grid where nothing else is said, by the metric of a table."""
+"""Default rows of the grid, by the metric of a table."""
 
 
 @dataclass(frozen=True, order=True)
@@ -409,14 +409,14 @@ def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
             Fault(cell, f"have {place.num_classes} classes", f"proxy data with {num_present} of {proxy.num_classes}")
         ]
     if place.quantity < place.num_classes:
-        return [Fault(cell, f"have a row of each of {place.num_classes} classes, so a quantity of at least as many")]
+        return [Fault(cell, f"have a row of each of {place.num_classes} classes, so a quantity of at least that")]
     if (most := proxy.most_rows(place.num_classes)) < place.quantity:
         return [
             Fault(
                 cell,
-                f"have {description} a client",
+                f"have {description} per client",
                 f"proxy data with at most {most}",
-                "a smaller --quantity or a larger federation.server_rows would do",
+                "reduce --quantity or increase federation.server_rows",
             )
         ]
     return []
@@ -499,7 +499,7 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
         DataError: If rows are tokens, or if clients release too little.
     """
     if federation.facts.get("data_kind") == "tokens":
-        raise DataError.of("--synthetic", "be left out for tokens, of which there is no mean")
+        raise DataError.of("--synthetic", "be left out for tokens, which have no mean")
     clients = [client for client in range(federation.num_clients) if client not in federation.unseen]
     engine = config.engine.model_copy(update={"grid": "local"})
     by_features = replace(federation, embedding=None)  # of which no row could be drawn
@@ -509,10 +509,10 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
         reason = (
             moments.notes[0]
             if moments.notes
-            else f"they tell of {np.count_nonzero(moments.classes.pooled_counts)} classes"
+            else f"they reported {np.count_nonzero(moments.classes.pooled_counts)} classes"
         )
         raise DataError.of(
-            "--synthetic", "be left out where clients do not tell the sums of their features by class", hint=reason
+            "--synthetic", "be left out if clients do not report the sums of their features by class", hint=reason
         )
     within = within_covariance(moments.pooled, moments.classes)
     rows, labels = draw_rows(moments.classes, within, num_rows, stream(config.seed, "synthetic-rows"))

@@ -65,7 +65,7 @@ from fedscout.strategies.specification import CLIENT_PARAMETERS
 logger = logging.getLogger("fedscout")
 
 PROXY_SHARE = 0.3
-"""Of the data set, which the server holds where nothing else is said."""
+"""Default fraction of the data set that the server holds."""
 
 DEFAULTS: Mapping[str, Any] = {
     "training": {"num_rounds": 20},
@@ -87,7 +87,7 @@ EXCLUDED_FROM_FILE: dict[str, Any] = {
     "client_settings": True,
     "federation": {"folder"},
 }
-"""What of a configuration says nothing of a table, and may tell of a machine."""
+"""Parts of a configuration that do not affect a table and may describe a machine."""
 
 SEARCHERS = ("gp", "tpe", "random", "genetic")
 
@@ -126,7 +126,7 @@ class TableRequest:
         if self.metric not in LEVELS:
             if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
                 values = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
-                faults.append(Fault("--heterogeneity", f"say values that {self.metric} gives", values))
+                faults.append(Fault("--heterogeneity", f"list values of {self.metric}", values))
         else:
             outside = [value for value in self.levels if not 0 <= value <= 1]
             faults += [Fault("--heterogeneity", "be in [0, 1]", f"{value:g}") for value in outside]
@@ -161,7 +161,7 @@ def read_config(
     federation = {**dict(given.get("federation") or {}), **proxy_settings}
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
     if synthetic and has_rows:
-        raise ConfigurationError.of("--synthetic", "be left out where the server has rows of its own for a table")
+        raise ConfigurationError.of("--synthetic", "be left out if the server has its own rows for a table")
     if not synthetic:
         federation |= {"server_labels": True} | ({} if has_rows else {"server_rows": PROXY_SHARE})
     config = config_of({**given, "federation": federation})
@@ -178,18 +178,14 @@ def _check(config: StudyConfig) -> None:
     check_searchable(config.model_copy(update={"strategy": None}))
     faults = []
     if fixed := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
-        faults.append(Fault("strategy", "not say what a table is tuned for", ", ".join(fixed)))
+        faults.append(Fault("strategy", "not set what the table tunes", ", ".join(fixed)))
     if config.search.strategies != ("fedavg",):
-        faults.append(
-            Fault(
-                "search.strategies", "be left out", hint="strategy.kind says what trains the proxy clients of a table"
-            )
-        )
+        faults.append(Fault("search.strategies", "be left out", hint="strategy.kind names the proxy clients' strategy"))
     if config.search.kind not in SEARCHERS:
         faults.append(Fault("search.kind", f"be one of {', '.join(SEARCHERS)} for a table", config.search.kind))
     if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
         faults.append(
-            Fault("search.objective and search.validation_fraction", "be left out: proxy rows score a setting")
+            Fault("search.objective and search.validation_fraction", "be left out, as proxy rows are the test data")
         )
     is_set_by_key = {
         "selection": config.selection is not None,
@@ -198,16 +194,16 @@ def _check(config: StudyConfig) -> None:
         "training.scored_clients": config.training.scored_clients is not None,
     }
     faults += [
-        Fault(key, "be left out, as all proxy clients of a table train and score in every round")
+        Fault(key, "be left out, as all proxy clients of a table train and evaluate in every round")
         for key, is_set in is_set_by_key.items()
         if is_set
     ]
     if _chooses_settings(config):
         faults.append(
-            Fault("strategy.kind", "leave clients' rates and epochs to a table, and fedex and fedpop choose them")
+            Fault("strategy.kind", "not be one that sets clients' rates and epochs itself, as fedex and fedpop do")
         )
     if config.client_settings.kind is not None:
-        faults.append(Fault("client_settings", "be left out, as a table is tuned without one"))
+        faults.append(Fault("client_settings", "be left out, as tuning uses no other table"))
     if faults:
         raise ConfigurationError(faults)
 
@@ -253,7 +249,7 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     federation = build_federation(config.federation, config.model, config.detection.privacy)
     if federation.task is not None or federation.targets is not None:
         raise ConfigurationError.of(
-            "federation.dataset", "be of classes for a table of client settings", config.federation.dataset
+            "federation.dataset", "have classes for a table of client settings", config.federation.dataset
         )
     if request.synthetic is not None:
         federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
@@ -295,12 +291,12 @@ def _check_batches(config: StudyConfig, grid: Sequence[CellPosition]) -> None:
     if batches.low > most:
         raise ConfigurationError.of(
             "search.client_ranges.batch_size",
-            f"begin with at most {most} rows, which clients of the largest quantity hold",
+            f"start at {most} rows or fewer, the largest quantity of the grid",
             f"low {batches.low}",
         )
     logger.warning(
-        "batches of %s to %s rows are all the rows of a client in every cell; search.client_ranges.batch_size may end "
-        "there",
+        "batches of %s to %s rows hold all rows of a client in every cell, so search.client_ranges.batch_size may end "
+        "at the smaller number",
         *(most, batches.high),
     )
 
@@ -347,7 +343,7 @@ def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
         raise ConfigurationError.of(
             "--out",
             "be a new file or a table of the same settings",
-            f"{out}, of which differ: {'; '.join(changes[:4])}",
+            f"{out}, which differs in {'; '.join(changes[:4])}",
         )
 
 
@@ -411,12 +407,12 @@ def refine_table(
         UserError: If the request can't be fulfilled.
     """
     if out.absolute() == coarse.path.absolute():
-        raise ConfigurationError.of("--out", "be another file than --refine", f"{out} for both")
+        raise ConfigurationError.of("--out", "differ from --refine", f"{out} for both")
     federation, tuning = prepared(coarse.request)
     if changes := differences(coarse.tuned, tuning.identity()):
         raise ConfigurationError.of(
             "--refine",
-            f"go on with the settings and the data of {coarse.path}",
+            f"be used with the settings and the data of {coarse.path}",
             hint=f"what differs: {'; '.join(changes[:4])}",
         )
     document = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
@@ -454,7 +450,7 @@ def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPo
         if level not in feasible_levels
     ]
     if left_out:
-        logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
+        logger.warning("there are too few proxy rows for %s, which the finer grid omits", ", ".join(left_out))
     return grid(feasible_levels, feasible)
 
 

@@ -65,7 +65,7 @@ RESULT_FILE = "cell.json"
 LARGEST_SEED = 2**31
 
 Setting = tuple[float, int, int]
-"""Rate, batch and epochs."""
+"""Learning rate, batch size and epochs."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _result(tuning: CellTuning, place: CellPosition, clients: ProxyClients, tria
     heterogeneity = place.heterogeneity(tuning.proxy.num_classes)
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
-        raise ConfigurationError.of("a setting in the ranges", f"train, and in {where} none did: {trials[0].error}")
+        raise ConfigurationError.of("a setting in the ranges", f"train, but none did in {where}: {trials[0].error}")
     settings = best.spec.local_training(tuning.config.training.local())
     return CellResult(
         SettingsCell(heterogeneity, place.quantity, settings.learning_rate, settings.batch_size, settings.local_epochs),
@@ -504,7 +504,7 @@ def _run_all(
     before = [[planned[near] for near in planned[position].after] for position in pending]
     engine = tuning.config.engine
     if engine.grid == "local":
-        workers.check_sequential(parallel, "with engine.grid=local, which is this process alone")
+        workers.check_sequential(parallel, "with engine.grid=local, which uses only this process")
         for position, near in zip(pending, before, strict=True):
             display.begun(position)
             yield position, run_cell(tuning, planned[position], near, display.tick)

@@ -36,7 +36,7 @@ Choice = Literal["rules", "search"]
 AGREEMENT_FILE = "federation.json"
 FEWEST_CLIENTS = 2
 LONGEST_NAME = 32
-"""Of an app, by Flower's rules; letters, digits and hyphens."""
+"""Longest name of an app by Flower's rules; letters, digits and hyphens."""
 
 PROJECT = Template("""\
 [build-system]
@@ -61,15 +61,15 @@ serverapp = "$name.server_app:app"
 clientapp = "$name.client_app:app"
 
 [tool.flwr.app.config]
-min-clients = $min_clients     # so many must be connected before anything begins
+min-clients = $min_clients     # number of clients that must connect before the run starts
 patience = 600.0     # seconds to wait for them
 rounds = $rounds
-round-timeout = 600.0  # seconds after which a round goes on without those that did not answer
-out = $out  # where reports, log, checkpoints and the model go, on the server; a second run goes on there
+round-timeout = 600.0  # seconds after which a round continues without clients that did not reply
+out = $out  # folder on the server for reports, log, checkpoints and model; a second run resumes from it
 """)
 
 CLIENT = Template('''\
-"""The clients' side: each SuperNode runs this on rows that stay where they are."""
+"""The client app: each SuperNode runs it on its own rows, which stay there."""
 
 from pathlib import Path
 
@@ -115,7 +115,7 @@ README = Template("""\
 
 $summary Written by fedscout $fedscout.
 
-To try it in four terminals of one machine (`--insecure` sends everything unencrypted, so for 127.0.0.1 alone):
+To try the app in four terminals on one machine (`--insecure` disables encryption, so use it only with 127.0.0.1):
 
 ```
 flower-superlink --insecure --disable-runtime-dependency-installation
@@ -132,12 +132,12 @@ address = "127.0.0.1:8000"
 insecure = true
 ```
 
-Between machines use TLS and node authentication, as Flower has them: start the SuperLink with `--ssl-ca-certfile`,
+Between machines, use Flower's TLS and node authentication: start the SuperLink with `--ssl-ca-certfile`,
 `--ssl-certfile`, `--ssl-keyfile` and `--enable-supernode-auth`, each SuperNode with `--root-certificates` and
 `--auth-supernode-private-key`, and register its public key by `flwr supernode register`.
 
-What a client's owner allows is said in a file that `policy="/path/policy.toml"` of its `--node-config` names
-(docs/real_federation.md of fedscout). What leaves a client is listed in docs/privacy.md.
+A client's owner sets what the client may answer in a file, named by `policy="/path/policy.toml"` in `--node-config`
+(docs/real_federation.md of fedscout). docs/privacy.md lists what leaves a client.
 """)
 
 
@@ -185,7 +185,7 @@ def app_name(folder: Path) -> str:
         raise ConfigurationError.of(
             "--out",
             f"be a folder whose name begins with a letter and has at most {LONGEST_NAME} "
-            "letters and digits, as the app is called so",
+            "letters and digits, as it is the name of the app",
             shown(folder.name),
         )
     return name
@@ -205,9 +205,9 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
     name, folder = check_new(folder), folder.absolute()
     strategy = program.strategy
     if strategy is None:
-        summary = "finds out how the clients' data differ, chooses a strategy and trains it."
+        summary = "measures how the clients' data differ, chooses a strategy and trains it."
         limits = f"{program.max_rounds}, {program.max_bytes}"
-        constants = f"MAX_ROUNDS, MAX_BYTES = {limits}  # of a search; None does not limit it\n"
+        constants = f"MAX_ROUNDS, MAX_BYTES = {limits}  # limits of a search; None means no limit\n"
         steps = PROGRAM.substitute(choice=program.choice)
     else:
         summary = f"trains {strategy['kind']}."

@@ -113,13 +113,13 @@ class Agreement(ModelDescription):
         if dataset.targets is not None:
             raise ConfigurationError.of(
                 "a real federation",
-                "predict classes: a quantity is standardised over the rows of all clients, which no one sees there",
+                "predict classes: a regression target is standardized over the rows of all clients, which nobody sees",
             )
         settings = config.client_settings
         if settings.kind is not None and config.metric_name != ACCURACY:
             raise ConfigurationError.of(
                 "training.metric",
-                "be left out beside client_settings on real clients, as its sums tell rows",
+                "be left out with client_settings on real clients, as its sums reveal rows",
                 config.metric_name,
             )
         agreement = cls(
@@ -215,13 +215,13 @@ def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLook
     if provenance.get("num_classes", num_classes) != num_classes:
         raise ConfigurationError.of(
             "client_settings.path",
-            f"be a table for {num_classes} classes, as the study has",
-            f"{settings.path} for {provenance['num_classes']}",
+            f"be a table for {num_classes} classes, as in the study",
+            f"{settings.path}, a table for {provenance['num_classes']}",
         )
     if settings.metric not in METRICS:
         raise ConfigurationError.of(
             "client_settings.metric",
-            f"be {' or '.join(METRICS)} on real clients, which are sent no code",
+            f"be {' or '.join(METRICS)} on real clients, which receive no code",
             settings.metric,
         )
     return SettingsLookup(table, settings.metric, epsilon=settings.epsilon)
@@ -229,7 +229,7 @@ def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLook
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike]
 RowsOf = Callable[["Context"], "Arrays | pd.DataFrame | str | Path"]
-"""Told Flower's context, a client's rows: features and labels, a table, or where one lies."""
+"""Returns a client's rows for Flower's context: features and labels, a table, or a path to one."""
 
 
 def client_federation(agreement: Agreement, number: int, context: Context, rows_of: RowsOf | None) -> Federation:
@@ -295,7 +295,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             "a client's rows",
             f"be arrays of the model's shape {agreement.feature_shape}",
             f"the table {name}",
-            f"the study's data set {request.dataset!r} says of no column how it becomes a feature",
+            f"the study's data set {request.dataset!r} does not define how columns become features",
         )
     table = read_table(Path(name), request).rows if name != "DataFrame" else read_frame(rows, ())
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
@@ -326,7 +326,7 @@ def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray,
         raise DataError.of("a client's rows", f"be of the kind {agreement.kind}", f"the folder {folder}")
     features, labels = client_pictures(folder, agreement.rows, agreement.feature_shape[0] == 1)
     if features.shape[1:] != agreement.feature_shape:
-        raise DataError.of("pictures", f"have the shape {agreement.feature_shape} agreed on", features.shape[1:])
+        raise DataError.of("pictures", f"have the shape {agreement.feature_shape} of the agreement", features.shape[1:])
     return features, _class_numbers(agreement, labels), None
 
 
@@ -337,7 +337,7 @@ def _class_numbers(agreement: Agreement, labels: list[Any]) -> IntArray:
     if unknown:
         raise DataError.of(
             "a client's rows",
-            f"be of the classes {listed([*class_numbers])} that were agreed on",
+            f"be of the classes {listed([*class_numbers])} of the agreement",
             listed([*unknown]),
         )
     return np.array([class_numbers[str(label)] for label in labels], dtype=np.int64)
@@ -392,7 +392,7 @@ def client_app(
 
     def federation_of(number: int, terms: str, context: Context) -> Federation:
         if terms not in ("", client_agreement.digest):
-            raise DataError.of("the driver's agreement", "be that of this client")
+            raise DataError.of("the driver's agreement", "match that of this client")
         return client_federation(client_agreement, number, context, rows)
 
     def answer(message: Message, context: Context) -> Message:
@@ -403,7 +403,7 @@ def client_app(
             )
         except ConfigurationError as error:
             logger.error("%s", error)
-            return Message(Error(REFUSED, "can't read its owner's policy; its own log says why"), reply_to=message)
+            return Message(Error(REFUSED, "can't read its owner's policy; see the client's log"), reply_to=message)
         node = ClientNode(federation_of, _queries(message), owner_policy, wire_of(message), client_agreement.session)
         return node.app()(message, context)
 

@@ -123,7 +123,7 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
     config = _configuration(stored_config, claim["config"].get("client_settings"), settings)
     strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
     if strategy is None:
-        raise LogError.of(folder, "hold a study of which a training went through")
+        raise LogError.of(folder, "hold a study with a completed training")
     return config, strategy
 
 
@@ -157,14 +157,14 @@ def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> 
         return config
     if not all(setting.startswith("client_settings.") for setting in settings):
         raise ConfigurationError.of(
-            "settings beside --from", "be of client_settings alone, as the others are the study's"
+            "settings beside --from", "be only of client_settings, as the study determines all others"
         )
     client_settings = load_config(settings, None).client_settings
     if table is None or client_settings.kind is None or client_settings.identity() != table:
         raise ConfigurationError.of(
             "client_settings",
-            "be the study's",
-            "some where the study had none" if table is None else " ".join(settings) or "nothing",
+            "equal those of the study",
+            "some, but the study used none" if table is None else " ".join(settings) or "nothing",
         )
     return config.model_copy(update={"client_settings": client_settings})
 
@@ -187,7 +187,7 @@ def _winner_document(chosen: Mapping[str, Any], usual_rate: float) -> dict[str, 
 
 CLIENTS_FILE = "clients.json"
 SEARCH = "search"
-"""The folder of a search's log, below that of the training."""
+"""Folder of a search's log, inside that of the training."""
 
 GREETING_SECONDS = 120.0
 
@@ -256,7 +256,7 @@ class RealFederation:
         with self._folder() as folder:
             report = stored_report(folder)
             if report is None:
-                self._tell("asking the clients how their data differ")
+                self._tell("querying the clients about how their data differ")
                 report = measure(self._runner(folder), self._config, self.agreement.names)
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
         for verdict in verdicts(report):
@@ -301,7 +301,7 @@ class RealFederation:
         best = None if outcome.best is None else outcome.best.summary()
         strategy = advised(confirmation, best, self._config.training.learning_rate)
         if strategy is None:
-            raise TrialError("every training of the search failed; the log says why")
+            raise TrialError("every training of the search failed; see the log for the errors")
         if outcome.confirmation is not None:
             self._tell(visible_line(outcome.confirmation.sentence))
         return strategy
@@ -334,7 +334,7 @@ class RealFederation:
             if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
                 write_model(folder.path, self.agreement, trial.vector)
         for note in trial.notes:
-            if note not in kept:  # which was told already
+            if note not in kept:  # which was shown already
                 self._tell(visible_line(f"note: {note}"))
         return trial
 
@@ -348,7 +348,7 @@ class RealFederation:
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]
         if not sizes:
-            raise ConfigurationError.of("wait_for", "be called first, to meet the clients")
+            raise ConfigurationError.of("wait_for", "be called first, so that clients can connect")
         described = replace(
             self.agreement.without_clients(),
             partition=Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
@@ -385,9 +385,7 @@ class RealFederation:
         bytes_per_round = (
             2 * BYTES_A_VALUE * self._server.facts().layout.size * config.training.num_sampled(num_clients)
         )
-        advice = (
-            "search.budget, search.confirmation_seeds and training.num_rounds say how much it does, or rules choose"
-        )
+        advice = "reduce search.budget, search.confirmation_seeds or training.num_rounds, or choose by rules"
         if max_rounds is not None and num_rounds > max_rounds:
             raise ConfigurationError.of("the search", f"take at most {max_rounds} rounds", num_rounds, advice)
         if max_bytes is not None and num_rounds * bytes_per_round > max_bytes:
@@ -406,4 +404,4 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
     try:
         return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
     except ValidationError as error:
-        raise LogError.of(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not") from error
+        raise LogError.of(folder.path / CLIENTS_FILE, "list the clients of an earlier run, but does not") from error

@@ -37,7 +37,7 @@ from fedscout.search.language_model import NAME as LLM_RECORD
 
 WHOLE = "all.md"
 BENCHMARK = "benchmark"
-"""Of a folder of results, where a measurement of its own writes."""
+"""Subfolder of results for a measurement that writes its own files."""
 
 
 @dataclass(frozen=True)

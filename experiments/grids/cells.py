@@ -44,7 +44,7 @@ RATE = "client learning rate, tuned"
 
 Note = Callable[[str], None]
 Values = tuple[float | None, ...]
-"""One a seed, in the same order of seeds everywhere; None where a seed has no such number."""
+"""One value per seed, always in the same order of seeds; None if a seed has no value."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _
         rate = method.rates[means.index(max(means))]
     trials = records(context.fresh_seeds, rate)
     reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
-    failures = f"{len(reasons)} of {len(trials)} failed, the first: {reasons[0]}" if reasons else ""
+    failures = f"{len(reasons)} of {len(trials)} trainings failed; first error: {reasons[0]}" if reasons else ""
     if method.seconds_to is not None:
         return _CellValues(tuple(seconds_to(trial, method.seconds_to) for trial in trials), 0.0, rate, failures)
     return _CellValues(scores(trials), resolution([trials]), rate, failures)

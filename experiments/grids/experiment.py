@@ -55,7 +55,7 @@ Cell = tuple[str, str]
 PERCENT = "accuracy"
 """The unit that is shown in percent."""
 SHARE = "share"
-"""The unit of values that are 0 or 1: of their mean the interval is Wilson's."""
+"""The unit of values that are 0 or 1; their mean has a Wilson interval."""
 SHARES = (PERCENT, SHARE, "reward over 500")
 """Units of which 1 is the largest number."""
 
@@ -70,10 +70,10 @@ Settings = dict[str, Any]
 """Values by dotted key, as in a study's YAML file."""
 
 NO_SETTINGS: Mapping[str, str] = {
-    "engine": "where cells run is an argument of the command, such as engine.grid=local",
-    "seed": "seeds says on how many seeds each cell is measured",
+    "engine": "the command's arguments set it, such as engine.grid=local",
+    "seed": "the key seeds sets the number of seeds per cell",
 }
-"""Groups and keys that are none of an experiment's, and why."""
+"""Groups and keys that an experiment must not set, and why."""
 
 Levels = list[Any] | dict[str, Any]
 """Values of a key, or their names and values."""
@@ -174,12 +174,12 @@ class Experiment(BaseModel):
     def _consistent(self) -> Experiment:
         faults = []
         if bool(self.columns) == bool(self.axes):
-            faults.append("columns or axes must be given, one of the two")
+            faults.append("either columns or axes must be given")
         without_method = [name for name, method in self.rows.items() if method is None or isinstance(method, Given)]
         if self.measured_by is None and without_method:
-            faults.append(f"rows.{without_method[0]} must be a method where measured_by is left out")
+            faults.append(f"rows.{without_method[0]} must be a method if measured_by is left out")
         if not self.rows or not self.federations:
-            faults.append(Fault("rows and columns", "be at least one each"))
+            faults.append(Fault("rows and columns", "have at least one entry each"))
         if forbidden := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
             faults.append(Fault(forbidden[0], f"be left out: {NO_SETTINGS[forbidden[0].partition('.')[0]]}"))
         if self.reference is not None and self.reference not in self.rows:
@@ -192,7 +192,7 @@ class Experiment(BaseModel):
                     [*self._read(text, "")]
                 except ValueError as error:
                     faults.append(str(error))
-            faults += [Fault(f"published.{row}", "be a row") for row in self.published if row not in self.rows]
+            faults += [Fault(f"published.{row}", "name a row") for row in self.published if row not in self.rows]
             try:
                 self.printed()
             except (TypeError, ValueError) as error:
@@ -412,7 +412,7 @@ def is_experiment(path: Path) -> bool:
         return False
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # read as a configuration, which tells the fault
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # read as a configuration, which reports the fault
         return False
     return isinstance(document, Mapping) and "rows" in document
 

@@ -257,7 +257,7 @@ class FederationRunner:
         """
         if config.training.repetitions != 1:
             raise ConfigurationError.of(
-                "training.repetitions", "be 1 where trials are shared", config.training.repetitions
+                "training.repetitions", "be 1 if studies share trials", config.training.repetitions
             )
         facts = replace(
             self._facts,
@@ -332,7 +332,7 @@ def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]
     if others:
         raise LogError.of(
             "--out",
-            "be a new folder, an empty one or that of an earlier measurement",
+            "be a new or empty folder, or that of an earlier measurement",
             f"{out} with {', '.join(others[:5])}",
         )
     with folder_lock(out):

@@ -39,7 +39,7 @@ class Train(_Kind):
     """One training per seed."""
 
     kind: Literal["train"] = "train"
-    rates: tuple[float, ...] = Field(default=(), description="client learning rates, of which the best is used")
+    rates: tuple[float, ...] = Field(default=(), description="candidate client learning rates; the best is used")
     score: Literal["final", "best_round"] = "final"
     seconds_to: float | None = Field(
         default=None, description="target accuracy; the value is the simulated time until it is reached"
@@ -125,6 +125,4 @@ def imported(path: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError.of(
-            "an import path", "lead to a function, module:name", f"{path!r}: {error}"
-        ) from error
+        raise ConfigurationError.of("an import path", "name a function as module:name", f"{path!r}: {error}") from error

@@ -127,8 +127,8 @@ class Recommender:
         model = config.recommender
         if self.asks_model and model.replay is None and not has_key(model) and not (out / LLM_RECORD).exists():
             return (
-                f"there is no key in {model.api_key_variable}, and no record of a language model's answers was given "
-                "(recommender.replay=FILE)"
+                f"{model.api_key_variable} holds no API key, and recommender.replay=FILE names no record of a language "
+                "model's answers"
             )
         return None
 

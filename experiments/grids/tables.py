@@ -42,14 +42,14 @@ def result_lines(result: ExperimentResult) -> list[str]:
         *markdown_table(["", *result.columns], [_row(result, row) for row in result.rows]),
     ]
     for column in result.columns if result.levels else ():
-        lines += ["", f"{column[0].upper()}{column[1:]}, of which these are means:", "", *_parts(result, column)]
+        lines += ["", f"{column[0].upper()}{column[1:]}, whose means are shown above:", "", *_parts(result, column)]
     lines += _groups(result)
     if result.reference is not None:
-        lines += ["", f"Gain over {result.reference}, seed by seed:", "", *_gains(result)]
+        lines += ["", f"Gain over {result.reference}, paired by seed:", "", *_gains(result)]
     for name in dict.fromkeys(name for cell in result.cells for name in cell.figures):
         lines += ["", f"{name[0].upper()}{name[1:]}:", "", *_figures(result, name)]
     if result.statements:
-        headings = ["statement", "of", *(["published"] if _is_published(result) else []), "ours", "verdict"]
+        headings = ["statement", "cells", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
     absent = [f"Not measured: {entry}: {reason}" for entry, reason in _by_reason(result.absent)]
     return [
@@ -186,10 +186,10 @@ def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
 
 def _pair(first: Cell, second: Cell) -> str:
     if first[1] == second[1]:
-        return f"{first[0]} less {second[0]}, {first[1]}"
+        return f"{first[0]} minus {second[0]}, {first[1]}"
     if first[0] == second[0]:
-        return f"{first[1]} less {second[1]}, {first[0]}"
-    return f"{first[0]}, {first[1]} less {second[0]}, {second[1]}"
+        return f"{first[1]} minus {second[1]}, {first[0]}"
+    return f"{first[0]}, {first[1]} minus {second[0]}, {second[1]}"
 
 
 def _number(value: float | None, unit: str, sign: str = "") -> str:

@@ -34,7 +34,7 @@ from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import StrategySpec
 
 NEEDS_DEVICES = (
-    "federation.scenario must hold devices or latency, such as {kind: latency, clients: all, mean_seconds: 10}"
+    "federation.scenario must include devices or latency, such as {kind: latency, clients: all, mean_seconds: 10}"
 )
 
 
@@ -104,8 +104,8 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
         fastest = seen[int(np.argmin(seconds))]
         raise ConfigurationError.of(
             "training.simulated_deadline_seconds",
-            "be at least what a client's round takes",
-            f"{deadline:g}: the fastest, client {fastest}, takes {seconds.min():.3g} s or more",
+            "be at least the duration of the fastest client's round",
+            f"{deadline:g}, but client {fastest} takes at least {seconds.min():.3g} s",
         )
 
 
@@ -218,7 +218,7 @@ def check_able_clients(
     """
     if (num_scored := config.training.scored_clients or 0) > federation.num_seen:
         raise ConfigurationError.of(
-            "training.scored_clients", f"be at most {federation.num_seen}, the clients that take part", num_scored
+            "training.scored_clients", f"be at most the number of clients, {federation.num_seen}", num_scored
         )
     for selection in policies:
         if selection is None:
@@ -230,8 +230,8 @@ def check_able_clients(
         if num_able < cohort.num_sampled:
             raise ConfigurationError.of(
                 f"selection.kind={selection.label}",
-                f"have the {cohort.num_sampled} clients to choose from that training.fraction_train asks for",
-                f"{num_able} of {cohort.num_clients} that can ever train{_reasons(facts, trial.session, policy)}",
+                f"have at least {cohort.num_sampled} eligible clients, as training.fraction_train requires",
+                f"{num_able} of {cohort.num_clients}{_reasons(facts, trial.session, policy)}",
             )
 
 
@@ -243,7 +243,7 @@ def _reasons(facts: FederationFacts, session: Session, policy: SelectionPolicy) 
     reasons = []
     if num_abstaining:
         least = facts.least_training_rows
-        reasons.append(f"{num_abstaining} train on fewer rows than federation.min_release={least} and abstain")
+        reasons.append(f"{num_abstaining} abstain with fewer training rows than federation.min_release={least}")
     if num_late:
         reasons.append(f"{num_late} take longer than training.simulated_deadline_seconds={session.deadline_seconds:g}")
     return ": " + ", ".join(reasons)
@@ -297,8 +297,8 @@ def check_loss_terms(config: StudyConfig, federation: Federation) -> None:
     """
     if config.training.is_weighed and (federation.task is not None or federation.targets is not None):
         terms = {name: value for name in ADDED_TERMS if (value := getattr(config.training, name))}
-        where = "clients play episodes" if federation.task is not None else "a quantity is predicted"
-        raise ConfigurationError.of("training", f"add nothing to the loss where {where}", terms)
+        where = "reinforcement learning" if federation.task is not None else "regression"
+        raise ConfigurationError.of("training", f"add no terms to the loss for {where}", terms)
 
 
 def metric_of(name: str, federation: Federation) -> Metric | None:
@@ -308,11 +308,11 @@ def metric_of(name: str, federation: Federation) -> Metric | None:
         ConfigurationError: If the metric does not fit the task.
     """
     if federation.task is not None:
-        allowed, context = [ACCURACY], "where clients play: their score is the environment's"
+        allowed, context = [ACCURACY], "for reinforcement learning, where the environment defines the score"
     elif federation.targets is not None:
-        allowed, context = [*OF_QUANTITIES], "where a quantity is predicted"
+        allowed, context = [*OF_QUANTITIES], "for regression"
     else:
-        allowed, context = [ACCURACY, *OF_CLASSES], "where classes are predicted"
+        allowed, context = [ACCURACY, *OF_CLASSES], "for classification"
     if name not in allowed:
         raise ConfigurationError.of("training.metric", f"be {' or '.join(allowed)} {context}", name)
     return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
@@ -346,7 +346,7 @@ PLAIN_COSTS: Mapping[ObjectiveName, Callable[[StudyConfig, Federation], float]] 
     "bytes_to_target": _plain_bytes,
     "time_to_accuracy": plain_seconds,
 }
-"""What a round of plain FedAvg costs, by the objective that counts it."""
+"""The cost of a round of plain FedAvg, by objective."""
 
 
 def measures_of_study(config: StudyConfig, federation: Federation | None = None) -> list[Measure]:

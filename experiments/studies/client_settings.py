@@ -51,7 +51,7 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
         raise ConfigurationError.of(
             "clients",
             f"hold no row that {name} was tuned on",
-            f"the data set {federation.dataset} that its proxy rows are of",
+            f"the data set {federation.dataset}, from which its proxy rows are taken",
         )
     study_settings = federation.model_dump(mode="json")
     keys = [key for key in DatasetRequest.model_fields if key not in SAME_ROWS]
@@ -62,8 +62,9 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
         actual = " ".join(f"federation.{key}={_text(study_settings[key])}" for key in differing)
         raise ConfigurationError.of(
             "clients",
-            f"hold no row that {name} was tuned on, which takes {required}, by which the server holds these rows",
+            f"hold no row that {name} was tuned on",
             actual,
+            f"with {required} the server holds these rows",
         )
 
 
@@ -89,8 +90,8 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
     if classes is not None and classes != federation.num_classes:
         raise ConfigurationError.of(
             "client_settings.path",
-            f"be a table for {federation.num_classes} classes, as this federation has",
-            f"{settings.path} for {classes}",
+            f"be a table for {federation.num_classes} classes, as in this federation",
+            f"{settings.path}, a table for {classes}",
         )
     folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, federation.num_classes)
     return SettingsLookup(table, settings.metric, folder, settings.epsilon)
@@ -114,8 +115,8 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
     warn_of_table(config, str(federation.facts.get("model")))
     if detection:
         logger.warning(
-            "detectors ask clients for aggregates of their data, so with them something goes back that a table of "
-            "client settings keeps at home; fedscout search and train ask nothing"
+            "detection queries clients for aggregates of their data, which a table of client settings does not need; "
+            "fedscout search and train query nothing"
         )
 
 
@@ -133,7 +134,7 @@ def warn_of_table(config: StudyConfig, model: str) -> None:
     rows = max(cell.quantity for cell in table.cells)
     if (batch := max(cell.batch_size for cell in table.cells)) > rows:
         logger.warning(
-            "%s has batches of up to %s rows, and cells of at most %s: there a client makes one step of all its rows",
+            "%s has batches of up to %s rows but cells of at most %s rows, where one batch holds all rows of a client",
             *(path, f"{batch:,}", f"{rows:,}"),
         )
 
@@ -177,7 +178,7 @@ def check_alone(config: StudyConfig) -> None:
     if names:
         raise ConfigurationError.of(
             "client_settings.kind=table",
-            "be the only one that chooses clients' rates, batches and epochs",
+            "be the only setting of clients' learning rates, batch sizes and epochs",
             ", ".join(names),
         )
 
@@ -189,13 +190,11 @@ def _check_clients(federation: Federation) -> None:
         ConfigurationError: If they do not.
     """
     if federation.task is not None or federation.targets is not None:
-        task = "clients that play" if federation.task is not None else "a quantity to predict"
-        raise ConfigurationError.of(
-            "client_settings.kind=table", "be used where there are classes", f"a federation with {task}"
-        )
+        task = "reinforcement learning" if federation.task is not None else "regression"
+        raise ConfigurationError.of("client_settings.kind=table", "be used for classification", task)
     if federation.num_classes < 2:
         raise ConfigurationError.of(
-            "client_settings.kind=table", "be used where there are at least two classes", federation.num_classes
+            "client_settings.kind=table", "be used with at least two classes", federation.num_classes
         )
 
 
@@ -206,15 +205,15 @@ def folder_of_metric(metric: str, num_classes: int) -> str:
         UserError: If it can't be imported, or does not return a finite number.
     """
     function = imported(metric)
-    requirement = "be a function of (class counts, rows) that gives a number"
+    requirement = "be a function of (class counts, rows) that returns a finite number"
     try:
         value = float(function(np.ones(num_classes, np.int64), num_classes))
     except Exception as error:  # user code may raise anything
         raise ConfigurationError.of(
-            "client_settings.metric", requirement, f"{metric}, with {type(error).__name__}: {first_line(error)}"
+            "client_settings.metric", requirement, f"{metric}, which raised {type(error).__name__}: {first_line(error)}"
         ) from error
     if not math.isfinite(value):
-        raise ConfigurationError.of("client_settings.metric", requirement, f"{metric}, with {value}")
+        raise ConfigurationError.of("client_settings.metric", requirement, f"{metric}, which returned {value}")
     module = metric.partition(":")[0]
     file = getattr(sys.modules[module], "__file__", None)
     return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -89,9 +89,9 @@ def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Marku
         (trial["trial"], trial["phase"], trial["strategy"], f"{trial['fitness']:.4f}", curve(scores(trial), span))
         for trial in shown
     ]
-    parts.append(table(("trial", "phase", "strategy", "fitness", "rounds, on one scale"), rows))
+    parts.append(table(("trial", "phase", "strategy", "fitness", "learning curve, shared scale"), rows))
     if len(searched) > len(shown):
-        parts.append(paragraph(f"The best {len(shown)} of {len(searched)} trials; `trials` has all."))
+        parts.append(paragraph(f"The best {len(shown)} of {len(searched)} trials; `trials` lists all."))
     return Markup("".join(parts))
 
 
@@ -159,7 +159,7 @@ class _ProgressLine:
         self._show_progress()
 
     def _show_progress(self) -> None:
-        self.show(f"{self._stage}: {self._finished} trials finished, {self._rounds} rounds of those that run")
+        self.show(f"{self._stage}: {self._finished} trials finished, {self._rounds} rounds of running trials")
 
 
 def _confirmation_view(confirmation: Confirmation) -> Markup:
@@ -279,7 +279,7 @@ class Federation:
     def _config(self, **sections: Any) -> StudyConfig:
         fixed = [name for name in self._sections if name in sections]
         faults = [
-            Fault(name, "be left out, as it is fixed once the Federation is made", repr(sections[name]))
+            Fault(name, "be left out, as it is fixed when the Federation is created", repr(sections[name]))
             for name in fixed
         ]
         return config_of({**sections, **self._sections}, faults)
@@ -463,7 +463,7 @@ def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
     from fedscout.experiments.data.loaders.hugging_face import cells_of_rows, dataset_of_rows, has_pictures
 
     if not isinstance(data, datasets.Dataset):
-        raise DataError.of("data", "be one part of a data set, a datasets.Dataset", f"a {type(data).__name__}")
+        raise DataError.of("data", "be one split of a data set (datasets.Dataset)", f"a {type(data).__name__}")
     if has_pictures(data):
         return dataset_of_rows(data, request, "a Dataset")
     table = cells_of_rows(data, request.dropped)
@@ -482,14 +482,14 @@ def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Da
     if not arrays:
         faults.append(Fault("a federation", "have at least one client", "none"))
     if len(shapes) > 1:
-        faults.append(Fault("the clients' features", "have one shape", ", ".join(map(str, sorted(shapes)))))
+        faults.append(Fault("the clients' features", "have the same shape", ", ".join(map(str, sorted(shapes)))))
     for client, (features, labels) in enumerate(arrays):
         if features.ndim not in KIND_OF_ROWS or features.shape[:1] != labels.shape or not len(labels):
             faults.append(
                 Fault(
                     f"client {client}",
-                    "have features of shape (rows, columns) or (rows, channels, height, width) and as "
-                    "many labels, at least one",
+                    "have features of shape (rows, columns) or (rows, channels, height, width), at "
+                    "least one row, and one label per row",
                     f"{features.shape} and {labels.shape}",
                 )
             )

@@ -31,10 +31,10 @@ def check_language_model(config: StudyConfig, folder: Path) -> None:
         raise ConfigurationError.of(
             f"search.kind={config.search.kind} asks a language model, so the environment "
             f"variable {settings.api_key_variable}",
-            "hold its key, and is not set",
-            hint="search.kind=genetic asks none, recommender.replay names a record that answers, and "
-            "a server that needs no key is named by recommender.base_url with "
-            "recommender.api_key_variable=null",
+            "hold its API key, but is not set",
+            hint="alternatives are search.kind=genetic without a language model, recommender.replay with "
+            "recorded answers, or recommender.base_url with recommender.api_key_variable=null for a "
+            "server that needs no key",
         )
 
 

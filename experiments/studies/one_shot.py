@@ -92,11 +92,11 @@ def check_wanted(config: StudyConfig, wanted: RecommendationRequest) -> None:
     check_searchable(config)
     faults = []
     if wanted.text is not None and not wanted.text.strip():
-        faults.append(Fault("--text", "say how the clients' data differ", "nothing"))
+        faults.append(Fault("--text", "describe how the clients' data differ", "nothing"))
     if wanted.text is not None and len(wanted.text) > LONGEST_DESCRIPTION:
         faults.append(Fault("--text", f"have at most {LONGEST_DESCRIPTION} characters", len(wanted.text)))
     if wanted.source == "rules" and config.recommender.replay is not None:
-        faults.append(Fault("--source rules", "not come with --replay: a record holds a language model's answers"))
+        faults.append(Fault("--source rules", "not be given with --replay, which replays a language model"))
     if faults:
         raise ConfigurationError(faults)
     if asks_model(config, wanted.source):
@@ -124,14 +124,12 @@ def choose(
         except UnreachableModelError as error:
             if wanted.source == "llm":
                 raise
-            fallback_reason = f"The rules answer in the language model's place: {error}."
+            fallback_reason = f"The rules are used instead of the language model: {error}."
     elif wanted.source == "auto":
         variable = config.recommender.api_key_variable
-        fallback_reason = f"The rules answer, as {variable} holds no key of a language model."
+        fallback_reason = f"The rules are used because {variable} holds no API key of a language model."
     if wanted.text is not None:
-        fallback_reason = (
-            f"{fallback_reason or RULES_WERE_ASKED} They use none of the description, but the diagnosis alone."
-        )
+        fallback_reason = f"{fallback_reason or RULES_WERE_ASKED} They use only the diagnosis, not the description."
     context = replace(asked, diagnosis=diagnosis())
     recommendation = recommend_by_rules(context)
     notes = () if fallback_reason is None else (fallback_reason,)
@@ -204,14 +202,14 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
         if config.recommender.text is not None:
             raise ConfigurationError.of(
                 "recommender.text",
-                "be left out of a search, which goes by its trials: --one-shot reads it",
+                "be left out of a search, which uses only its trials; --one-shot reads it",
                 f"search.kind={config.search.kind}",
             )
         return
     if not detection:
         raise ConfigurationError.of(
             f"search.kind={ONE_SHOT}",
-            "be run by `fedscout run`, as its answer rests on the diagnosis or on words",
+            "be run by `fedscout run`, as it needs a diagnosis or a description",
             "a study without either",
         )
     if not has_answer:
@@ -245,5 +243,5 @@ def _stored_recommendation(stored: Mapping[str, Any], asked: RecommendationConte
     try:
         return KeptAnswer.model_validate(stored).recommendation(asked)
     except (ValidationError, AnswerError):
-        logger.warning("%s is not of this version or space, and is asked for again", NAME)
+        logger.warning("%s does not fit this version or search space, so a new recommendation is requested", NAME)
         return None

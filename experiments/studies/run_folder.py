@@ -67,7 +67,7 @@ from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_stu
 from fedscout.strategies import SearchSpace
 
 Code = Mapping[str, Mapping[str, str]]
-"""By what names it, the SHA-256 of each of its files."""
+"""The SHA-256 of each file, by the name that refers to the code."""
 
 
 def federation_code(config: StudyConfig) -> Code:
@@ -109,7 +109,7 @@ RESULT_FILE = "result.json"
 FOLDERS = ("trials", "checkpoints", "quarantine")
 LONGEST_NAME = 80
 
-UNSEEN = "the keys that there are, or what an informed search begins with"
+UNSEEN = "the set of keys, or the start of the informed search"
 
 logger = logging.getLogger("fedscout")
 
@@ -167,7 +167,7 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            logger.warning("%s can't be read and is taken for missing (%s)", path, error)
+            logger.warning("%s can't be read and is treated as missing (%s)", path, error)
             return None
 
 
@@ -227,14 +227,14 @@ def _refuse_foreign(path: Path, config: StudyConfig) -> None:
         return
     for name in FOLDERS:
         if (path / name).exists() and not (path / name).is_dir() and (path / "config.json").exists():
-            raise LogError.of(path / name, "be a folder of the study, or not be there, and is a file")
+            raise LogError.of(path / name, "be a folder of the study or be absent, but is a file")
     if stored_claim(path) is not None or _log_matches(path, config):
         return
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
         raise LogError.of(
             "--out",
-            "be a new folder, an empty one or that of an earlier run",
+            "be a new or empty folder, or that of an earlier run",
             f"{path} with {', '.join(foreign[:5])} but no readable config.json",
         )
 
@@ -270,7 +270,7 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     stored = stored_claim(folder.path)
     if stored is None:
         if (folder.path / "trials").exists():
-            logger.warning("%s can't be read; its log is of this study, and goes on", folder.path / "config.json")
+            logger.warning("%s can't be read; its log is of this study, which continues", folder.path / "config.json")
         try:
             bind(folder, config, data)
         except EngineError as error:
@@ -282,7 +282,7 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
             changes = differences(before, now, type(config)().model_dump(mode="json"))
             raise LogError.of(
                 folder.path,
-                problem="holds the study of another configuration and can't be continued with this one; "
+                problem="holds a study with another configuration and can't be continued with this one; "
                 f"what differs: {'; '.join(changes[:6]) or UNSEEN}",
                 hint="choose another --out",
             )
@@ -292,7 +292,7 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     bind(folder, config, data)
     changes = differences(stored.get("versions", {}), versions())
     if changes:
-        logger.warning("%s was begun with other versions: %s", folder.path, "; ".join(changes))
+        logger.warning("%s was started with other versions: %s", folder.path, "; ".join(changes))
 
 
 def _differs_only_in_search_start(folder: RunFolder, changes: Sequence[str]) -> bool:
@@ -315,7 +315,7 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     if data is not None and stored.get("data_digest") not in (None, data):
         raise LogError.of(
             folder.path,
-            problem="holds a study of other data and can't be continued: the rows of data set "
+            problem="holds a study on other data and can't be continued: the rows of data set "
             f"{config.federation.dataset!r} have changed since",
             hint="choose another --out",
         )
@@ -323,14 +323,14 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     for name, files in changed_files(before, code).items():
         raise LogError.of(
             folder.path,
-            problem=f"holds a study of other code and can't be continued; changed since: {', '.join(files)} of {name}",
+            problem=f"holds a study with other code and can't be continued; changed: {', '.join(files)} of {name}",
             hint="choose another --out",
         )
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
         folder.check_writable()
         remove_file(folder.path / "result.json")  # it rests on trials that are run again
-        logger.warning("%s of %s changed since; what was tried with it is run again", ", ".join(files), name)
+        logger.warning("%s of %s has changed since; its trials are run again", ", ".join(files), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}
@@ -357,7 +357,7 @@ def has_changed_since(path: Path, config: StudyConfig, data: Callable[[], str | 
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> list[str]:
-    """Return `key: old there, new here` for each differing value; the default replaces a missing value."""
+    """Return `key: old before, new now` for each differing value; the default replaces a missing value."""
     changes, defaults = [], defaults or {}
     for key in sorted({*old, *new}):
         left, right, default = old.get(key), new.get(key), defaults.get(key)
@@ -366,20 +366,20 @@ def differences(
         elif left != right:
             if default not in (left, right):  # where it is one of them, the other says something else by its absence
                 left, right = (default if side is None else side for side in (left, right))
-            changes.append(f"{prefix}{key}: {left!r} there, {right!r} here")
+            changes.append(f"{prefix}{key}: {left!r} before, {right!r} now")
     return changes
 
 
 NAME = "warm_start.json"
-SAME_FEDERATION = "of this federation: a study is not told its own results"
+SAME_FEDERATION = "same federation: a study does not use its own results"
 OF_THE_SEARCH = ("objective", "target")
-"""Settings of a search that say what a fitness is."""
+"""Settings of a search that define the fitness."""
 
-OTHER_MEASURE = "it searched for what is best by another measure"
+OTHER_MEASURE = "it optimized another measure"
 
 
 Compare = Callable[[HeterogeneityReport, SearchSpace], WarmStart]
-"""Returns what to try first, and keeps it."""
+"""Returns and stores the configurations to try first."""
 
 
 def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, detection: bool) -> Compare | None:
@@ -393,9 +393,9 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
     if not detection:
         raise ConfigurationError.of(
             "search.warm_start",
-            "be left out where heterogeneity is not measured",
+            "be left out if heterogeneity is not measured",
             list(config.search.warm_start),
-            "it compares reports: `fedscout run` measures",
+            "it compares heterogeneity reports, which `fedscout run` measures",
         )
     stored = _stored_warm_start(folder)
     if stored is None:
@@ -404,7 +404,7 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
     def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
         if stored.fits(space):
             return stored
-        logger.warning("%s proposes what this study can't choose, and is made again", folder.path / NAME)
+        logger.warning("%s proposes configurations outside this search space and is computed again", folder.path / NAME)
         return _comparer(config, folder, data_digest)(report, space)
 
     return compare
@@ -417,7 +417,7 @@ def _stored_warm_start(folder: RunFolder) -> WarmStart | None:
     try:
         return WarmStart.model_validate(stored)
     except ValidationError:
-        logger.warning("%s is not of this version and is made again", folder.path / NAME)
+        logger.warning("%s does not fit this version and is computed again", folder.path / NAME)
         return None
 
 
@@ -446,7 +446,7 @@ def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compa
             (BASELINE,),
         )
         if not start.proposals:
-            notes.append("no earlier study proposes anything: the search starts as without them")
+            notes.append("no earlier study proposes a configuration, so the search starts without them")
         for note in notes:
             logger.warning("warm start: %s", note)
         used = [similar.model_copy(update={"same_data": similar.study in same_data}) for similar in start.studies]
@@ -567,7 +567,7 @@ def _fault(error: ValidationError) -> str:
     detail = details(error)[0]
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return f"{key} is not a known key, as in a report of another version"
+        return f"{key} is not a known key; the report may be of another version"
     return " ".join(f"{fault_of(key, detail)}".split())
 
 

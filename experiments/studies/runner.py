@@ -144,7 +144,7 @@ def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> H
     if federation.task is None:
         return config.host_device(has_gpu)
     if config.device == "cuda":
-        raise ConfigurationError.of("engine.device", "be cpu or left out where clients play, which they do on cores")
+        raise ConfigurationError.of("engine.device", "be cpu for reinforcement learning, which runs on the CPU")
     return CPU
 
 
@@ -213,22 +213,22 @@ def _on_ray(
 
 RAY_START_SECONDS = 5.0
 RAY_ROUND_SECONDS = 0.015
-"""Both on two cores, beside imports that this process needs, too; a round's is of calls, replies and scores."""
+"""Both measured on two cores, without imports that this process needs too; a round's covers calls and replies."""
 LOCAL_ROUND_SECONDS = 0.006
-"""Of a round here beside the clients' own work: the strategy, messages, scores and the log."""
+"""Overhead of a round in this process: strategy, messages, scores and log."""
 SHORT_SECONDS = 0.5
-"""A round that takes less is tried as it is, with all its epochs, and again: its fixed part is no small one."""
+"""A shorter round is timed again, twice and with all its epochs, as its fixed part is significant."""
 FASTEST_FLOPS_PER_SECOND = 1e11
-"""More than a core reaches in training: what takes long at this speed need not be tried."""
+"""More than a core reaches in training; work that is long even at this speed is not timed."""
 MOST_BATCHING_GAINS = 20
-"""By which a round may be shorter than the smallest client's time for its rows says.
+"""Largest assumed speed-up of a round over an extrapolation from the smallest client's time.
 
-It trains by itself, and small clients train side by side: 14 to 21 times on two cores with 10 and 30 clients of wine
-and 100 of digits, and 81 with 50 of digits, of which the smallest has 5 rows and the largest 95. Where it is more than
-this, Ray may be chosen though a round here takes less, which costs time alone.
+That client is timed alone, while small clients train batched: 14 to 21 times faster on two cores with 10 and 30 clients
+of wine and 100 of digits, and 81 times with 50 of digits, which have 5 to 95 rows. If the speed-up is larger than this,
+Ray may be chosen although this process is faster, which only costs time.
 """
 MOST_TRIED = 1000
-"""Of more clients, every n-th by its number of rows is tried."""
+"""Of more clients, every n-th by its number of rows is timed."""
 
 logger = logging.getLogger("fedscout")
 
@@ -271,10 +271,10 @@ class Estimate:
         seconds = "less than 1 s" if self.local < 1 else f"about {self.local:.0f} s"
         local_text, ray_text = f"{seconds} in this process", f"about {self.ray:.0f} s on Ray"
         chosen, other, grid = (local_text, ray_text, "ray") if self.is_local else (ray_text, local_text, "local")
-        return f"up to {num_rounds} rounds take {chosen}, against {other}; engine.grid={grid} overrules this"
+        return f"up to {num_rounds} rounds take {chosen}, versus {other}; engine.grid={grid} overrides this choice"
 
 
-UNTRIED = "rounds are long enough to be shared on Ray; engine.grid=local overrules this"
+UNTRIED = "rounds are long enough to benefit from Ray; engine.grid=local overrides this choice"
 
 
 def local_host_if_faster(federation: Federation, work: ExpectedWork) -> ClientHost | None:

@@ -375,7 +375,7 @@ def run_training(
         if trial.vector is not None:
             write_training(folder.path, config, built, settings, trial)
         elif keep_model and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
-            logger.warning("%s holds this training without its model; another --out trains it again", folder.path)
+            logger.warning("%s holds this training without its model; use another --out to retrain it", folder.path)
         described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": moved})
         return described, trial, folder.path
 

@@ -83,7 +83,7 @@ def regret_fedavg(lost: float, gain: float) -> float | None:
 # Archives.
 
 Trained = Mapping[Hashable, float]
-"""Full trainings by what was trained, so that what several studies share is one entry."""
+"""Numbers of full trainings by configuration, so that studies share entries."""
 
 
 def union(parts: Iterable[Trained]) -> Trained:
@@ -163,7 +163,7 @@ def _choosers(experiment: Experiment, is_replay: bool) -> dict[str, Recommender 
         elif name in RECOMMENDERS and (RECOMMENDERS[name].in_tables or not is_replay):
             choosers[row] = RECOMMENDERS[name]
         else:
-            raise ConfigurationError.of(f"rows.{row}", f"be by one of {', '.join(RECOMMENDERS)}", repr(name))
+            raise ConfigurationError.of(f"rows.{row}", f"name one of {', '.join(RECOMMENDERS)}", repr(name))
     return dict(sorted(choosers.items(), key=lambda item: isinstance(item[1], Recommender) and item[1].is_warm))
 
 
@@ -393,5 +393,5 @@ def _impossible(recommender: Recommender, runner: FederationRunner, archive: Arc
     """Return why a recommender can't choose on a federation; None if it can."""
     others = {name for studies in archive.studies.values() for name, _, _ in studies} - {runner.name}
     if recommender.is_warm and not others:
-        return "no searcher was run on another federation, from which to learn"
+        return "there is no search on another federation to learn from"
     return recommender.unavailable(runner.config, runner.out)

@@ -81,12 +81,12 @@ from fedscout.search.study import study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 
 TABLES, CLIENTS = "tables", "clients"
-"""Folders of the logs of cells, and of clients that tune alone."""
+"""Folders of the logs of cells, and of clients that are tuned alone."""
 
 PROXY_ROUNDS = 20
 VALIDATION_SHARE = 0.2
 UNIFORM = FedAvgSpec(sample_scaling="uniform")
-"""Under a table all clients count alike; so they do where a setting for all is tuned."""
+"""With a table all clients have equal weights, and so they do when one setting is tuned for all."""
 
 Note = Callable[[str], None]
 
@@ -290,7 +290,7 @@ def lookup_of(results: Sequence[CellResult], metric: str = HETEROGENEITY) -> Set
 
 
 Way = Callable[..., Settings]
-"""Of a `SettingsTuning`, the kind of the strategy that will train, and a row's options."""
+"""A function of a `SettingsTuning`, the kind of the trained strategy, and a row's options."""
 
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "gp": {},
@@ -404,7 +404,7 @@ def every_client(tuning: SettingsTuning, _: str) -> Settings:
     """Return settings that each client tunes alone."""
     results = []
     for client in range(tuning.num_clients):
-        tuning.note(f"  client {client} alone")
+        tuning.note(f"  client {client}: tuned alone")
         results.append(tuning.tuned_alone(client))
     lookup = tuning.table_for_each([setting for setting, _ in results])
     return Settings(lookup, client_steps=sum(tried for _, tried in results))
@@ -418,7 +418,7 @@ def by_hand(tuning: SettingsTuning, kind: str) -> Settings:
     best = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in client_cells]
     score, tried = tuning.validated(tuning.table_for_each(best, VALIDATION_SHARE)), 1
     for client in range(tuning.num_clients):
-        tuning.note(f"  client {client} by hand")
+        tuning.note(f"  client {client}: tuned by hand")
         for candidate in _neighbouring_settings(best[client]):
             settings = [*best[:client], candidate, *best[client + 1 :]]
             candidate_score = tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE))
@@ -559,7 +559,7 @@ def _measured(
     return Measured(
         {cell: tuple(best_round(trial, chance) for trial in trials)},
         split_ratio(config),
-        {name: f"{len(failures)} of {len(trials)} failed, the first: {failures[0]}"} if failures else {},
+        {name: f"{len(failures)} of {len(trials)} trainings failed; first error: {failures[0]}"} if failures else {},
         {figure: {cell: numbers} for figure, numbers in figures.items()},
         1 / tunings[0].num_test_rows,
     )

@@ -234,7 +234,7 @@ class Detections:
         absent: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
-                raise ConfigurationError.of("cases", f"be of {', '.join(CASES)}", repr(case))
+                raise ConfigurationError.of("cases", f"be from {', '.join(CASES)}", repr(case))
             federation = _Federation(dataset, case, clients, {})
             if clients < CASES[case].min_clients or not any(federation.is_of(row) for row in rows.values()):
                 continue

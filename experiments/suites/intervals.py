@@ -163,7 +163,7 @@ class SimulatedRunner:
     def _trial(self, settings: TrialSettings) -> Trial:
         session, group = settings.session, self.specs.index(settings.strategy)
         if self.sample.fails(group, session.seed):
-            return Trial.of(settings, status="failed", error="it was drawn to fail")
+            return Trial.of(settings, status="failed", error="simulated failure")
         train, test = self.sample.split(session.seed, session.test_fraction)
         accuracy = self.sample.accuracy(group, train, test)
         rounds = dict.fromkeys(("round_accuracy", "round_clean_accuracy"), (accuracy,))
@@ -180,13 +180,13 @@ class SimulatedRunner:
 
 
 NUM_FEDERATIONS = 4000
-"""From which a truth about new data is taken."""
+"""Number of federations from which a truth about new data is computed."""
 
 SPLITS_A_SEED = 20
-"""A truth about these rows is taken from so many times the splits that an interval rests on: its own error is small."""
+"""A truth about these rows uses this many times the splits of an interval, so that its own error is small."""
 
 SAME_ROWS_STUDIES = 100
-"""In so many studies of a cell at most, as that takes long."""
+"""Largest number of studies per cell with this truth, as it takes long."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,8 @@ FIGURES = {
     "seeds_used": "seeds used",
     "half_width": "half width",
 }
-"""Of a study: whether the interval for another run holds its truth, of the first studies; whether it says better;
-whether it says better or worse and is wrong."""
+"""Figures of a study: whether the interval for another run contains its truth (for the first studies only); whether
+the verdict is better; whether the verdict is better or worse and wrong."""
 
 
 class _StudyOutcome(NamedTuple):

@@ -100,7 +100,7 @@ RATES = (0.02, 0.1, 0.5)
 FEDAVG_RATES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 EPOCHS = (1, 3)
 BATCHES = (32, 8)
-"""The first is the study's own, at which the whole grid is."""
+"""The first is the study's own, on which the whole grid is trained."""
 
 _ADAPTIVE = {"tau": 1e-3, "beta_1": 0.9, "beta_2": 0.99}
 SERVER_POINTS: Mapping[str, tuple[Mapping[str, Value], ...]] = {
@@ -267,7 +267,7 @@ def read_table(path: Path) -> list[FederationTrials]:
     except (OSError, pa.ArrowException) as error:
         raise LogError.of("a table of trials", "be a Parquet file that can be read", f"{path}: {error}") from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise LogError.of("a table of trials", "be one that `fedscout bench table` has written", path)
+        raise LogError.of("a table of trials", "be one that `fedscout bench table` wrote", path)
     abouts: dict[str, TabledFederation] = {}
     trials: dict[str, dict[tuple[StrategySpec, int], TabledTrial]] = {}
     parsed = cache(lambda document: parse_strategy(json.loads(document)))
@@ -282,7 +282,7 @@ def read_table(path: Path) -> list[FederationTrials]:
 
 
 ONE_SEED = "search.tuning_seeds=1"
-"""The others judge."""
+"""The other seeds score the choice."""
 
 Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -331,7 +331,7 @@ class ReplayRunner:
         values = {**spec.search_values(), **given}
         grid_points_of_kind = self._points_by_strategy.get(spec.label)
         if grid_points_of_kind is None:
-            raise ConfigurationError.of("the strategy of a replay", "be of the table", spec.label)
+            raise ConfigurationError.of("the strategy of a replay", "be in the table", spec.label)
         ranges = self.space.parameters_of(spec.label)
         point = np.array([_coordinate(value_range, values[name]) for name, value_range in ranges.items()])
         return grid_points_of_kind.specs[int(np.argmin(((grid_points_of_kind.places - point) ** 2).sum(axis=1)))]
@@ -369,7 +369,7 @@ class ReplayRunner:
         return Trial.of(
             settings,
             status="failed" if failed else "completed",
-            error="it failed when the table was trained" if failed else None,
+            error="this training failed in the table" if failed else None,
             round_accuracy=accuracy,
             round_clean_accuracy=accuracy,
         )
@@ -541,7 +541,7 @@ def _check(proposals: Sequence[Proposal], path: str, searcher: Searcher, left: i
         ConfigurationError: With the first fault.
     """
     if len(proposals) > left:
-        raise ConfigurationError.of(path, f"propose at most the {left} that are asked for", len(proposals))
+        raise ConfigurationError.of(path, f"propose at most the {left} configurations requested", len(proposals))
     for proposal in proposals:
         if not (isinstance(proposal.spec, StrategySpec) and searcher.task.space.contains(proposal.spec)):
             raise ConfigurationError.of(path, "propose configurations of task.space", shown(proposal.spec))
@@ -558,5 +558,5 @@ def _code_of(path: str) -> Iterator[None]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename}, line {frame.lineno}"
         raise ConfigurationError.of(
-            path, "search without a fault", f"{type(error).__name__}: {first_line(error)} ({where})"
+            path, "search without an error", f"{type(error).__name__}: {first_line(error)} ({where})"
         ) from error

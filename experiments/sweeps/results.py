@@ -63,7 +63,7 @@ LABELS: Mapping[str, str] = {
     BEST: "best of the search",
     CHALLENGER: "chosen by the search",
 }
-"""What people read of each chooser."""
+"""Display name of each chooser."""
 
 TABLE_COLUMNS: Mapping[str, str] = {
     "study": "string",
@@ -418,7 +418,7 @@ def _test_to_train(rows: Sequence[Row]) -> float:
 
 PREFERRED_AXIS = "federation.partition.alpha"
 WHERE_SEARCHED = "the search's seed"
-OUTLINED_LEGEND = "hollow: no difference from FedAvg is shown"
+OUTLINED_LEGEND = "hollow: no significant difference from FedAvg"
 MAX_PANELS = 12
 PLOT_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 300, 220
@@ -428,7 +428,7 @@ STYLES: Mapping[str, tuple[Sequence[int], str]] = {
     BEST: ([1, 0], "triangle-up"),
     CHALLENGER: ([1, 0], "triangle-up"),
 }
-"""Dashes and shape of each chooser; what the search chose is the full line."""
+"""Dashes and shape of each chooser; the search's choice has a solid line."""
 
 
 @dataclass(frozen=True)
@@ -561,7 +561,7 @@ def sweep_chart(plot: SweepPlot) -> alt.LayerChart | alt.FacetChart:
         else []
     )
     if len(panels) > MAX_PANELS:
-        remarks.append(f"the first {MAX_PANELS} of {len(panels)} combinations; the table has all")
+        remarks.append(f"the first {MAX_PANELS} of {len(panels)} combinations; the table lists all")
     title = alt.TitleParams(remarks)
     if len(panels) == 1:
         return chart.properties(title=title)

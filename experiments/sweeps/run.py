@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLE_SECONDS = 60.0
-"""While studies run, the table is written this often."""
+"""Seconds between writes of the table while studies run."""
 
 logger = logging.getLogger("fedscout")
 
@@ -162,7 +162,7 @@ def _run_all(
         return
     engine = pending[0].config.engine
     if engine.grid == "local":
-        check_sequential(parallel, "with engine.grid=local, which is this process alone")
+        check_sequential(parallel, "with engine.grid=local, which uses only this process")
         for one in pending:
             display.begun(one)
             yield one, run_one(one.config, folder.study(one), verbose, search_path)

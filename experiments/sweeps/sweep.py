@@ -122,7 +122,7 @@ def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
         point = _configuration(config, axes)
         first = unique.setdefault(point.digest, point)
         if first is not point:
-            faults[f"each point must be another study, got the same one twice: {first.text} and {point.text}"] = None
+            faults[f"combinations must differ, got the same study twice: {first.text} and {point.text}"] = None
     if faults:
         raise ConfigurationError(list(faults))
     configurations = tuple(unique.values())
@@ -147,9 +147,9 @@ def argument_choices(arguments: Sequence[str]) -> list[tuple[str, ...]]:
             continue
         choices.append(tuple(f"{key}={value}" for value in values) if len(values) > 1 else (argument,))
         if len(values) > 1 and keys.count(key) > 1:
-            faults.append(Fault(key, "be given once where it has several values", f"it {keys.count(key)} times"))
+            faults.append(Fault(key, "be given only once if it has several values", f"it {keys.count(key)} times"))
         if len(values) > 1 and key.partition(".")[0] == "engine":
-            faults.append(f"{key} must have one value, got {len(values)}: it does not change what a study finds")
+            faults.append(f"{key} must have one value, got {len(values)}: it does not change a study's result")
     if faults:
         raise ConfigurationError(list(dict.fromkeys(faults)))
     return choices
@@ -352,12 +352,12 @@ def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
         shared = [key for key in old if key in fixed and not _is_below(key, axes)]
         differing = [key for key in shared if old[key] != json.loads(json.dumps(fixed[key]))]
         if differing:
-            changes = [f"{key}: {value_text(old[key])} there, {value_text(fixed[key])} here" for key in differing]
+            changes = [f"{key}: {value_text(old[key])} before, {value_text(fixed[key])} now" for key in differing]
             key = differing[0]
             raise LogError.of(
                 path,
                 problem=f"holds another sweep; what differs: {'; '.join(changes[:6])}",
-                hint="choose another --out, or make it an axis, such as "
+                hint="choose another --out, or make the key an axis, such as "
                 f"{key}={value_text(old[key])},{value_text(fixed[key])}",
             )
         fixed = {key: fixed[key] for key in shared}
@@ -378,7 +378,7 @@ def _stored(path: Path) -> dict[str, Any] | None:
     if foreign:
         raise LogError.of(
             "--out",
-            "be a new folder, an empty one or that of an earlier sweep",
+            "be a new or empty folder, or that of an earlier sweep",
             f"{path} with {', '.join(foreign[:5])} but no readable {BINDING}",
         )
     return None

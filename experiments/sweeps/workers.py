@@ -280,7 +280,7 @@ def share_out(
         raise ConfigurationError.of(
             "--parallel",
             f"be at most {max(1, there.cpus // needed)} with {hosts} "
-            f"host{('s' if hosts > 1 else '')} a study on {there.cpus} CPUs",
+            f"host{('s' if hosts > 1 else '')} per study on {there.cpus} CPUs",
             parallel,
         )
     return Share(num_parallel, hosts)
@@ -302,7 +302,7 @@ def share_gpus(parallel: int | None) -> Share:
     Raises:
         ConfigurationError: If parallel studies are requested.
     """
-    check_sequential(parallel, "on GPUs, all of which a study has; engine.device=cpu leaves them alone")
+    check_sequential(parallel, "on GPUs, as each study uses all of them; engine.device=cpu uses none")
     return Share(1, None)
 
 
@@ -403,7 +403,7 @@ class StudyWorkerPool:
         kept = {node: cpus for node, cpus in self.nodes.items() if node in equal_nodes}
         if len(kept) < len(self.nodes):
             logger.warning(
-                "no studies are driven on %d of %d nodes: data, code and versions must be there as they are here",
+                "no studies run on %d of %d nodes, as their data, code or versions differ from those of this node",
                 len(self.nodes) - len(kept),
                 len(self.nodes),
             )

@@ -39,7 +39,7 @@ from fedscout.experiments.timings.peer_runs import run_rounds
 from fedscout.strategies import FedAvgSpec
 
 BLOCK_ROUNDS = 10
-"""Rounds timed at a time, after a first one that is not counted."""
+"""Rounds per measurement, after a warm-up round."""
 
 
 def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
@@ -153,4 +153,4 @@ def table_lines(costs: Sequence[DetectionCost]) -> list[str]:
             published_rounds = "" if published is None else f"{published / PUBLISHED_ROUND_SECONDS:.1f}"
             cells = (f"{1000 * spent:.1f}", f"{cost.rounds(name):.1f}", published_rounds)
             rows.append((cost.federation, cost.hosts, name, *cells, f"{1000 * cost.round_seconds:.2f}"))
-    return markdown_table(("federation", "hosts", "module", "ms", "rounds", "published, rounds", "a round, ms"), rows)
+    return markdown_table(("federation", "hosts", "module", "ms", "rounds", "published, rounds", "round, ms"), rows)

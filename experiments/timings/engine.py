@@ -148,7 +148,7 @@ def watched_memory() -> Iterator[MemoryWatch]:
     """
     if not Path("/proc/self/smaps_rollup").exists():
         raise ConfigurationError.of(
-            "/proc/PID/smaps_rollup", "exist, as memory is measured by it", "a system other than Linux"
+            "/proc/PID/smaps_rollup", "exist, as memory is measured with it", "a system other than Linux"
         )
     watch, ended = MemoryWatch(), threading.Event()
 
@@ -185,7 +185,7 @@ def _pss_bytes(process: psutil.Process) -> int:
 Note = Callable[[str], None]
 
 BASELINE = "fedavg"
-HEADING = "milliseconds a round"
+HEADING = "milliseconds per round"
 
 
 class EngineTiming(RoundTimes):
@@ -368,7 +368,7 @@ def measure_engine(
     peers: dict[str, PeerResult] = {}
     memory = MemoryPeak()
     for turn in range(bench_config.repeats):
-        note(f"turn {turn + 1} of {bench_config.repeats}: fedscout")
+        note(f"repetition {turn + 1} of {bench_config.repeats}: fedscout")
         with ExitStack() as stack:
             watch = stack.enter_context(watched_memory()) if bench_config.memory else None
             runs.append(time_engine(task, strategies, engine, bench_config.training))
@@ -377,7 +377,7 @@ def measure_engine(
             previous = peers.get(peer.name)
             if isinstance(previous, MissingPeer):
                 continue
-            note(f"turn {turn + 1} of {bench_config.repeats}: {peer.name}")
+            note(f"repetition {turn + 1} of {bench_config.repeats}: {peer.name}")
             peers[peer.name] = _add_run(
                 previous, run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
             )
@@ -399,7 +399,7 @@ def report_lines(report: EngineReport) -> list[str]:
     """Return the report as lines of text, with all times in milliseconds."""
     first, peers = report.timings[0], report.peers or {}
     width = max(len(name) for name in [HEADING, *peers, *(_name(timing) for timing in report.timings)]) + 2
-    sampled = "" if first.sampled == first.clients else f"{first.sampled} a round, "
+    sampled = "" if first.sampled == first.clients else f"{first.sampled} per round, "
     lines = [
         f"{first.work}, {first.clients} clients of {first.samples} rows, {sampled}{first.hosts} hosts, "
         f"{len(first.round_seconds)} rounds each",
@@ -437,7 +437,7 @@ def _details(report: EngineReport) -> list[str]:
     for timing in report.timings:
         parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
         driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
-        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs a client and round")
+        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs per client and round")
     if report.memory is not None:
         parts = ", ".join(f"{part} {_mib(size)}" for part, size in report.memory.parts.items())
         total, data = _mib(report.memory.pss_bytes), _mib(report.memory.data_bytes)
@@ -449,7 +449,7 @@ def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.0f}"
 
 
-HEADINGS = ("strategy", "times FedAvg", "from … to", "ms a round", "FedAvg, ms", "net")
+HEADINGS = ("strategy", "relative to FedAvg", "range", "ms per round", "FedAvg, ms", "network")
 
 
 class StrategyCost(BaseModel, frozen=True):
@@ -520,7 +520,7 @@ def _costs(
     with open_runner(federation, EngineConfig(grid="local"), None, parallel=1) as unstarted_runner:
         runner = unstarted_runner.started()
         for turn in range(turns):
-            note(f"turn {turn + 1} of {turns}")
+            note(f"repetition {turn + 1} of {turns}")
             for spec in strategies:
                 if spec in missing:
                     continue
@@ -557,7 +557,7 @@ def round_seconds(runner: TrialRunner, spec: StrategySpec, task: Task) -> float:
 def cost_lines(task: Task, costs: Sequence[StrategyCost]) -> list[str]:
     """Return the costs as lines of text."""
     return [
-        f"{task.name}, {task.clients} clients of {task.samples} rows, one process; processor time",
+        f"{task.name}, {task.clients} clients of {task.samples} rows, one process; CPU time",
         "",
         *markdown_table(HEADINGS, [cost.cells() for cost in costs]),
     ]

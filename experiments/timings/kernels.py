@@ -137,7 +137,7 @@ def shortest(work: Callable[[], object], turns: int) -> float:
 
 def table_lines(rates: dict[str, float], timings: list[KernelTiming]) -> list[str]:
     """Return rates and timings as lines of text."""
-    header = ("model", f"a step of {BATCH_ROWS} rows, ms", "GFLOP", "GFLOP/s", "scoring, µs a row")
+    header = ("model", f"step of {BATCH_ROWS} rows, ms", "GFLOP", "GFLOP/s", "scoring, µs per row")
     rows = [
         (
             timing.model,
@@ -241,7 +241,7 @@ class _Products:
 
 def block_lines(timings: list[BlockTiming]) -> list[str]:
     """Return the block timings as lines of text."""
-    header = ("dense, 20 clients of 256 rows", "ms", "its products alone, ms", "times", "GFLOP/s of these")
+    header = ("dense, 20 clients of 256 rows", "ms", "its matrix products, ms", "ratio", "GFLOP/s of products")
     rows = [
         (
             timing.what,

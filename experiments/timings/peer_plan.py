@@ -100,6 +100,6 @@ def _check_supported(config: StudyConfig, federation: Federation) -> None:
         "federation.task": federation.task is not None or federation.targets is not None,
         "search.kind": config.search.kind in {"racing", "one_shot"},
     }
-    faults = [Fault(key, "be left out where a peer repeats the study") for key, is_set in unsupported.items() if is_set]
+    faults = [Fault(key, "be left out if a peer repeats the study") for key, is_set in unsupported.items() if is_set]
     if faults:
         raise ConfigurationError(faults)

@@ -121,10 +121,10 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "SPT_NOENV": "1",  # or Ray's agents would write their title over their environment, and the mark in it
 }
-"""One thread a process, no GPU, no chatter, no usage statistics."""
+"""One thread per process, no GPU, no log messages, no usage statistics."""
 
 NOT_INHERITED = ("PYTHON", "RAY_", "VIRTUAL_ENV")
-"""Beginnings of the variables by which this program sets up itself: a peer runs as its makers set it up."""
+"""Prefixes of variables that configure this program; a peer runs with its own defaults."""
 
 LIBRARY_MISSING = ("ModuleNotFoundError:", "ImportError:")
 
@@ -186,7 +186,7 @@ def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
     try:
         return PeerTiming.model_validate_json(answer)
     except ValidationError:
-        return MissingPeer(missing=f"its answer holds no times of rounds: {answer}")
+        return MissingPeer(missing=f"its output contains no round times: {answer}")
 
 
 def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Sequence[str] = ()) -> str | MissingPeer:
@@ -254,5 +254,5 @@ def _answer_or_missing(peer: Peer, code: int, out: str, err: str) -> str | Missi
     if code != 0:
         if last_line.startswith(LIBRARY_MISSING):
             return MissingPeer(missing=f"not installed ({last_line}): {peer.install}")
-        return MissingPeer(missing=f"it ended with code {code} and said: {last_line}")
+        return MissingPeer(missing=f"it exited with code {code}: {last_line}")
     return next((line for line in reversed(out.splitlines()) if line.startswith("{")), "{}")

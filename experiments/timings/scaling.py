@@ -51,20 +51,20 @@ from fedscout.experiments.timings.peer_runs import run_rounds
 from fedscout.strategies import FedAvgSpec
 
 NODE_BYTES = 500 * 2**20
-"""Of memory for a raylet, its agents and a host with torch."""
+"""Memory of a raylet, its agents and a host with torch."""
 
 SPARE_BYTES = 2**30
-"""Which must stay free."""
+"""Memory that must stay free."""
 
 STORE_BYTES = 100 * 2**20
 START_SECONDS = 300.0
 WARM_UP_ROUNDS = 3
 PASSES = 3
-"""Over the works of a size, so that what disturbs one of them for a while is not its only measurement."""
+"""Repetitions of all tasks of a size, so that a temporary disturbance does not affect all measurements of one."""
 
 
 BYTES_PER_PARAMETER = 12
-"""Of a host in a round: the model (4), which is evaluated and trained on, and the partial sum (8)."""
+"""Sent by and to a host in a round: the model (4), which is evaluated and trained, and the partial sum (8)."""
 
 ROUND_TRIPS = 1
 """Of a round: the evaluation of its model travels with the next round's training."""
@@ -148,7 +148,7 @@ def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
     if rank < TERMS:
         raise ConfigurationError.of(
             "the sizes",
-            f"tell hosts, clients, bytes and a constant apart (rank {TERMS})",
+            f"determine the costs of hosts, clients, bytes and a constant (rank {TERMS})",
             f"{len(sizes)} of rank {rank}",
             "name at least two numbers of nodes",
         )
@@ -304,7 +304,7 @@ def measure_scaling(
             walls = ", ".join(
                 f"{1000 * measurement.seconds['wall']:.1f}" for measurement in measurements[-len(passes[0]) :]
             )
-            note(f"{num_nodes} nodes: {walls} ms a round")
+            note(f"{num_nodes} nodes: {walls} ms per round")
     return _report(measurements, stopped, clients, target, network)
 
 
@@ -430,7 +430,7 @@ def _report(
 def report_lines(report: ScalingReport) -> list[str]:
     """Return the report as lines of text, with all times in milliseconds."""
     lines = [
-        "milliseconds a round: wall time, CPU time of the driver and of all hosts together; (by the model)",
+        "milliseconds per round: wall time, CPU time of the driver, CPU time of all hosts; (predicted by the model)",
         "",
         "nodes  clients  parameters               wall             driver              hosts",
     ]
@@ -449,7 +449,7 @@ def report_lines(report: ScalingReport) -> list[str]:
         if predictions:
             errors = ", ".join(f"{100 * measurement.error:+.0f} %" for measurement in predictions)
             hosts = predictions[0].size.hosts
-            lines.append(f"check of {quantity}: fitted without {hosts} nodes, its rounds are missed by {errors}")
+            lines.append(f"check of {quantity}: a fit without {hosts} nodes has errors of {errors} there")
     link = f"{report.network.gigabits_per_second:g} Gbit/s, {1000 * report.network.latency_seconds:g} ms"
     lines += [
         "",
@@ -461,7 +461,7 @@ def report_lines(report: ScalingReport) -> list[str]:
             f"{_ms(part):>10}" for part in (forecast.own_cores, forecast.driver, forecast.host, forecast.network)
         )
         lines.append(f"{_columns(forecast.size)}{parts}{_ms(forecast.shared_cores):>20}")
-    return [*lines, "", f"Measured with all nodes on the {report.cores} cores of this machine and no network between."]
+    return [*lines, "", f"Measured with all nodes on the {report.cores} cores of this machine, without a network."]
 
 
 def _columns(size: RoundSize) -> str:
@@ -474,4 +474,4 @@ def _ms(seconds: float) -> str:
 
 def _formula(model: CostModel) -> str:
     constant, *slopes = (f"{1000 * value:.3g}" for value in model.model_dump().values())
-    return " + ".join([constant, *map(" ".join, zip(slopes, ("a host", "a client", "a MB"), strict=True))])
+    return " + ".join([constant, *map(" ".join, zip(slopes, ("per host", "per client", "per MB"), strict=True))])

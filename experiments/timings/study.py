@@ -117,7 +117,7 @@ def _measured(command: Sequence[str], folder: Path) -> Usage:
             process.wait(STOP_SECONDS)
     if code != 0:
         output = log.read_text(errors="replace")[-MAX_STDERR_CHARACTERS:].strip()
-        raise EngineError(f"our study ended with code {code} and said: {output}")
+        raise EngineError(f"fedscout's study exited with code {code}: {output}")
     return Usage.model_validate_json(usage.read_text())
 
 
@@ -166,7 +166,7 @@ def run_peer_study(peer: Peer, way: str, asked: PeerStudy) -> StudyRun | Missing
             used = Usage.model_validate_json(usage.read_text())
             return peer_run(PeerAnswer.model_validate_json(answer), asked, used)
         except ValidationError:
-            return MissingPeer(missing=f"its answer holds no trainings: {answer}")
+            return MissingPeer(missing=f"its output contains no trainings: {answer}")
 
 
 def peer_run(answer: PeerAnswer, asked: PeerStudy, usage: Usage) -> StudyRun:
@@ -194,7 +194,7 @@ WorkName = Literal["digits", "lenet"]
 PICTURES_FILE = "digit_pictures.npz"
 PIXELS = 8
 ENLARGED = 4
-"""Pixels a side for one."""
+"""Pixels per side for each original pixel."""
 
 
 def work_settings(name: WorkName, folder: Path) -> list[str]:
@@ -212,8 +212,8 @@ def work_settings(name: WorkName, folder: Path) -> list[str]:
 Note = Callable[[str], None]
 
 FLOWER = Peer("flower", "flower_study", "pip install 'fedscout[peers]'")
-WAYS = {"each": "flower, a simulation a training", "one": "flower, one simulation for all"}
-"""How trainings are run there, by what the peer's command line calls it."""
+WAYS = {"each": "flower, one simulation per training", "one": "flower, one simulation for all"}
+"""How trainings are run there, by the name on the peer's command line."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def measure_study(work: WorkName, bench_config: StudyBenchConfig, note: Note = l
         if bench_config.ways:
             plan_of(config, federation, (), num_processors())  # refuses what no peer can repeat, before any training
         for turn in range(bench_config.repeats):
-            progress = f"turn {turn + 1} of {bench_config.repeats}"
+            progress = f"repetition {turn + 1} of {bench_config.repeats}"
             for grid in bench_config.grids:
                 note(f"{progress}: fedscout, engine.grid={grid}")
                 run, logged = run_ours([*settings, f"engine.grid={grid}"])
@@ -309,7 +309,7 @@ def measure_study(work: WorkName, bench_config: StudyBenchConfig, note: Note = l
 
 
 PLACES = {"local": "in one process", "ray": "on Ray"}
-HEADINGS = ("wall, s", "least", "most", "CPU, s", "ms/round", "winner %", "FedAvg %", "x wall", "x CPU")
+HEADINGS = ("wall, s", "min", "max", "CPU, s", "ms/round", "winner %", "FedAvg %", "x wall", "x CPU")
 WIDTH = 10
 
 
@@ -326,9 +326,9 @@ def table_lines(report: StudyReport) -> list[str]:
             else _row(WAYS[way], width, result, compared)
         )
     return [
-        f"{report.title}; {report.rounds} rounds a training",
+        f"{report.title}; {report.rounds} rounds per training",
         f"{report.searched} trainings in search, {report.tuning} to tune FedAvg, {report.confirming} to confirm; "
-        f"{report.processors} processors; turns: {len(compared)}",
+        f"{report.processors} processors; repetitions: {len(compared)}",
         "",
         " " * width + "".join(f"{heading:>{WIDTH}}" for heading in HEADINGS),
         *rows,

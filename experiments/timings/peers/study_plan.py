@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PLAN_FILE = "plan.json"
 FITNESS_ROUNDS = 5
-"""A training is worth its mean accuracy over so many of its last rounds."""
+"""The fitness of a training is its mean accuracy over this many last rounds."""
 
 
 @dataclass(frozen=True)

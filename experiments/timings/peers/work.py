@@ -45,10 +45,10 @@ FEATURE_SHAPES: dict[WorkName, tuple[int, ...]] = {
 }
 NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "textcnn": 4, "tiny": 2, "resnet18": 10, "resnet18-32": 10}
 VOCABULARY_SIZES: dict[WorkName, int] = {"textcnn": 5000}
-"""Of rows of tokens, which are drawn evenly; token 0 is padding."""
+"""Vocabulary of token rows, drawn uniformly; token 0 is padding."""
 
 FEATURES_FILE, LABELS_FILE = "features.npy", "labels.npy"
-"""Of a folder of rows that workers map."""
+"""Files of a folder of rows that workers memory-map."""
 
 LABEL_SEED = 10**6
 MODEL_SEED = 0

@@ -309,7 +309,7 @@ def test_trials_shows_the_log(cli: Cli) -> None:
 def test_strategies_lists_ranges_for_the_number_of_clients(cli: Cli) -> None:
     shown = cli("strategies").silent.out
     assert [kind for kind in DEFAULT_KINDS if kind not in shown] == []
-    assert shown.startswith("10 clients, 10 ")
+    assert shown.startswith("10 clients; 10 ")
     assert "krum must have at least 3" in " ".join(cli("strategies", "federation.num_clients=2").out.split())
 
 

@@ -74,7 +74,7 @@ def test_a_wrong_output_folder_is_left_as_it_is(cli: Cli, tmp_path: Path, comman
 def test_another_configuration_on_the_same_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert cli("train", *SMALL, "--out", "out").code == 0
     done = cli("train", *SMALL, "training.num_rounds=3", "--out", "out", "--json")
-    done.refuses(str(tmp_path / "out"), "training.num_rounds: 2 there, 3 here;", "--out")
+    done.refuses(str(tmp_path / "out"), "training.num_rounds: 2 before, 3 now;", "--out")
 
 
 @pytest.mark.parametrize("command", STUDIES)

@@ -78,7 +78,7 @@ def test_control_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, cli: Cli) 
     kept, last = err.splitlines()[-2:]
     assert (code, out) == (130, "")
     assert last.startswith("fedscout: interrupted")
-    told = re.fullmatch(r"fedscout: (\d+) finished trials and .* kept in a folder; to go on: (.*)", kept)
+    told = re.fullmatch(r"fedscout: (\d+) finished trials and .* kept in a folder; to continue: (.*)", kept)
     assert told is not None, kept
     assert int(told[1]) == len([*trials.glob("*.parquet")])
     before = {path: path.stat().st_mtime_ns for path in trials.glob("*.parquet")}

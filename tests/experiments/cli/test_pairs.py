@@ -61,4 +61,4 @@ def test_what_makes_pairs_is_listed(cli: Cli) -> None:
 
 
 def test_what_is_impossible_by_name_is_listed_with_its_reason(cli: Cli) -> None:
-    assert "not here: scaffold " in " ".join(cli("strategies", "training.momentum=0.9").ok.out.split())
+    assert "unavailable: scaffold " in " ".join(cli("strategies", "training.momentum=0.9").ok.out.split())

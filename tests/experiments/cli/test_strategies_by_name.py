@@ -22,7 +22,7 @@ EVERYTHING = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
 
 def test_those_that_need_rows_of_the_server_s_or_a_clock_are_listed_as_not_possible_without(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
-    assert [kind for kind in ("fedbuff", "feddf", "fedbio") if f"not here: {kind} " not in listed] == []
+    assert [kind for kind in ("fedbuff", "feddf", "fedbio") if f"unavailable: {kind} " not in listed] == []
 
 
 TOLD = {
@@ -75,7 +75,7 @@ def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) 
     assert listed.index("qfedavg") < listed.index("rfa") < listed.index("fedexp")
     named = " ".join(cli("strategies", *SERVER, CLOCK, EVERYTHING).out.split())
     assert not [kind for kind in CHOSEN_BY_NAME_KINDS if f" search.strategies=[{kind}]" in named]
-    assert "fedadam" not in named.partition("Pairs, as")[0]
+    assert "fedadam" not in named.partition("Pairs, such as")[0]
 
 
 def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:

@@ -80,7 +80,7 @@ def test_shares_of_classes_are_near_equal() -> None:
         (
             CellPosition(2, 61),
             "heterogeneity 0.75 and quantity 61",
-            "61 rows of 2 classes a client, got proxy data with at most 60",
+            "61 rows of 2 classes per client, got proxy data with at most 60",
         ),
         (CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes"),
         (CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 of 5"),

@@ -51,7 +51,7 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
     [
         (("--out", "coarse.parquet"), ("--out ", "--refine")),
         (("--quantity", "5", "--out", "fine.parquet"), ("--quantity ", "--refine")),
-        (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 there, 4 here",)),
+        (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 before, 4 now",)),
     ],
 )
 def test_a_refinement_of_something_else_is_refused_in_a_line(

@@ -125,7 +125,7 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("selection.kind=oort",), (" selection ",)),
         (("training.fraction_train=0.5",), ("training.fraction_train",)),
         (("training.scored_clients=2",), ("training.scored_clients",)),
-        (("strategy.kind=fedex",), ("strategy.kind", "table")),
+        (("strategy.kind=fedex",), ("strategy.kind", "fedex")),
         (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
         (
             ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
@@ -150,7 +150,7 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "--out", out) == 0
     written = out.read_bytes()
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
-    assert "seed: 0 there, 1 here" in capfd.readouterr().err
+    assert "seed: 0 before, 1 now" in capfd.readouterr().err
     assert out.read_bytes() == written
 
 

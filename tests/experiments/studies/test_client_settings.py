@@ -100,7 +100,7 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
         ),
         ("strategy.kind=fedex", "fedex ", "got client_settings.kind=table"),
         ("search.tuned_baseline=true", "", "search.tuned_baseline "),
-        ("federation.dataset=diabetes", "client_settings.kind=table ", "quantity"),
+        ("federation.dataset=diabetes", "client_settings.kind=table ", "regression"),
         ("federation.dataset=breast_cancer", "client_settings.path ", "2 classes"),
     ],
 )

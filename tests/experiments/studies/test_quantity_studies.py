@@ -75,7 +75,7 @@ def test_arrays_of_clients_predict_a_quantity(tmp_path: Path, monkeypatch: pytes
     rows = frame[["speed", "heat"]].to_numpy(), frame["load"].to_numpy()
     clients = [tuple(part[start::3] for part in rows) for start in range(3)]
     federation = fedscout.Federation(clients, model=LINEAR, task="regression")
-    assert "predicts a quantity" in repr(federation)
+    assert "predicts the target" in repr(federation)
     assert train(federation).trial["fitness"] > 0.9
 
 

@@ -149,7 +149,7 @@ def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Pa
     fault = refusal(tmp_path, load_config(["seed=3", "training.num_rounds=4", "federation.dataset=wine"]))
     assert fault.subject == str(tmp_path)
     changed = (
-        "federation.dataset: 'digits' there, 'wine' here; seed: 0 there, 3 here; training.num_rounds: 30 there, 4 here;"
+        "federation.dataset: 'digits' before, 'wine' now; seed: 0 before, 3 now; training.num_rounds: 30 before, 4 now;"
     )
     assert changed in fault
     assert content(tmp_path) == before
@@ -174,14 +174,14 @@ def test_what_a_folder_does_not_say_is_told_as_its_default(tmp_path: Path) -> No
     narrow = load_config(["training.precision=bfloat16"])
     with open_run_folder(tmp_path / "wide", CONFIG), open_run_folder(tmp_path / "narrow", narrow):
         pass
-    assert "training.precision: 'float32' there, 'bfloat16' here" in refusal(tmp_path / "wide", narrow)
-    assert "training.precision: 'bfloat16' there, 'float32' here" in refusal(tmp_path / "narrow", CONFIG)
+    assert "training.precision: 'float32' before, 'bfloat16' now" in refusal(tmp_path / "wide", narrow)
+    assert "training.precision: 'bfloat16' before, 'float32' now" in refusal(tmp_path / "narrow", CONFIG)
 
 
 def test_differences_name_keys_that_only_one_side_has() -> None:
     old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 4}
     new = {"a": 1, "b": {"c": 2, "d": 5}, "new": 6}
-    assert differences(old, new) == ["b.d: 3 there, 5 here", "gone: 4 there, None here", "new: None there, 6 here"]
+    assert differences(old, new) == ["b.d: 3 before, 5 now", "gone: 4 before, None now", "new: None before, 6 now"]
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "trials", "config.json"])
@@ -303,4 +303,4 @@ def test_other_versions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     finally:
         logger.removeHandler(caplog.handler)
     (message,) = {record.getMessage() for record in caplog.records}
-    assert "torch: '1.0' there" in message
+    assert "torch: '1.0' before" in message

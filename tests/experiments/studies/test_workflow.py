@@ -201,7 +201,7 @@ def test_search_then_an_uninformed_run_adds_the_diagnosis_alone(tmp_path: Path) 
 def test_a_search_is_another_study_than_a_run_that_is_informed(tmp_path: Path) -> None:
     """As it has no diagnosis; what it tried is not what the other one tries."""
     run_workflow(small(), tmp_path, Display(), detection=False)
-    with refused(LogError, key=tmp_path.name, names="search.informed: False there, True here"):
+    with refused(LogError, key=tmp_path.name, names="search.informed: False before, True now"):
         run_workflow(small(), tmp_path, Display())
 
 

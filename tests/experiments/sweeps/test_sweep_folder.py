@@ -50,7 +50,7 @@ def test_values_and_axes_may_be_added(tmp_path: Path, later: tuple[str, ...]) ->
 def test_another_single_value_is_refused_with_the_way_out(tmp_path: Path) -> None:
     opened(tmp_path, "seed=0,1", "training.num_rounds=10")
     before = (tmp_path / "sweep.json").read_text()
-    with refused(LogError, key=tmp_path.name, names="training.num_rounds: 10 there, 20 here") as caught:
+    with refused(LogError, key=tmp_path.name, names="training.num_rounds: 10 before, 20 now") as caught:
         opened(tmp_path, "seed=0,1", "training.num_rounds=20")
     assert "training.num_rounds=10,20" in str(caught.value)
     assert (tmp_path / "sweep.json").read_text() == before

@@ -105,7 +105,7 @@ def test_the_table_for_people() -> None:
     assert "fedscout, fedmedian 5000.00 2000.00 6000.00 FedAvg +3000.0 ms, x 2.50" in rows
     assert "bare-loop 4000.00 4000.00 4000.00 fedscout, fedavg x 2.00" in rows
     assert "pfl not installed: do this" in rows
-    assert "fedmedian: train 500.0, hosts 250.0; driver 10.0 µs a client and round" in lines
+    assert "fedmedian: train 500.0, hosts 250.0; driver 10.0 µs per client and round" in lines
     assert lines[-1] == "memory: 6 MiB at most (driver 1, hosts 2, ray 3), for 4 MiB of data"
 
 
@@ -140,7 +140,7 @@ def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(monkeyp
     report = measure_engine(Task("dense", 4, 8, 1, workers=1), specs, EngineConfig(), bench_config, told.append)
 
     assert turns.order == ["ours", "bare-loop", "flower", "pfl", "ours", "bare-loop", "pfl"]
-    assert told[0] == "turn 1 of 2: fedscout"
+    assert told[0] == "repetition 1 of 2: fedscout"
     assert set(turns.tasks) == {Task("dense", 4, 8, 1, workers=2)}
     assert [each.round_seconds for each in report.timings] == [(1.0, 5.0), (1.0, 5.0)]
     assert report.peers == {"bare-loop": peer(1.0, 2.0), "flower": failed, "pfl": failed}

@@ -159,7 +159,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ("ending", "seconds", "missing"),
     [
         pytest.param("time.sleep(600)", 10.0, "no result within 10 s", marks=pytest.mark.slow),
-        ("raise ValueError('no')", PEER_SECONDS, "it ended with code 1 and said: ValueError: no"),
+        ("raise ValueError('no')", PEER_SECONDS, "it exited with code 1: ValueError: no"),
     ],
     ids=["too-long", "raises"],
 )
@@ -265,4 +265,4 @@ def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> Non
         assert result["accuracy"] == pytest.approx(peers["bare-loop"]["accuracy"], abs=1e-9)
         for figure, ratio in result["times_ours"].items():
             assert ratio == pytest.approx(result[figure] / document[figure])
-    assert text.startswith("fedscout: turn 1 of 1: fedscout\nfedscout: turn 1 of 1: bare-loop\n")
+    assert text.startswith("fedscout: repetition 1 of 1: fedscout\nfedscout: repetition 1 of 1: bare-loop\n")

@@ -89,7 +89,7 @@ def test_the_report_states_models_checks_and_forecasts() -> None:
     lines = report_lines(report)
 
     assert "  8        8          46    17.0     (17.0)    17.0     (17.0)    17.0     (17.0)" in "\n".join(lines)
-    assert "wall   = 1 + 2 a host + 0 a client + 0 a MB" in lines
+    assert "wall   = 1 + 2 per host + 0 per client + 0 per MB" in lines
     assert [line for line in lines if all(name in line for name in ("driver", "8 nodes", "+10 %"))]
     (forecast,) = [line.split() for line in lines if line.startswith("  100")]
     assert forecast == ["100", "100", "46", "134.0", "100.0", "30.0", "4.0", "201.0"]

@@ -267,8 +267,8 @@ def test_a_table_has_medians_their_spread_and_ratios_of_medians() -> None:
     assert "fedscout, in one process (auto) 4.0 2.0 9.0 8.0 500 90.0 75.0" in rows
     assert f"{WAYS['each']} 180.0 160.0 200.0 16.0 22500 90.0 75.0 45.0 2.0" in rows
     assert f"{WAYS['one']} not here" in rows
-    assert lines[0] == "digits, dense; 2 rounds a training"
-    assert "turns: 3" in lines[1]
+    assert lines[0] == "digits, dense; 2 rounds per training"
+    assert "repetitions: 3" in lines[1]
     assert [line for line in lines if line.startswith(f"{WAYS['each']}: ") and "fedadam" in line]
 
 
@@ -301,7 +301,7 @@ def test_ours_and_peers_take_turns_and_a_way_that_failed_has_no_other(monkeypatc
 
     grids = ["engine.grid=auto", "engine.grid=ray"]
     assert order == [*grids, "each", "one", *grids, "each"]
-    assert told[0] == "turn 1 of 2: fedscout, engine.grid=auto"
+    assert told[0] == "repetition 1 of 2: fedscout, engine.grid=auto"
     assert [run.wall_seconds for run in result.peers["each"]] == [5.0, 6.0]  # type: ignore[union-attr]
     assert (result.searched, result.tuning, result.confirming) == (4, 4, 6)
 
