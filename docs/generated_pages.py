@@ -26,6 +26,7 @@ BESIDE_DOCS = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.
 PYTHON = {
     "The interface": [f"fedscout.{name}" for name in ("Federation", "study", "train", "Study", "TrainedStrategy")],
     "What it gives": [
+        "fedscout.read_trials",
         "fedscout.experiments.description.Description",
         "fedscout.experiments.description.ClientDescription",
         "fedscout.detectors.report.HeterogeneityReport",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.code_size import PACKAGES, REPOSITORY, counted, size_of
 
-CEILINGS = {"packages": 51_040, "tests": 54_164, "timings and grids": 5_598, "modules": 243}
+CEILINGS = {"packages": 51_005, "tests": 54_190, "timings and grids": 5_560, "modules": 243}
 
 
 def test_the_program_does_not_grow() -> None:

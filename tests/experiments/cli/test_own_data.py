@@ -55,7 +55,7 @@ MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in row 1")),
     "identifiers": (
         "site,note,grade\n" + "".join(f"{'ns'[row % 2]},word{row},{'ab'[row % 2]}\n" for row in range(20)),
-        (FEATURES, "'note'", "20 different names"),
+        (FEATURES, "'note'", "20 different"),
     ),
     "column of nothing": ("site,x,grade\n" + "n,,a\ns,,b\n" * 9, (FEATURES, "'x'", "0 of 18 cells")),
     "no features": ("site,grade\n" + "n,a\ns,b\n" * 9, (FEATURES, "none")),

@@ -193,7 +193,7 @@ def test_a_file_must_exist(tmp_path: Path) -> None:
         (b"\xff\xfe\xfa", "study.yaml", "0xff"),
         (b"5", "study.yaml", "int"),
         (b"- 1\n", "study.yaml", "keys and values"),
-        (b"1: 2\n", "1", "text"),
+        (b"1: 2\n", "1", "string"),
         (b"seed: !!python/object/apply:os.system [true]\n", "study.yaml", "constructor"),
         (b"federation: {datset: wine}\n", "federation.datset", "federation.dataset"),
     ],
@@ -489,7 +489,7 @@ def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, 
     file.write_text(f"federation:\n  label: {text}\n")
     (fault,) = faults(file=file)
     assert fault.key == "federation.label"
-    assert "quotes" in fault
+    assert "quote" in fault
     file.write_text(f'federation:\n  label: "{text}"\n')
     assert load_config(file=file).federation.label == text
 

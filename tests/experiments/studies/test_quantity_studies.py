@@ -105,7 +105,7 @@ def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "key", "names"),
     [
-        ({"task": "classification"}, "column 'load' of data set 'given'", "federation.task=regression"),
+        ({"task": "classification"}, "column 'load' of data set 'given'", "300"),
         ({"label": "shift"}, "column 'shift' of data set 'given'", "row 1 "),
         ({"server_rows": 10}, "federation.server_rows", "10"),
         ({"text_column": "shift"}, "federation.task", "federation.text_column"),
