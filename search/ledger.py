@@ -164,7 +164,6 @@ class StudyFacts:
         data_origin: Data set and partition; None if unknown.
         repetitions: Trainings per trial, an odd number; see `fedscout.search.ledger`.
         same_test_rows: Whether every seed tests on the same rows.
-        is_measured: Whether the search itself is benchmarked, so that priors from the same data are excluded.
     """
 
     name: str
@@ -186,7 +185,6 @@ class StudyFacts:
     data_origin: DataOrigin | None = None
     repetitions: int = 1
     same_test_rows: bool = False
-    is_measured: bool = False
 
     @property
     def selection_kind(self) -> str | None:

@@ -266,7 +266,6 @@ class FederationRunner:
             searcher=config.search.kind,
             config_hash=config.digest(),
             config=config.model_dump_json(),
-            is_measured=True,
         )
         return Ledger(facts, self.trials, self.trials.log)
 

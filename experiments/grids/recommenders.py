@@ -172,7 +172,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
 
 
 def _from_earlier(task: ChoiceTask) -> WarmStart:
-    """Return the best configurations of similar federations, never of the same data: one generation."""
+    """Return a warm start of one generation from the earlier studies of other data sets."""
     context = task.context
     config = task.config()
     return warm_start(

@@ -433,7 +433,6 @@ class ReplayedFederation:
             config=config.model_dump_json(),
             data_digest=self.data_digest,
             guessing=self.about.guessing,
-            is_measured=True,
         )
         return Ledger(facts, self.runner, NoLog())
 

@@ -27,7 +27,7 @@ def test_those_that_need_rows_of_the_server_s_or_a_clock_are_listed_as_not_possi
 
 TOLD = {
     **dict.fromkeys(("communities", "rhfl"), "models"),
-    **dict.fromkeys(("ditto", "fedper", "fedrep", "fine_tuning", "fedbabu", "pfedme", "fedrod"), "personal parameters"),
+    **dict.fromkeys(("ditto", "fedper", "fedrep", "fine_tuning", "fedbabu", "pfedme", "fedrod"), "the saved model"),
     **dict.fromkeys(("fedex", "fedpop"), "9 configurations"),
     "dp_fedavg": "scores",
 }
