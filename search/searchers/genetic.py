@@ -186,9 +186,9 @@ NUM_PARENTS = 2
 REAL_STEP = 0.1
 """s, the largest step of a real parameter, as a share of its range (of the log range if log-scaled)."""
 JOINT_STEP = 0.3
-"""The same if the clients' settings are searched, too, as a federation's best client rate may be anywhere in its
-range. Set on the development half of `fedscout bench choice replay`: eight trials, the last four of them mutants, lose .13 of the
-achievable gain over tuned FedAvg with it, .28 with the smaller one, and no less with 0.6 (`docs/choice.md`)."""
+"""The same if the clients' settings are searched, too, as a federation's best client rate may be anywhere in its range.
+Set on the development half of `fedscout bench choice replay`: eight trials, the last four of them mutants, lose .13 of
+the achievable gain over tuned FedAvg with it, .28 with the smaller one, and no less with 0.6 (`docs/choice.md`)."""
 INTEGER_STEP = 1
 MUTATION_DRAWS = 100
 EXPLORES_FROM = 2
