@@ -57,7 +57,7 @@ finally:
 def test_what_ray_says_is_put_in_a_line() -> None:
     line = str(memory_fault(f"EngineError: a host was lost: {KILLED}"))
     values = (
-        r"HostActor\.__init__.* 0\.04GB.* 4\.74GB .* 23\.54GB .* 0\.01 .*engine\.num_hosts.*search\.generation_size"
+        r"HostActor\.__init__.* 0\.04GB.* 4\.74GB .* 23\.54GB .* 0\.01\b.*engine\.num_hosts.*search\.generation_size"
     )
     assert re.search(values, line)
 
@@ -82,9 +82,7 @@ def test_errors_of_ray_become_ours() -> None:
         raise RayError("first line\nsecond line")
 
 
-def with_stored_paths(
-    used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
+def warned(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is told while so much memory is in use, looked at five times at least."""
     monkeypatch.setattr(ray, "WATCH_SECONDS", 0.001)
     looked = threading.Semaphore(0)
@@ -102,12 +100,12 @@ def with_stored_paths(
 def test_a_shortage_is_told_once_when_it_begins(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (line,) = with_stored_paths(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
-    assert re.search(r" 96\.0 of 100\.0 GB .* 0\.95 .*engine\.num_hosts", line)
+    (line,) = warned(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
+    assert re.search(r" 96\.0 of 100\.0 GB .* 0\.95\b.*engine\.num_hosts", line)
 
 
 def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_stored_paths(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
+    assert warned(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
 
 
 @pytest.mark.stress

@@ -75,7 +75,7 @@ def spec(**parameters: Any) -> StrategySpec:
 
 def told_groups(trial: Trial) -> list[str]:
     """Return the clients of each model, as a trial's notes list them."""
-    return [note.partition("of the clients ")[2] for note in trial.notes if " models" in note]
+    return [note.partition("for the clients ")[2] for note in trial.notes if " models" in note]
 
 
 def asked(federation: Federation) -> ClientHost:

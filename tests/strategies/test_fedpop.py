@@ -132,7 +132,7 @@ def test_a_rate_that_is_far_too_low_rises(rules: list[FedPop]) -> None:
     (rule,) = rules
     assert np.median(rule.population[:, 0]) > np.median([each.rate for each in spec.configurations()])
     (note,) = result.notes
-    assert " 8 configurations " in note
+    assert " 8 configurations" in note
     assert " 25 evolutions" in note
 
 

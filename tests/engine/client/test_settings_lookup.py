@@ -295,7 +295,7 @@ def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
 
 
 def noted(trial: Trial) -> list[str]:
-    return [note for note in trial.notes if "clients' data" in note]
+    return [note for note in trial.notes if "clients disclose" in note]
 
 
 def test_who_reports_steps_or_rows_makes_the_run_say_so() -> None:

@@ -145,7 +145,7 @@ def test_missing_files_are_named_with_publisher_and_place(tmp_path: Path, name: 
 
 def test_what_is_missing_of_a_pair_is_named(tmp_path: Path) -> None:
     write(tmp_path / "mnist" / NAME, GOOD_IMAGES)
-    assert_refused("mnist", folder=tmp_path, names=f"mnist/{LABELS} is")
+    assert_refused("mnist", folder=tmp_path, names=f"mnist/{LABELS}")
 
 
 def test_parts_of_different_sizes_do_not_go_together(tmp_path: Path) -> None:

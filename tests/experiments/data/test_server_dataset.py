@@ -85,7 +85,7 @@ def test_strategies_are_told_before_the_data_are_read(given: list[str], known: i
 @pytest.mark.parametrize(
     ("rows", "settings", "key", "given"),
     [
-        (GOOD.rename(columns={"age": "years"}), {}, "dataset", "'years' of 'server.csv' where 'age' stands"),
+        (GOOD.rename(columns={"age": "years"}), {}, "dataset", "'years' of 'server.csv' in place of 'age'"),
         (GOOD.drop(columns="age"), {}, "dataset", "table of 1 numbers of 'server.csv'"),
         (table(60, ("well", "dead")), {"server_labels": True}, "dataset", "dead of 'server.csv'"),
         (GOOD, {"server_rows": 61}, "rows", 61),

@@ -134,8 +134,8 @@ def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
     [
         ({"kind": "fedavg"}, None),
         ({"kind": "fedadam+moon"}, None),
-        ({"kind": "fedper"}, ("global", "own")),
-        ({"kind": "ditto"}, ("global", "own")),
+        ({"kind": "fedper"}, ("global", "personal")),
+        ({"kind": "ditto"}, ("global", "personal")),
         ({"kind": "fedbabu"}, ("global", "tune")),
         ({"kind": "communities"}, ("group",)),
         ({"kind": "communities", "inside": "fine_tuning"}, ("first", "global")),

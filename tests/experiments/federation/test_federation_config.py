@@ -37,7 +37,7 @@ def test_scenario_alone_keeps_the_number_of_clients(scenario: str) -> None:
 @pytest.mark.parametrize("partition", [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}])
 def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> None:
     (key, value), *_ = partition.items()
-    with pytest.raises(ValidationError, match=f"{key}={value} beside scenario=label_skew"):
+    with pytest.raises(ValidationError, match=f"{key}={value} with scenario=label_skew"):
         FederationConfig.model_validate({"scenario": "label_skew", "partition": partition})
 
 

@@ -91,7 +91,7 @@ def test_the_result_and_the_screen_tell_the_rounds(finished: FinishedStudy, caps
     assert finished.document["trials"][0] == finished.document["baseline"]
     assert finished.document["baseline"]["trial"] == len(SHORTER)
     show_outcome(PlainConsole(width=200), finished.outcome)
-    assert f"all configurations train {ROUNDS} rounds" in capsys.readouterr().out
+    assert f"after {ROUNDS} rounds" in capsys.readouterr().out
 
 
 def test_no_more_trials_than_were_planned(finished: FinishedStudy) -> None:

@@ -12,6 +12,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import fedscout
+from fedscout.detectors.report import TENTHS
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.experiments.config import StudyConfig
@@ -93,7 +94,7 @@ def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
     assert found.report is not None
     assert found.report.label_skew.value is not None
     assert found.report.metrics.output_divergence is None
-    assert any("tenths" in note for note in found.report.notes)
+    assert TENTHS in found.report.notes
     assert found.confirmation is not None
     assert "MAE reduction" in found.confirmation.sentence
     assert "points" not in found.confirmation.sentence

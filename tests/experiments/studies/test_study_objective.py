@@ -88,7 +88,7 @@ def test_without_a_metric_a_study_is_as_before(tmp_path: Path) -> None:
     found = study(tmp_path)
     assert found.document["confirmation"]["measure"]["name"] == "accuracy"
     assert "metric" not in found.document["baseline"]
-    assert found.document["config"]["training"]["metric"] is None
+    assert found.document["config"]["training"]["metric"] == "accuracy"
     assert "round_metric" not in found.trials
 
 

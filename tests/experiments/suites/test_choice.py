@@ -190,9 +190,9 @@ def test_what_two_studies_share_is_trained_once_and_other_seeds_and_federations_
 
 
 @pytest.mark.slow
-def test_priors_rest_on_all_trials_of_the_development_half_but_those_of_the_own_data() -> None:
+def test_priors_rest_on_all_trials_but_those_of_the_own_data() -> None:
     table = read_table(PUBLISHED)
-    trials = {each.about.name: len(each.trials) for each in table if each.about.half == "development"}
+    trials = {each.about.name: len(each.trials) for each in table}
     reasons = (Alternative(ADAM, "It gained.", SOURCE), Alternative(ADAM, "A rule.", "paper"))
     informed = StudyOutcome(trial(BASELINE), first_generation=reasons)
     new = replace(FACTS, config=json.dumps({"federation": {"dataset": "mine"}}), config_hash="new", data_digest="new")

@@ -196,7 +196,7 @@ def test_the_tuned_reference_differs_in_its_rate_alone() -> None:
 
 
 def test_priors_are_gains_over_the_fedavg_of_their_setting() -> None:
-    joint, *fixed = prior_studies([federation(by_rate), federation(by_rate, "held out")])
+    joint, *fixed = prior_studies([federation(by_rate)])
     assert len(fixed) == 6
     assert joint.gains[0][1] == pytest.approx(0.3)
     assert isinstance(joint.gains[0][0], FedAdamSpec)
