@@ -30,6 +30,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedscout.engine.errors import ConfigurationError, EngineError, UserError, first_line
@@ -193,12 +194,15 @@ def _search(study: StudyFiles) -> Section:
     if len(failed):
         reason = next(iter(failed["error"].dropna()), "unknown")
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
-    curves = learning_curves(trials, study.score_measure.name)
+    displayed = _drawn_trials(trials)
+    curves = learning_curves(displayed, study.score_measure.name)
     caption = f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen."
+    if len(displayed) < len(trials):
+        caption += f" Of {len(trials):,} trials {len(displayed):,} are drawn, evenly spaced by their fitness."
     pictures = [Picture("learning-curves", caption, curves)]
     missing: tuple[str, ...] = ()
     if len(tried) > 1:
-        frame, parameters = parameter_frame(tried)
+        frame, parameters = parameter_frame(displayed[displayed["phase"] == "search"])
         caption = (
             "One line per trial, from its strategy through its parameters to its fitness at the bottom; the best trial "
             "is blue, and a stronger green is a higher fitness."
@@ -208,6 +212,17 @@ def _search(study: StudyFiles) -> Section:
         missing = ("The search space is not drawn, as there are too few trials.",)
     pictures += _front(study)
     return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
+
+
+MAX_DRAWN = 600
+"""Trials on a page of at most two megabytes."""
+
+
+def _drawn_trials(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the highlighted trials, and of the others as many as a page has room for, evenly spaced by fitness."""
+    others = trials[trials["role"] == ""].sort_values("fitness", kind="stable")
+    kept = others.iloc[np.linspace(0, len(others) - 1, min(len(others), MAX_DRAWN)).round().astype(int)]
+    return trials[(trials["role"] != "") | trials.index.isin(kept.index)]
 
 
 def _one_shot(study: StudyFiles) -> list[str]:
@@ -373,17 +388,6 @@ POLICY_HERE = "POLICY-HERE"
 CODE = {tag: re.compile(f"<{tag}>(.*?)</{tag}>", re.DOTALL) for tag in ("script", "style")}
 
 
-def write_page(page: Page, path: Path) -> Path:
-    """Write a page atomically.
-
-    Raises:
-        OSError: If it can't be written.
-    """
-    text = html_of(page)
-    write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
-    return path
-
-
 def html_of(page: Page) -> str:
     """Return the HTML of a page."""
     import jinja2
@@ -463,7 +467,7 @@ def write_report(folder: Path) -> Path:
         LogError: If the folder holds neither.
         EngineError: If it can't be written, for example because the disk is full.
     """
-    return written(page_in(folder), folder / REPORT)
+    return written(html_of(page_in(folder)).encode(), folder / REPORT)
 
 
 def write_comparison(folders: Sequence[Path]) -> Path:
@@ -473,19 +477,20 @@ def write_comparison(folders: Sequence[Path]) -> Path:
         UserError: If a folder holds no study, or the studies can't be compared.
         EngineError: If it can't be written.
     """
-    return written(comparison_page(folders), folders[0] / COMPARISON)
+    return written(html_of(comparison_page(folders)).encode(), folders[0] / COMPARISON)
 
 
-def written(page: Page, path: Path) -> Path:
-    """Write a page.
+def written(content: bytes, path: Path) -> Path:
+    """Write a file atomically.
 
     Raises:
         EngineError: If it can't be written.
     """
     try:
-        return write_page(page, path)
+        write_atomically(path, partial(Path.write_bytes, data=content))
     except OSError as error:
         raise EngineError(not_written(path, error)) from error
+    return path
 
 
 def report_of_finished(folder: Path) -> Path | None:
@@ -527,16 +532,10 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
         names = ", ".join(pictures) or "none"
         raise ConfigurationError.of("--what", f"name a chart of {folder} ({names})", name)
     selected = pictures.values() if name is None else [pictures[name]]
-    return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in selected]
-
-
-def _written(picture: Picture, path: Path, file_format: FileFormat) -> Path:
-    content = rendered(picture, file_format)
-    try:
-        write_atomically(path, partial(Path.write_bytes, data=content))
-    except OSError as error:
-        raise EngineError(not_written(path, error)) from error
-    return path
+    return [
+        written(rendered(picture, file_format), folder / FIGURES / f"{picture.name}.{file_format}")
+        for picture in selected
+    ]
 
 
 def rendered(picture: Picture, file_format: FileFormat) -> bytes:

@@ -15,6 +15,7 @@ import pytest
 from fedscout.engine.errors import EngineError, LogError
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.charts import ON_FRONT, thinned
+from fedscout.experiments.reports import page
 from fedscout.experiments.reports.page import page_of, report_of_finished, study_page, write_report
 from fedscout.experiments.reports.page_study import losers_sentence
 from fedscout.experiments.reports.page_tables import (
@@ -248,6 +249,17 @@ def test_a_hundred_trials_take_three_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.stress
-def test_five_hundred_trials_take_five_megabytes(tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "out", num_trials=500, num_rounds=200)
-    assert write_report(folder).stat().st_size < 5_000_000
+def test_five_thousand_trials_take_two_megabytes(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", num_trials=5000, num_rounds=200)
+    assert write_report(folder).stat().st_size < 2_000_000
+
+
+def test_a_page_of_a_thousand_trials_draws_the_highlighted_and_others_of_every_fitness(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", num_trials=1000, num_rounds=20)
+    study = read_study_files(folder)
+    trials, drawn = searched(study), page._drawn_trials(searched(study))
+    assert len(drawn) == page.MAX_DRAWN + (trials["role"] != "").sum()
+    assert set(trials[trials["role"] != ""]["trial"]) <= set(drawn["trial"])
+    assert {*drawn["fitness"].agg(["min", "max"])} == {*trials["fitness"].agg(["min", "max"])}
+    assert abs(drawn["fitness"].median() - trials["fitness"].median()) < 0.005
+    assert write_report(folder).stat().st_size < 2_000_000
