@@ -580,11 +580,8 @@ def priors(
         and not study.is_of_data(config)
     ]
     if not is_joint:
-        differences = {
-            study.name: _training_difference(study.config["training"], config["training"]) for study in others
-        }
-        nearest = min(differences.values(), default=0.0)
-        others = [study for study in others if differences[study.name] == nearest]
+        nearest = min((_difference(study.config, config) for study in others), default=0.0)
+        others = [study for study in others if _difference(study.config, config) == nearest]
     specs, gains = _gains_in(space, others, references)
     datasets = Counter(_dataset_of(study) for study in others)
     weights = np.array([1 / datasets[_dataset_of(study)] for study in others]) / max(len(datasets), 1)
@@ -645,9 +642,10 @@ def greedy_portfolio(gains: npt.NDArray[np.float64], weights: npt.NDArray[np.flo
         best = np.maximum(best, gains[:, place])
 
 
-def _training_difference(ours: Document, theirs: Document) -> float:
-    """Return the sum of the absolute log ratios of two studies' client settings."""
-    return sum(abs(math.log(ours[name] / theirs[name])) for name in ("learning_rate", "local_epochs", "batch_size"))
+def _difference(ours: Document, theirs: Document) -> float:
+    """Return the sum of the absolute log ratios of two configurations' client settings."""
+    names = ("learning_rate", "local_epochs", "batch_size")
+    return sum(abs(math.log(ours["training"][name] / theirs["training"][name])) for name in names)
 
 
 def _dataset_of(study: EarlierStudy) -> str:

@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -400,12 +400,15 @@ class RayCall:
         return [self.reference, *self.beside.get("vectors", ()), *self.beside.get("auxiliary", ())]
 
     def sent_again(self) -> bool:
-        """Send the call again if its host died during it; return whether it was sent."""
+        """Send the call again if its host died during it, or with an answer of it; return whether it was sent."""
         if self.send is None or not self.repeats_left:
             return False
+        answers = [each[self._num_finished :] for part, each in self.beside.items() if part != "states"]
         try:
-            ray.get(self.results, timeout=0)
-        except (RayActorError, NodeDiedError, OutOfMemoryError):
+            ray.get([self.results, *chain.from_iterable(answers)], timeout=0)
+        except (RayActorError, NodeDiedError, OutOfMemoryError, ObjectLostError) as error:
+            if hasattr(error, "cause"):  # a task's error: what it was sent is lost
+                return False
             self._take(self.send())
             self.repeats_left -= 1
             return True

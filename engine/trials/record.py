@@ -125,9 +125,6 @@ SCORES_WHERE_KNOWN = (
 MEASURES = {"rounds": "round_", "clients": "client_"}
 """Prefix of the fields in each map column of measures."""
 
-IDS = "id"
-"""Name of the field `client` in the column `clients`."""
-
 _SUMMARY = (
     "trial",
     "phase",
@@ -394,7 +391,7 @@ class Trial:
 def _place(name: str) -> tuple[str, str] | None:
     """Return the map column and the key of a measure's field; None for a field with a column of its own."""
     if name == "client":
-        return "clients", IDS
+        return "clients", "id"
     return next(
         ((column, name.removeprefix(prefix)) for column, prefix in MEASURES.items() if name.startswith(prefix)), None
     )
@@ -411,7 +408,7 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     columns = {name: value for name, value in row.items() if name not in (*MEASURES, "seconds")}
     for column, prefix in MEASURES.items():
         for key, values in row.get(column) or ():
-            name = "client" if (column, key) == ("clients", IDS) else f"{prefix}{key}"
+            name = "client" if (column, key) == ("clients", "id") else f"{prefix}{key}"
             is_whole = _columns().get(name) in (tuple[int, ...], tuple[int, ...] | None)
             columns[name] = [int(value) for value in values] if is_whole else values
     for phase, seconds in row.get("seconds") or ():

@@ -142,7 +142,7 @@ def test_without_its_board_a_study_knows_less_of_its_progress_and_nothing_else(
 @pytest.mark.stress
 def test_lost_nodes_change_nothing(tmp_path: Path) -> None:
     """On a Ray of three raylets, in a process of its own; each loss takes a node with its host for good."""
-    told = json.loads(output_of("tests.faults.lost_nodes", str(tmp_path), timeout=220)[-1])
+    told = json.loads(output_of("tests.faults.lost_nodes", str(tmp_path), timeout=280)[-1])
 
     assert told["nodes"] == {"at first": 3, "without raylet": 2, "without agent": 1}
     assert told["without raylet"] == told["undisturbed"]
