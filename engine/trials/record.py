@@ -411,9 +411,8 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
             name = "client" if (column, key) == ("clients", "id") else f"{prefix}{key}"
             is_whole = _columns().get(name) in (tuple[int, ...], tuple[int, ...] | None)
             columns[name] = [int(value) for value in values] if is_whole else values
-    for phase, seconds in row.get("seconds") or ():
-        columns["seconds" if phase == "total" else f"seconds_{phase}"] = seconds
-    return columns
+    seconds = row.get("seconds") or ()
+    return columns | {"seconds" if phase == "total" else f"seconds_{phase}": spent for phase, spent in seconds}
 
 
 def late_mean(scores: Sequence[float]) -> float:

@@ -100,8 +100,7 @@ class TimedDetections:
         for column, built in built_columns(self.federations, context, absent):
             context.note(column)
             local, engine = built.config.training.local(), built.config.engine
-            turns = range(context.num_seeds)
-            costs = [detection_cost(built.federation, local, engine, repeats=1) for _ in turns]
+            costs = [detection_cost(built.federation, local, engine, repeats=1) for _ in range(context.num_seeds)]
             values["detection, seconds", column] = tuple(cost.seconds[WHOLE] for cost in costs)
             values["one round, seconds", column] = tuple(cost.round_seconds for cost in costs)
             values["detection, rounds", column] = tuple(cost.rounds() for cost in costs)

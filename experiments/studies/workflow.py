@@ -29,6 +29,7 @@ from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.detect import detect
+from fedscout.detectors.report import TENTHS
 from fedscout.engine.data.federation import UNNAMED, Federation, Names
 from fedscout.engine.grid.selection import expected_seconds
 from fedscout.engine.messages.calls import Cohort, Session
@@ -36,6 +37,7 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.runner import OpensGrids
 from fedscout.experiments.config import StudyConfig, check_searchable, planned_trials
+from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.studies.checks import (
@@ -297,8 +299,8 @@ def recommend(
     by_words = wanted.text is not None and asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
     if report is not None:
-        num_clients = report.num_clients
-    if num_clients is None:
+        num_clients, config = report.num_clients, config.with_task(TENTHS in report.notes)
+    elif num_clients is None or (config.federation.task is None and is_own_data(config.federation.dataset)):
         config = pipeline.with_data()
     cohort = cohort_of(config, num_clients or pipeline.federation.num_seen)
     policy = own_selection(config)

@@ -15,9 +15,11 @@ import fedscout
 from fedscout.detectors.report import TENTHS
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.studies.one_shot import RecommendationRequest
+from fedscout.experiments.studies.workflow import recommend
 from fedscout.strategies import parse_strategy, space_of
 from tests.kits.refusals import refused
 
@@ -171,3 +173,13 @@ def test_the_task_is_part_of_a_study() -> None:
     assert StudyConfig.model_validate(named).identity()["federation"]["task"] == "regression"
     assert StudyConfig.model_validate(named).metric_name == "r2"
     assert parse_strategy("fedavg").faults(Cohort(2, 2, 0.1, classifies=False)) == []
+
+
+def test_a_report_and_one_s_own_data_tell_a_recommendation_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    loads().to_csv(path, index=False)
+    config = load_config([f"federation.dataset={path}", "federation.label=load", "federation.num_clients=3"])
+    report = tmp_path / "report.json"
+    report.write_text(table().detect(engine=HERE).model_dump_json())
+    for wanted in (RecommendationRequest("rules", report=report), RecommendationRequest("rules")):
+        assert recommend(config, wanted, None).situation.measure.name == "R²"
