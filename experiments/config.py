@@ -246,7 +246,7 @@ class StudyConfig(BaseModel):
 
     def with_task(self, predicts_quantity: bool) -> StudyConfig:
         """Return the configuration with the task that was found in the data."""
-        if predicts_quantity == self.federation.predicts_quantity:
+        if not predicts_quantity or self.federation.predicts_quantity:
             return self
         return self.model_copy(update={"federation": self.federation.model_copy(update={"task": "regression"})})
 

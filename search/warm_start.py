@@ -580,8 +580,9 @@ def priors(
         and not study.is_of_data(config)
     ]
     if not is_joint:
-        nearest = min((_difference(study.config, config) for study in others), default=0.0)
-        others = [study for study in others if _difference(study.config, config) == nearest]
+        differences = [_difference(study.config, config) for study in others]
+        nearest = min(differences, default=0.0)
+        others = [study for study, difference in zip(others, differences, strict=True) if difference == nearest]
     specs, gains = _gains_in(space, others, references)
     datasets = Counter(_dataset_of(study) for study in others)
     weights = np.array([1 / datasets[_dataset_of(study)] for study in others]) / max(len(datasets), 1)

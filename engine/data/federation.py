@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +138,13 @@ class Federation:
     targets: npt.NDArray[np.float64] | None = None
     target_name: str = ""
     reading: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def task_name(self) -> Literal["classification", "regression", "reinforcement learning"]:
+        """What the clients learn."""
+        if self.task is not None:
+            return "reinforcement learning"
+        return "classification" if self.targets is None else "regression"
 
     @property
     def num_clients(self) -> int:

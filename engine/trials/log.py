@@ -3,9 +3,9 @@
 The log is the authoritative record of a study.
 
 `read_trials` returns it as one tidy table; pandas and DuckDB read the folder, too, as all files have the same columns
-(`record.SCHEMA`). A file is written under a temporary name and then renamed, so a killed run
-leaves only complete files. Any other file in the folder (damaged, a copy, a trial of another study) is moved to
-`OUT/quarantine`, and the missing trials are run again.
+(`record.SCHEMA`). A file is written under a temporary name and then renamed, so a killed run leaves only complete
+files. Any other file in the folder (damaged, a copy, a trial of another study) is moved to `OUT/quarantine`, and the
+missing trials are run again.
 
 The metadata of a file holds the SHA-256 of its trial's values, which every reader verifies. This detects flipped bits
 and accidental edits; it is not a signature, as whoever edits deliberately can also write the digest.
@@ -41,7 +41,7 @@ from fedscout.engine.runtime.files import (
     remove_file,
     write_atomically,
 )
-from fedscout.engine.trials.record import JSON_COLUMNS, MEASURES, SCHEMA, Trial, flat, stored_column
+from fedscout.engine.trials.record import JSON_COLUMNS, SCHEMA, Trial, flat, stored_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,10 +145,7 @@ def read_columns(
     Returns:
         One row per trial, by trial number; and the reason for each file that could not be used.
     """
-    stored = [*dict.fromkeys(map(stored_column, columns))]
-    rows, faults = _read_stored(folder, stored, config_hash)
-    if stored == [*columns] and not {*stored} & {*MEASURES, "seconds"}:
-        return rows, faults
+    rows, faults = _read_stored(folder, [*dict.fromkeys(map(stored_column, columns))], config_hash)
     return [{name: measures.get(name) for name in columns} for measures in map(flat, rows)], faults
 
 

@@ -247,7 +247,7 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     """Return the built federation, and the tuning with its proxy rows."""
     config = request.config
     federation = build_federation(config.federation, config.model, config.detection.privacy)
-    if federation.task is not None or federation.targets is not None:
+    if federation.task_name != "classification":
         raise ConfigurationError.of(
             "federation.dataset", "have classes for a table of client settings", config.federation.dataset
         )

@@ -287,7 +287,7 @@ def chance_level(federation: Federation) -> float:
 
     0 for reinforcement-learning clients and for regression.
     """
-    if federation.task is not None or federation.targets is not None:
+    if federation.task_name != "classification":
         return 0.0
     clients = (federation.client_data(client).own for client in range(federation.num_clients))
     counts = np.sum([client.label_counts(federation.num_classes) for client in clients], axis=0)

@@ -295,10 +295,9 @@ def check_loss_terms(config: StudyConfig, federation: Federation) -> None:
     Raises:
         ConfigurationError: If the task has none.
     """
-    if config.training.is_weighed and (federation.task is not None or federation.targets is not None):
+    if config.training.is_weighed and federation.task_name != "classification":
         terms = {name: value for name in ADDED_TERMS if (value := getattr(config.training, name))}
-        where = "reinforcement learning" if federation.task is not None else "regression"
-        raise ConfigurationError.of("training", f"add no terms to the loss for {where}", terms)
+        raise ConfigurationError.of("training", f"add no terms to the loss for {federation.task_name}", terms)
 
 
 def metric_of(name: str, federation: Federation) -> Metric | None:
@@ -365,7 +364,7 @@ def measures_of_study(config: StudyConfig, federation: Federation | None = None)
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:
     """Return the fitness of always predicting the majority class of all clients' rows; 0 without classes."""
-    if federation.task is not None or federation.targets is not None or objective in HAS_TARGET:
+    if federation.task_name != "classification" or objective in HAS_TARGET:
         return 0.0
     if objective == "worst_clients":
         return _constant_answer_of_worst_clients(federation, metric)

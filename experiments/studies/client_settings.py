@@ -189,9 +189,8 @@ def _check_clients(federation: Federation) -> None:
     Raises:
         ConfigurationError: If they do not.
     """
-    if federation.task is not None or federation.targets is not None:
-        task = "reinforcement learning" if federation.task is not None else "regression"
-        raise ConfigurationError.of("client_settings.kind=table", "be used for classification", task)
+    if federation.task_name != "classification":
+        raise ConfigurationError.of("client_settings.kind=table", "be used for classification", federation.task_name)
     if federation.num_classes < 2:
         raise ConfigurationError.of(
             "client_settings.kind=table", "be used with at least two classes", federation.num_classes

@@ -294,7 +294,6 @@ def recommend(
     """
     check_wanted(config, wanted)
     report = None if wanted.report is None else read_report(wanted.report)
-    has_report = report is not None
     pipeline = Pipeline(config, display, verbose, built=federation)
     by_words = wanted.text is not None and asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
@@ -311,7 +310,7 @@ def recommend(
         config.search.view,
         description=wanted.text,
         measure=measures_of_study(config)[0],
-        data_origin=None if has_report else data_origin_of(config),
+        data_origin=data_origin_of(config) if wanted.report is None else None,
         selection=None if policy is None else policy.kind,
     )
 
@@ -323,7 +322,7 @@ def recommend(
                 bind(folder, config, pipeline.digest)
             with pipeline.place(config.detection.num_rounds) as runner:
                 report = pipeline.detect(runner, folder)
-        return diagnose(report, () if has_report else pipeline.federation.feature_names)
+        return diagnose(report, pipeline.federation.feature_names if wanted.report is None else ())
 
     digest = pipeline.digest if pipeline.built is not None and out is not None else None
     opened = _NO_FOLDER if out is None else open_run_folder(out, config, digest)

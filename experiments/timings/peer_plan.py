@@ -97,7 +97,7 @@ def _check_supported(config: StudyConfig, federation: Federation) -> None:
         "federation.scenario": bool(federation.transforms or federation.attacks or federation.dropout),
         "federation.devices": bool(federation.devices),
         "federation.unseen_clients": bool(federation.unseen),
-        "federation.task": federation.task is not None or federation.targets is not None,
+        "federation.task": federation.task_name != "classification",
         "search.kind": config.search.kind in {"racing", "one_shot"},
     }
     faults = [Fault(key, "be left out if a peer repeats the study") for key, is_set in unsupported.items() if is_set]
