@@ -58,7 +58,7 @@ from fedscout.detectors.outliers import (
 )
 from fedscout.detectors.outliers import NAME as OUTLIERS
 from fedscout.detectors.privacy import PRIVATE_COUNTS, check_library, counts_scale, noise_terms, plausible_counts
-from fedscout.detectors.queries import MEAN_OUTPUT
+from fedscout.detectors.queries import INPUT_CURVATURE, MEAN_OUTPUT
 from fedscout.detectors.report import (
     ROWS_BELONG_TOGETHER,
     TENTHS,
@@ -227,7 +227,8 @@ def _client_means(repetitions: Sequence[Mapping[int, float]]) -> dict[int, float
 
 
 COPIES: Final = "near copies"
-"""Name of this step in the timings."""
+CURVATURE: Final = "input curvature"
+"""Names of these steps in the timings."""
 
 MIN_RELEASED_SHARE: Final = 0.5
 SUSPECT_LABELS: Final = 0.05
@@ -293,6 +294,8 @@ def detect(
                 clients, paired if classifies else (), initial_vectors, training, settings, seed, parts, names
             ),
         }
+        if not private:
+            conversations[CURVATURE] = _measure_curvature(clients)
         if not (private or grouped):
             conversations[COPIES] = _measure_copies(clients)
         results = run_lockstep(grid, conversations, timings)
@@ -312,7 +315,7 @@ def detect(
             )
             calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
         with timed(timings, "metrics"):
-            reported = _metrics(labels.counts, paired, features, models, ordered)
+            reported = _metrics(labels.counts, paired, features, models, ordered, results.get(CURVATURE))
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -363,6 +366,14 @@ def clients_with_similar_labels(labels: LabelMeasurement) -> tuple[int, ...]:
         for client, own in zip(labels.released.clients, table, strict=True)
         if chi2_contingency(np.stack([own, pooled - own]), correction=False).pvalue >= SUSPECT_LABELS
     )
+
+
+def _measure_curvature(clients: Sequence[int]) -> Conversation[float | None]:
+    """Query the clients' input curvatures; return their median, None if none answers with a number."""
+    (answers,), _ = yield [Query(INPUT_CURVATURE, clients=clients)], []
+    values = [float(arrays["curvature"][0]) for arrays in answers.arrays.values()]
+    usable = [value for value in values if np.isfinite(value) and value > 0]
+    return float(np.median(usable)) if usable else None
 
 
 def _measure_copies(clients: Sequence[int]) -> Conversation[NearCopies]:
@@ -463,6 +474,7 @@ def _metrics(
     features: FeatureMeasurement,
     models: ModelMeasurement,
     ordered: bool,
+    curvature: float | None,
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
     shares = metrics.distribution(matrix)
@@ -474,5 +486,6 @@ def _metrics(
         feature_hellinger=distances.hellinger if distances else None,
         feature_wasserstein=distances.wasserstein if distances else None,
         feature_divergence=features.divergence,
+        input_curvature=curvature,
         **models.metrics(),
     )

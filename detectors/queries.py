@@ -3,6 +3,11 @@
 The query defined here is the mean softmax output of a model over all rows of a client. The model is the average of the
 clients' models after the outlier detector's last round; the output divergence is the mean Jensen-Shannon divergence in
 bits between these outputs over pairs of clients. It needs no labels, and is reported without a threshold.
+
+The input curvature of a client is the largest eigenvalue λ of E[x xᵀ] over its model inputs x. The loss of a linear
+model has a largest curvature of at most λ / 2 (softmax) or λ / 4 (logistic), and gradient descent on it is stable up to
+the learning rate 2 / curvature (Y. Nesterov. Lectures on convex optimization. Springer, 2018). The federation's is the
+median over clients.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from fedscout.detectors.label_agreement import label_agreement
 from fedscout.detectors.label_skew import label_counts
 from fedscout.detectors.near_copies import near_copies
 from fedscout.detectors.privacy import private_counts, private_sums
-from fedscout.detectors.statistics import group_labels
+from fedscout.detectors.statistics import Values, flat_features, group_labels
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Answer, QueryInputs, QueryTable, RowAggregate
 
@@ -37,6 +42,39 @@ def mean_output(inputs: QueryInputs) -> Answer:
     return {"mean": RowAggregate(total / len(inputs.data), len(inputs.data))}
 
 
+INPUT_CURVATURE = "input_curvature"
+POWER_STEPS = 30
+POWER_TOLERANCE = 1e-3
+
+
+def input_curvature(inputs: QueryInputs) -> Answer:
+    """Client half: return `curvature`, the largest eigenvalue of the mean of x xᵀ over model inputs x, shape `(1,)`.
+
+    Found by power iteration, which is within 1 % where the second eigenvalue is not nearly as large, and below the
+    eigenvalue elsewhere. NaN for whole numbers above 1, such as those of tokens, which are no points of a space.
+    """
+    rows = inputs.model_inputs or inputs.data
+    vector, curvature, only_whole = None, 0.0, True
+    for _ in range(POWER_STEPS):
+        product: Values | None = None
+        for features, _labels in rows.chunks():
+            x = flat_features(features)
+            if vector is None:
+                vector = np.random.default_rng(x.shape[1]).standard_normal(x.shape[1])
+                vector /= np.linalg.norm(vector)
+            only_whole = only_whole and not (x % 1).any() and x.max(initial=0) > 1
+            part = x.T @ (x @ vector)
+            product = part if product is None else product + part
+        if product is None or only_whole:
+            return {"curvature": RowAggregate(np.array([np.nan]), len(rows))}
+        product /= len(rows)
+        before, curvature = curvature, float(np.linalg.norm(product))
+        if curvature <= before * (1 + POWER_TOLERANCE) or curvature == 0:
+            break
+        vector = product / curvature
+    return {"curvature": RowAggregate(np.array([curvature]), len(rows))}
+
+
 CLIENT_QUERIES: QueryTable = {
     query.__name__: query
     for query in (
@@ -47,6 +85,7 @@ CLIENT_QUERIES: QueryTable = {
         feature_histogram,
         label_agreement,
         mean_output,
+        input_curvature,
         private_counts,
         private_sums,
         row_norms,

@@ -333,6 +333,7 @@ class ReportedMetrics(_ReportPart):
         feature_divergence: Largest mean Jensen-Shannon divergence of a client's raw feature histograms from the pooled
             ones, in bits: a rejected measure, for comparison.
         output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
+        input_curvature: Largest eigenvalue of E[x xᵀ] over a client's model inputs x, the median over clients.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
         distances_from_average: Distance from the aggregated model, averaged likewise: a rejected measure, for
             comparison.
@@ -349,6 +350,7 @@ class ReportedMetrics(_ReportPart):
     feature_wasserstein: float | None = None
     feature_divergence: float | None = None
     output_divergence: float | None = None
+    input_curvature: float | None = None
     model_distances: dict[int, float] = Field(default_factory=dict)
     distances_from_average: dict[int, float] = Field(default_factory=dict)
 

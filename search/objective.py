@@ -241,12 +241,12 @@ class DataOrigin:
 
     Attributes:
         dataset: Name of the data set.
-        partition: Kind of the partition, such as `iid`, `natural` or `dirichlet`.
+        partition: Kind of the partition, such as `iid`, `natural` or `dirichlet`; None if unknown.
         alpha: Parameter of a Dirichlet partition; else None.
         class_share: Share of the classes per client, for a partition by classes; else None.
     """
 
     dataset: str
-    partition: str
+    partition: str | None = None
     alpha: float | None = None
     class_share: float | None = None

@@ -33,15 +33,16 @@ from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, front_of, full_trainings_of, worst_of
 from fedscout.search.objective import ACCURACY, Measure
+from fedscout.search.priors import Evidence
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
 from fedscout.search.recommenders.language_model import LanguageModel
-from fedscout.search.recommenders.rules import first_generation, kinds_in_turn, recommend_by_rules
+from fedscout.search.recommenders.rules import first_generation, is_robust, kinds_in_turn, recommend_by_rules
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_parts
 from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
 from fedscout.search.searchers.optuna import CmaEsSearcher, GPSearcher, TPESearcher, cma_faults
 from fedscout.search.searchers.racing import RacingSearcher
-from fedscout.search.warm_start import WarmStart, priors
+from fedscout.search.warm_start import WarmStart
 from fedscout.strategies import (
     ChoiceRange,
     CustomSpec,
@@ -284,8 +285,9 @@ def advised(
         reason = advice.reasons[0]
         return advice, (Alternative(advice.spec, reason.explanation, reason.source),), kinds
     size, references = min(config.budget, PORTFOLIO), (BASELINE,)
-    prior_proposals = priors(facts, space, 3 * size, references)  # robust ones may be left out
-    return advice, first_generation(situation, advice, size, seed, references, prior_proposals), kinds
+    evidence = Evidence.of(situation, is_robust(advice.spec), references)
+    portfolio = () if evidence is None else evidence.portfolio(3 * size)  # robust ones may be left out
+    return advice, first_generation(situation, advice, size, seed, references, portfolio), kinds
 
 
 def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:

@@ -4,10 +4,7 @@ The idea is that of meta-feature warm starts in algorithm configuration; feature
 
 **Earlier studies.** A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a
 configuration is its fitness minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the
-search's, and for confirmed configurations the fresh ones. Trials of fewer rounds than the study's are excluded. Studies
-can be exported to one Parquet file with one row per configuration: `study`, `config_hash`, `config`, `data_digest` and
-`report` (`config` and `report` as JSON) are in the first row of each study; `specification`, as JSON, and `gain`, its
-mean gain over FedAvg, in every row.
+search's, and for confirmed configurations the fresh ones. Trials of fewer rounds than the study's are excluded.
 
 **Similarity.** A study is a point of meta-features: the detectors' measurements and the local training (`FEATURES`), in
 logarithms for ratios. Each feature is divided by 1.4826 times its median absolute deviation over all studies, including
@@ -23,16 +20,8 @@ parameter that was not searched there is taken from the present study.
 **Leave-one-out.** A study is never used for itself, nor for another study of the same federation: the same `federation`
 settings, or the same rows with the same partition and scenario. Otherwise its own result would leak.
 
-**Priors.** `priors.parquet` in this folder holds the project's own studies: the published table of trials
-(docs/choice.md), at several client settings and in the joint space with them. Without earlier studies an informed
-search begins with a portfolio from these, built greedily as in Auto-sklearn 2.0: the configuration with the largest
-mean gain over FedAvg, then the one that most raises the mean of the best gain so far, and so on, each data set counting
-equally. They cover accuracy in classification only. Studies of the present data set are left out.
-
 References:
     Feurer, Springenberg, Hutter: Initializing Bayesian hyperparameter optimization via meta-learning. AAAI 2015.
-    Feurer, Eggensperger, Falkner, Lindauer, Hutter: Auto-sklearn 2.0: Hands-free AutoML via meta-learning. Journal of
-        Machine Learning Research 23(261), 2022. (portfolios)
     Leys, Ley, Klein, Bernard, Licata: Detecting outliers: do not use standard deviation around the mean, use absolute
         deviation around the median. Journal of Experimental Social Psychology 49(4), 2013. (1.4826)
 """
@@ -41,18 +30,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
 
 from fedscout.detectors.report import DetectorName
@@ -60,10 +43,7 @@ from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.text import details, fault_of
 from fedscout.engine.trials.log import read_columns
-from fedscout.search.ledger import StudyFacts
-from fedscout.search.recommenders.diagnosis import Alternative
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
-from fedscout.strategies.specification import SELECTION
 
 PHASES = ("baseline", "search", "confirmation")
 FILES = ("config.json", "report.json")
@@ -475,183 +455,3 @@ def _unit(name: str, studies: Sequence[Mapping[str, float | None]]) -> float:
         return FEATURES[name].unit
     middle = median(values)
     return max(FEATURES[name].unit, MAD_TO_DEVIATION * median(abs(value - middle) for value in values))
-
-
-FORMAT = b"fedscout studies 1"
-SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("study", "config_hash", "config", "data_digest", "report", "specification")),
-        ("gain", pa.float32()),
-    ],
-    {b"format": FORMAT},
-)
-
-
-def write_studies(path: Path, studies: Iterable[EarlierStudy]) -> None:
-    """Write studies to a Parquet file; studies without configurations are omitted."""
-    table = pa.Table.from_pylist([row for study in studies for row in _rows(study)], SCHEMA)
-    pq.write_table(table, path, compression="zstd", compression_level=19)
-
-
-def _rows(study: EarlierStudy) -> Iterator[dict[str, Any]]:
-    study_columns = {
-        "study": study.name,
-        "config_hash": study.config_hash,
-        "config": json.dumps(study.config, sort_keys=True),
-        "data_digest": study.data_digest,
-        "report": json.dumps(study.report, sort_keys=True),
-    }
-    for index, (spec, gain) in enumerate(study.gains):
-        document = json.dumps({"kind": spec.kind, **spec.parameters()})
-        yield {**({} if index else study_columns), "specification": document, "gain": gain}
-
-
-def read_studies(path: Path) -> list[EarlierStudy]:
-    """Read studies from a Parquet file; configurations of strategies that no longer exist are skipped.
-
-    Raises:
-        ValueError: If it is no such file, with the reason.
-    """
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
-    if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise ValueError("it must be a file of studies written by `fedscout bench table`")
-    studies: list[tuple[dict[str, Any], list[tuple[StrategySpec, float]]]] = []
-    parsed = cache(lambda document: parse_strategy(json.loads(document)))  # studies share configurations and reports
-    read = cache(json.loads)
-    for row in table.to_pylist():
-        if row["study"] is not None:
-            studies.append((row, []))
-        try:
-            studies[-1][1].append((parsed(row["specification"]), row["gain"]))
-        except StrategyError:  # of another version
-            continue
-    return [
-        EarlierStudy(
-            name=row["study"],
-            config_hash=row["config_hash"],
-            config=json.loads(row["config"]),
-            data_digest=row["data_digest"],
-            report=read(row["report"]),
-            gains=tuple(gains),
-        )
-        for row, gains in studies
-    ]
-
-
-FILE = Path(__file__).with_name("priors.parquet")
-SOURCE = "docs/choice.md, the table of trials"
-
-
-@cache
-def project_studies() -> tuple[EarlierStudy, ...]:
-    """Return the project's own studies."""
-    return tuple(read_studies(FILE))
-
-
-def priors(
-    facts: StudyFacts,
-    space: SearchSpace,
-    count: int,
-    references: Sequence[StrategySpec] = (),
-    studies: Sequence[EarlierStudy] | None = None,
-) -> tuple[Alternative, ...]:
-    """Return a portfolio, best first: configurations of which at least one did well in most of the project's studies.
-
-    Args:
-        facts: Facts of the present study; studies of the same data set are left out.
-        space: Its search space; if client settings are searched, studies of the joint space are used, else those with
-            the most similar client settings.
-        count: Largest number of configurations.
-        references: Configurations that are never proposed.
-        studies: Used in place of the project's own.
-    """
-    if not facts.config or not facts.measure.is_accuracy:
-        return ()
-    config = json.loads(facts.config)
-    is_joint = bool(space.client_ranges.keys() - {SELECTION})
-    others = [
-        study
-        for study in (project_studies() if studies is None else studies)
-        if _is_joint(study) == is_joint
-        and not study.is_of(facts.config_hash, config, facts.data_digest)
-        and not study.is_of_data(config)
-    ]
-    if not is_joint:
-        differences = [_difference(study.config, config) for study in others]
-        nearest = min(differences, default=0.0)
-        others = [study for study, difference in zip(others, differences, strict=True) if difference == nearest]
-    specs, gains = _gains_in(space, others, references)
-    datasets = Counter(_dataset_of(study) for study in others)
-    weights = np.array([1 / datasets[_dataset_of(study)] for study in others]) / max(len(datasets), 1)
-
-    def explanation(place: int) -> str:
-        known = np.flatnonzero(~np.isnan(gains[:, place]))
-        mean, best = np.average(gains[known, place], weights=weights[known]), known[gains[known, place].argmax()]
-        return (
-            f"It gained {100 * mean:.1f} points over FedAvg on average in {len(known)} federations of other data sets, "
-            f"and {100 * gains[best, place]:.1f} points on {others[best].name}."
-        )
-
-    portfolio = greedy_portfolio(np.nan_to_num(gains, nan=FAILED_GAIN), weights, count)
-    return tuple(Alternative(specs[place], explanation(place), SOURCE) for place in portfolio)
-
-
-FAILED_GAIN = -1.0
-"""Of a configuration that is impossible in a study, in a portfolio."""
-
-
-def _gains_in(
-    space: SearchSpace, studies: Sequence[EarlierStudy], references: Sequence[StrategySpec]
-) -> tuple[list[StrategySpec], npt.NDArray[np.float64]]:
-    """Return the studies' configurations, moved into a space, and their gains, NaN where one was not trained.
-
-    Returns:
-        The configurations, and gains of shape `(studies, configurations)`.
-    """
-    nearest = cache(space.nearest)
-    columns: dict[str, tuple[StrategySpec, npt.NDArray[np.float64]]] = {}
-    taken = {space.digest(spec) for spec in references}
-    for row, study in enumerate(studies):
-        for spec, gain in study.gains:
-            moved = nearest(spec)
-            if moved is None or space.has_equivalent(moved) or (digest := space.digest(moved)) in taken:
-                continue
-            _, gains = columns.setdefault(digest, (moved, np.full(len(studies), np.nan)))
-            gains[row] = np.fmax(gains[row], gain)
-    specs = [spec for spec, _ in columns.values()]
-    return specs, np.array([gains for _, gains in columns.values()]).T.reshape(len(studies), len(specs))
-
-
-def greedy_portfolio(gains: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], count: int) -> Iterator[int]:
-    """Yield the columns of a portfolio: each time the one that most raises the weighted mean of the best gain so far.
-
-    Args:
-        gains: Gains over FedAvg, which is in every portfolio, shape `(studies, configurations)`.
-        weights: Of the studies, shape `(studies,)`.
-        count: Largest number of columns; fewer if no other raises the mean.
-    """
-    best = np.zeros(len(gains))
-    for _ in range(count if gains.size else 0):
-        raised = weights @ np.maximum(best[:, None], gains)
-        place = int(raised.argmax())
-        if raised[place] <= weights @ best:
-            return
-        yield place
-        best = np.maximum(best, gains[:, place])
-
-
-def _difference(ours: Document, theirs: Document) -> float:
-    """Return the sum of the absolute log ratios of two configurations' client settings."""
-    names = ("learning_rate", "local_epochs", "batch_size")
-    return sum(abs(math.log(ours["training"][name] / theirs["training"][name])) for name in names)
-
-
-def _dataset_of(study: EarlierStudy) -> str:
-    return str(study.config.get("federation", {}).get("dataset"))
-
-
-def _is_joint(study: EarlierStudy) -> bool:
-    return any(spec.client_values() for spec, _ in study.gains)

@@ -359,6 +359,7 @@ class ClientHost:
             release.min_release,
             self._federation.client_groups(client),
             self._cross_products,
+            data,
         )
         arrays = release.answer(partial(function, inputs))
         if release.privacy is not None:  # noise that is drawn anew each time could be averaged away

@@ -386,6 +386,7 @@ class QueryInputs:
         min_release: Minimum number of rows behind a released number; for queries about parts of the client's rows.
         groups: The group of each row, shape `(num_rows,)`; None if rows are independent.
         cross_products: Computes XᵀX of rows X, on the host's training device.
+        model_inputs: The rows as the model reads them, where `data` holds embeddings; None: `data`.
     """
 
     data: Samples
@@ -396,6 +397,7 @@ class QueryInputs:
     min_release: int = 1
     groups: IntArray | None = None
     cross_products: RowProducts = products_on_a_core
+    model_inputs: Samples | None = None
 
     def by_class(self, name: str, num_classes: int) -> npt.NDArray[np.float64]:
         """Return an array of the message with one entry per class, as float64.

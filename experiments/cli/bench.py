@@ -215,17 +215,17 @@ def scaling(
 @bench.command()
 def table(
     settings: Settings = None,
-    columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all by default.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Federations of the suite; all by default.")] = None,
+    suite: Annotated[Literal["replay", "knowledge"], typer.Option(help="Which table is trained.")] = "replay",
     out: TrialsOut = Path("runs/bench-table"),
 ) -> None:
-    """Train the table of trials used to replay recommenders, and write it with the priors derived from it."""
+    """Train a table of trials: the one used to replay recommenders, or the one from which priors are learnt."""
     from fedscout.experiments.cli.options import names, prepare
 
     prepare(verbose=False)
     from fedscout.experiments.suites.table_training import train_table
 
-    for path in train_table(names(columns), out=out, settings=settings or [], note=tell):
-        typer.echo(str(path))
+    typer.echo(str(train_table(names(columns), out=out, settings=settings or [], note=tell, suite=suite)))
 
 
 What = Annotated[

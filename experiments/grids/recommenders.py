@@ -17,6 +17,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice, Searched
 from fedscout.experiments.studies.language_model import language_model
+from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune
 from fedscout.search.language_model import NAME as LLM_RECORD
 from fedscout.search.language_model import has_key
@@ -100,6 +101,7 @@ class ChoiceTask:
             num_rounds=context.config.training.num_rounds,
             view=context.config.search.view,
             diagnosis=diagnose(context.report(self.seed), context.feature_names),
+            data_origin=data_origin_of(context.config),
         )
 
 

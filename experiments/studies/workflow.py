@@ -496,11 +496,11 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     )
 
 
-def data_origin_of(config: StudyConfig) -> DataOrigin | None:
-    """Return the data set and its partition; None if the configuration does not specify the partition."""
+def data_origin_of(config: StudyConfig) -> DataOrigin:
+    """Return the data set and, if the configuration specifies it, its partition."""
     partition = config.federation.known_partition
     if partition is None or partition.kind is None:
-        return None
+        return DataOrigin(config.federation.dataset)
     return DataOrigin(
         config.federation.dataset,
         partition.kind,

@@ -46,6 +46,7 @@ from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, TUNED, ChoiceContext, ChoiceTask, Recommender
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.suites.replay import (
+    KNOWLEDGE,
     PUBLISHED,
     SPACE,
     ReplayedFederation,
@@ -56,9 +57,10 @@ from fedscout.experiments.suites.replay import (
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, StudyFacts, full_trainings_of
 from fedscout.search.objective import ACCURACY
+from fedscout.search.priors import SOURCE, PriorStudy, project_studies
 from fedscout.search.searchers.genetic import grid_values
 from fedscout.search.study import StudyOutcome
-from fedscout.search.warm_start import SOURCE, EarlierStudy, project_studies
+from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
 
 ORACLE, REFERENCE, WORST = "oracle", "reference", "worst"
@@ -107,18 +109,14 @@ def prior_trainings(outcome: StudyOutcome, facts: StudyFacts) -> Trained:
     """Return the trainings behind the priors in a study's first generation; empty without priors."""
     if not any(candidate.source == SOURCE for candidate in outcome.first_generation):
         return {}
-    config = json.loads(facts.config)
-    return {
-        study.name: float(trials)
-        for study, trials in _tabled()
-        if not study.is_of(facts.config_hash, config, facts.data_digest) and not study.is_of_data(config)
-    }
+    dataset = None if facts.data_origin is None else facts.data_origin.dataset
+    return {study.name: float(trials) for study, trials in _tabled() if study.dataset != dataset}
 
 
 @cache
-def _tabled() -> tuple[tuple[EarlierStudy, int], ...]:
+def _tabled() -> tuple[tuple[PriorStudy, int], ...]:
     """Return the federations of the priors, each as a study, with the number of its trials in the table."""
-    counts = trial_counts(PUBLISHED)
+    counts = trial_counts(PUBLISHED) | trial_counts(KNOWLEDGE)
     return tuple((study, counts[study.name]) for study in project_studies() if study.name in counts)
 
 

@@ -63,7 +63,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice
 from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender
-from fedscout.experiments.studies.workflow import cohort_of
+from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of
 from fedscout.search.searcher import Proposal, Searcher, SearchTask
 from fedscout.search.study import planned_space, study_space
@@ -71,10 +71,12 @@ from fedscout.strategies import ChoiceRange, Range, SearchSpace, StrategySpec, V
 from fedscout.strategies.arguments import imported_class
 
 FORMAT = b"fedscout trial table 1"
-Half = Literal["development", "held out"]
+Half = Literal["learning", "development", "held out"]
 """Whoever sets a rule, a default or a prior after a look at a held-out data set moves it to the others."""
 PUBLISHED = Path(__file__).parent / "choice" / "trials.parquet"
-"""The project's own table."""
+"""The project's own table, on which recommenders are compared."""
+KNOWLEDGE = Path(__file__).parent / "choice" / "knowledge.parquet"
+"""Trials on further data sets, from which priors are learnt."""
 UNITS = 10_000
 """Of accuracy, in 1."""
 SCHEMA = pa.schema(
@@ -433,6 +435,7 @@ class ReplayedFederation:
             config=config.model_dump_json(),
             data_digest=self.data_digest,
             guessing=self.about.guessing,
+            data_origin=data_origin_of(config),
         )
         return Ledger(facts, self.runner, NoLog())
 

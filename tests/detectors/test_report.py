@@ -45,7 +45,8 @@ def test_a_report_can_not_be_changed(report: HeterogeneityReport) -> None:
 
 
 def test_timings_are_apart(report: HeterogeneityReport) -> None:
-    assert set(report.timings) == {"clients", "label_skew", "feature_skew", "outliers", "near copies", "metrics"}
+    steps = {"clients", "label_skew", "feature_skew", "outliers", "input curvature", "near copies", "metrics"}
+    assert set(report.timings) == steps
     assert all(seconds >= 0 for seconds in report.timings.values())
     assert report.without_timings().timings == {}
     assert report.without_timings().model_dump(exclude={"timings"}) == report.model_dump(exclude={"timings"})

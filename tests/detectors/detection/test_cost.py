@@ -39,7 +39,7 @@ def test_nobody_is_asked_the_same_thing_twice() -> None:
         for kind, clients, config in grid.sent
         for client in clients
     ]
-    assert len(asked) == len(set(asked)) == 20 * (9 + 5 * 2)  # nine queries, ten trainings
+    assert len(asked) == len(set(asked)) == 20 * (10 + 5 * 2)  # ten queries, ten trainings
 
 
 def test_limits_on_what_the_server_holds_cost_exchanges_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

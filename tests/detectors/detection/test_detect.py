@@ -53,7 +53,7 @@ def test_a_client_that_withholds_its_counts_is_asked_for_nothing_else() -> None:
     assert (first, everyone) == ("query", (0, 1, 2, 3))
     num_parts = 4  # of 20 rows, 5 each
     rounds = (5 + num_parts) * 2
-    assert len(others) == 2 + rounds + 5 + 1  # two kinds of sums, outlier rounds, centroids to agreement, outputs
+    assert len(others) == 3 + rounds + 5 + 1  # sums, curvature, outlier rounds, centroids to agreement, outputs
     assert {clients for _, clients, _ in others} == {(0, 2, 3)}
 
 

@@ -45,6 +45,7 @@ MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
         {"by_class": True},
     ),
     "near_copies": ({}, {}),
+    "input_curvature": ({}, {}),
     "mean_output": ({"model": GENERATOR.normal(size=SmallNet(NUM_FEATURES, 2).num_parameters)}, {}),
 }
 

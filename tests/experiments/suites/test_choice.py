@@ -29,10 +29,10 @@ from fedscout.experiments.suites.choice import (
 )
 from fedscout.experiments.suites.replay import PUBLISHED, ReplayedFederation, read_table
 from fedscout.search.ledger import BASELINE
+from fedscout.search.priors import SOURCE
 from fedscout.search.recommenders.diagnosis import Alternative
 from fedscout.search.searchers.genetic import range_points
 from fedscout.search.study import StudyOutcome
-from fedscout.search.warm_start import SOURCE
 from fedscout.strategies import FedAdamSpec, space_of
 from tests.search.studies import FACTS, ScriptedRunner, completed
 

@@ -1,0 +1,327 @@
+"""Priors: what configurations gained over FedAvg in the project's own federations, and what follows for another one.
+
+**The table.** `priors.parquet` in this folder holds the means of the published tables of trials (docs/choice.md): of
+every federation a study in the joint space with clients' settings, and one at each client setting at which all its
+strategies were trained. They cover accuracy in classification only.
+
+**Which federations count.** Those of the data set at hand are left out. Each other data set counts equally, whatever
+number of federations it has; a federation's weight is multiplied by
+
+    exp(−½ ln²(λ / λ')) · (1 if robust aggregation is recommended in both or in neither, else ¼)
+
+with the input curvatures λ of both (`detectors.queries`): the largest stable client rate of a linear model is
+proportional to 1 / λ, so a client rate that did well on standardised columns (λ about 10) diverges on raw pixels (over
+100). Where one is unknown, the first factor is that of a ratio of e.
+
+**Portfolio.** An informed search begins with a portfolio, built greedily as in Auto-sklearn 2.0: the configuration with
+the largest mean gain, then the one that most raises the mean of the best gain so far, and so on.
+
+**One answer.** Without a trial, the configuration with the largest mean gain; FedAvg, whose gain is 0, if none is
+positive.
+
+A configuration that was not trained in a federation is taken to gain there what it gained elsewhere; one that is known
+for less than `COVERAGE` of the weight is not used.
+
+References:
+    Feurer, Eggensperger, Falkner, Lindauer, Hutter: Auto-sklearn 2.0: Hands-free AutoML via meta-learning. Journal of
+        Machine Learning Research 23(261), 2022. (portfolios)
+    Nesterov: Lectures on convex optimization. Springer, 2018. (the step of gradient descent is stable below 2 / L, and
+        L of the logistic loss is at most λ / 4, of the softmax loss λ / 2)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedscout.engine.errors import StrategyError
+from fedscout.search.recommenders.diagnosis import Alternative, RecommendationContext
+from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
+from fedscout.strategies.specification import SELECTION
+
+FILE = Path(__file__).with_name("priors.parquet")
+SOURCE = "docs/choice.md, the table of trials"
+FORMAT = b"fedscout priors 1"
+SCHEMA = pa.schema(
+    [
+        *((name, pa.dictionary(pa.int16(), pa.string())) for name in ("study", "dataset", "clients", "specification")),
+        ("curvature", pa.float32()),
+        ("robust", pa.bool_()),
+        ("gain", pa.float32()),
+    ],
+    {b"format": FORMAT},
+)
+
+OTHER_KIND = 0.25
+"""Weight of federations where robust aggregation is recommended for one that needs none, and conversely."""
+UNKNOWN_RATIO = math.e
+COVERAGE = 0.4
+INTERVAL = (0.1, 0.9)
+"""Quantiles of the gains that are stated with a mean."""
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PriorStudy:
+    """The gains in one federation at one setting of its clients.
+
+    Attributes:
+        name: Of the federation, and the clients' settings.
+        dataset: Value of `federation.dataset`.
+        clients: `client_learning_rate`, `client_local_epochs` and `client_batch_size`; None in the joint space.
+        curvature: Input curvature; None if unknown.
+        robust: Whether the rules recommend robust aggregation.
+        gains: Mean gain over FedAvg with the study's settings, by configuration.
+    """
+
+    name: str
+    dataset: str
+    clients: Mapping[str, float] | None
+    curvature: float | None
+    robust: bool
+    gains: tuple[tuple[StrategySpec, float], ...]
+
+
+def write_priors(path: Path, studies: Iterable[PriorStudy]) -> None:
+    """Write studies to a Parquet file."""
+    rows = [
+        {
+            "study": study.name,
+            "dataset": study.dataset,
+            "clients": None if study.clients is None else json.dumps(dict(study.clients)),
+            "specification": json.dumps({"kind": spec.kind, **spec.parameters()}),
+            "curvature": study.curvature,
+            "robust": study.robust,
+            "gain": gain,
+        }
+        for study in studies
+        for spec, gain in study.gains
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, compression="zstd", compression_level=19)
+
+
+def read_priors(path: Path) -> tuple[PriorStudy, ...]:
+    """Read studies from a Parquet file; configurations of strategies that no longer exist are skipped.
+
+    Raises:
+        ValueError: If it is no such file, with the reason.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
+    if (table.schema.metadata or {}).get(b"format") != FORMAT:
+        raise ValueError("it must be a file of priors written by `fedscout bench table`")
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    specs = [_parsed(document) for document in columns["specification"].dictionary.to_pylist()]
+    gains, places = columns["gain"].to_numpy(), columns["specification"].indices.to_numpy()
+    starts = np.flatnonzero(np.diff(columns["study"].indices.to_numpy(), prepend=-1))
+    studies = []
+    for first, end in pairwise([*starts.tolist(), table.num_rows]):
+        row = {name: column[first].as_py() for name, column in columns.items()}
+        known = [(specs[places[index]], float(gains[index])) for index in range(first, end)]
+        studies.append(
+            PriorStudy(
+                name=row["study"],
+                dataset=row["dataset"],
+                clients=None if row["clients"] is None else json.loads(row["clients"]),
+                curvature=row["curvature"],
+                robust=row["robust"],
+                gains=tuple((spec, gain) for spec, gain in known if spec is not None),
+            )
+        )
+    return tuple(studies)
+
+
+def _parsed(document: str) -> StrategySpec | None:
+    try:
+        return parse_strategy(json.loads(document))
+    except StrategyError:  # of another version
+        return None
+
+
+@cache
+def project_studies() -> tuple[PriorStudy, ...]:
+    """Return the project's own studies."""
+    return read_priors(FILE)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the configurations of a space in other federations.
+
+    Attributes:
+        studies: The federations.
+        weights: Their weights, shape `(studies,)`; they sum to 1.
+        specs: The configurations.
+        gains: Gains over FedAvg, shape `(studies, configurations)`; NaN where one was not trained.
+    """
+
+    studies: tuple[PriorStudy, ...]
+    weights: Matrix
+    specs: tuple[StrategySpec, ...]
+    gains: Matrix
+
+    @classmethod
+    def of(
+        cls,
+        situation: RecommendationContext,
+        robust: bool,
+        references: Sequence[StrategySpec] = (),
+        studies: Sequence[PriorStudy] | None = None,
+    ) -> Evidence | None:
+        """Return the evidence for a federation; None if the priors do not cover its task.
+
+        Args:
+            situation: The federation; studies of its data set are left out. If client settings are searched, studies
+                of the joint space are used, else those with the most similar client settings.
+            robust: Whether robust aggregation is recommended for it.
+            references: Configurations that are never proposed.
+            studies: Used in place of the project's own.
+        """
+        if not situation.measure.is_accuracy or situation.measure.task != "classification":
+            return None
+        space, diagnosis = situation.space, situation.diagnosis
+        dataset = None if situation.data_origin is None else situation.data_origin.dataset
+        is_joint = bool(space.client_ranges.keys() - {SELECTION})
+        others = [
+            study
+            for study in (project_studies() if studies is None else studies)
+            if (study.clients is None) == is_joint and study.dataset != dataset
+        ]
+        differences = [_difference(study.clients or {}, space.given) for study in others]
+        nearest = min(differences, default=0.0)
+        others = [study for study, difference in zip(others, differences, strict=True) if difference == nearest]
+        specs, gains = _gains_in(space, others, references)
+        if not specs:
+            return None
+        counts = Counter(study.dataset for study in others)
+        curvature = None if diagnosis is None else diagnosis.metrics.get("input_curvature")
+        weights = np.array(
+            [
+                _closeness(curvature, study.curvature)
+                * (1 if study.robust == robust else OTHER_KIND)
+                / counts[study.dataset]
+                for study in others
+            ]
+        )
+        weights /= weights.sum()
+        known = ~np.isnan(gains)
+        covered = weights @ known >= COVERAGE
+        return cls(
+            tuple(others),
+            weights,
+            tuple(spec for spec, is_covered in zip(specs, covered, strict=True) if is_covered),
+            gains[:, covered],
+        )
+
+    @property
+    def means(self) -> Matrix:
+        """Weighted mean gain of each configuration over the federations where it was trained."""
+        known = ~np.isnan(self.gains)
+        total: Matrix = self.weights @ np.nan_to_num(self.gains) / (self.weights @ known)
+        return total
+
+    @property
+    def completed(self) -> Matrix:
+        """The gains, with the mean of the others where a configuration was not trained."""
+        return np.where(np.isnan(self.gains), self.means, self.gains)
+
+    def portfolio(self, count: int) -> tuple[Alternative, ...]:
+        """Return configurations of which at least one did well in most federations, at most `count`, best first."""
+        places = greedy_portfolio(self.completed, self.weights, count)
+        return tuple(Alternative(self.specs[place], self.explanation(place), SOURCE) for place in places)
+
+    def best(self, is_allowed: Callable[[StrategySpec], bool]) -> Alternative | None:
+        """Return the one answer among the allowed configurations; None if none gained on average."""
+        means = self.means
+        allowed = [place for place, spec in enumerate(self.specs) if is_allowed(spec) and means[place] > 0]
+        if not allowed:
+            return None
+        place = max(allowed, key=lambda candidate: means[candidate])
+        return Alternative(self.specs[place], self.explanation(place), SOURCE)
+
+    def about(self, spec: StrategySpec) -> Alternative | None:
+        """Return a configuration with what it gained elsewhere; None if it was not trained there."""
+        return Alternative(spec, self.explanation(self.specs.index(spec)), SOURCE) if spec in self.specs else None
+
+    def explanation(self, place: int) -> str:
+        """Return what a configuration gained elsewhere: mean, interval, and the federations that count most."""
+        known = np.flatnonzero(~np.isnan(self.gains[:, place]))
+        gains, weights = self.gains[known, place], self.weights[known]
+        order = np.argsort(gains, kind="stable")
+        shares = np.cumsum(weights[order]) / weights.sum()
+        low, high = (100 * gains[order][min(np.searchsorted(shares, part), len(order) - 1)] for part in INTERVAL)
+        nearest = known[np.argsort(-weights, kind="stable")[:2]]
+        return (
+            f"In {len(known)} federations of other data sets, the similar ones weighted most, it gained "
+            f"{100 * self.means[place]:+.1f} points on FedAvg on average, in 80 % of them between {low:+.1f} and "
+            f"{high:+.1f}; the most similar are {' and '.join(self.studies[index].name for index in nearest)}."
+        )
+
+
+def greedy_portfolio(gains: Matrix, weights: Matrix, count: int) -> Iterator[int]:
+    """Yield the columns of a portfolio: each time the one that most raises the weighted mean of the best gain so far.
+
+    Args:
+        gains: Gains over FedAvg, which is in every portfolio, shape `(studies, configurations)`.
+        weights: Of the studies, shape `(studies,)`.
+        count: Largest number of columns; fewer if no other raises the mean.
+    """
+    best = np.zeros(len(gains))
+    for _ in range(count if gains.size else 0):
+        raised = weights @ np.maximum(best[:, None], gains)
+        place = int(raised.argmax())
+        if raised[place] <= weights @ best:
+            return
+        yield place
+        best = np.maximum(best, gains[:, place])
+
+
+def _closeness(ours: float | None, theirs: float | None) -> float:
+    ratio = UNKNOWN_RATIO if not ours or not theirs else ours / theirs
+    return math.exp(-0.5 * math.log(ratio) ** 2)
+
+
+def _difference(theirs: Mapping[str, float], ours: Mapping[str, Any]) -> float:
+    """Return the sum of the absolute log ratios of client settings; 0 without any."""
+    return sum(abs(math.log(theirs[name] / float(ours[name]))) for name in theirs if name in ours)
+
+
+def _gains_in(
+    space: SearchSpace, studies: Sequence[PriorStudy], references: Sequence[StrategySpec]
+) -> tuple[list[StrategySpec], Matrix]:
+    """Return the studies' configurations, moved into a space, and their gains, NaN where one was not trained.
+
+    Returns:
+        The configurations, and gains of shape `(studies, configurations)`.
+    """
+    taken = {space.digest(spec) for spec in references}
+    columns: dict[str, tuple[StrategySpec, Matrix]] = {}
+
+    @cache
+    def column(spec: StrategySpec) -> Matrix | None:
+        moved = space.nearest(spec)
+        if moved is None or space.has_equivalent(moved) or (digest := space.digest(moved)) in taken:
+            return None
+        return columns.setdefault(digest, (moved, np.full(len(studies), np.nan)))[1]
+
+    for row, study in enumerate(studies):
+        for spec, gain in study.gains:
+            if (gains := column(spec)) is not None:
+                gains[row] = np.fmax(gains[row], gain)
+    specs = [spec for spec, _ in columns.values()]
+    return specs, np.array([gains for _, gains in columns.values()]).T.reshape(len(studies), len(specs))
