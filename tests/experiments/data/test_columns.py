@@ -1,4 +1,4 @@
-"""Tables with the faults of public files: identifiers, numbers as people write them, codes for missing, leaks."""
+"""What cells mean, and what is refused rather than guessed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,202 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import DataError
 from fedscout.experiments.config import load_config
-from fedscout.experiments.data.columns import CategoryColumn, NumberColumn, WrittenForm, missing_codes, written_form
+from fedscout.experiments.data.columns import (
+    CategoryColumn,
+    Column,
+    NumberColumn,
+    WrittenForm,
+    missing_codes,
+    typed_columns,
+    written_form,
+)
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.encoding import encoded_rows
-from fedscout.experiments.data.own_columns import parts_of_sum, suspicion
-from fedscout.experiments.data.table_files import read_csv, read_frame
+from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
+from fedscout.experiments.data.table_files import plain_cells, read_csv, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved
 from tests.experiments.data.loading import assert_refused, load_dataset
+
+NAN = float("nan")
+
+
+def typed(cells: list[object], categories: tuple[str, ...] = ()) -> Column:
+    (column,) = typed_columns("t.csv", pa.table({"x": plain_cells(pa.array(cells))}), ["x"], categories)
+    return column
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "-2.5", "+3", "1e3", ".5"], [1, -2.5, 3, 1000, 0.5]),
+        (["1", "", "NA", "nan", "?", "null", "N/A", "None", "2"], [1, *[NAN] * 7, 2]),
+        (["true", "False", "TRUE", ""], [1, 0, 1, NAN]),
+        ([1, 2, 3], [1, 2, 3]),
+        ([1.5, NAN], [1.5, NAN]),
+        (["1e150", "-1e150"], [1e150, -1e150]),
+    ],
+)
+def test_numbers(cells: list[object], expected: list[float]) -> None:
+    column = typed(cells)
+    assert isinstance(column, NumberColumn)
+    np.testing.assert_array_equal(column.numbers, expected)
+    np.testing.assert_array_equal(column.missing, np.isnan(expected))
+
+
+@pytest.mark.parametrize(
+    ("cells", "codes", "categories"),
+    [
+        (["b", "a", "b"], [1, 0, 1], ("a", "b")),
+        (["b", "", "NA", "a"], [1, -1, -1, 0], ("a", "b")),
+        (["yes", "no"], [1, 0], ("no", "yes")),
+        (["A", "a"], [0, 1], ("A", "a")),
+        (["7", "x", "y"], [0, 1, 2], ("7", "x", "y")),  # most are names
+        (["true", "maybe"], [1, 0], ("maybe", "true")),
+        (["é", "-"], [1, 0], ("-", "é")),
+    ],
+)
+def test_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
+    column = typed(cells)
+    assert isinstance(column, CategoryColumn)
+    assert column.codes.tolist() == codes
+    assert column.categories == categories
+
+
+@pytest.mark.parametrize(
+    ("cells", "codes", "categories"),
+    [
+        (["6.0", "3", "", "6"], [2, 0, -1, 1], ("3", "6", "6.0")),  # a text is its own name
+        (["7.178", "7"], [1, 0], ("7", "7.178")),
+        (["007", "7"], [0, 1], ("007", "7")),
+        ([6.0, 3.0, NAN], [1, 0, -1], ("3", "6")),  # of a type in which gaps make whole numbers fractions
+        ([6.5, 3.0], [1, 0], ("3.0", "6.5")),
+        ([2**63 - 1, 7], [1, 0], ("7", "9223372036854775807")),
+    ],
+)
+def test_numbers_that_are_declared_categories(
+    cells: list[object], codes: list[int], categories: tuple[str, ...]
+) -> None:
+    column = typed(cells, categories=("x",))
+    assert isinstance(column, CategoryColumn)
+    assert (column.codes.tolist(), column.categories) == (codes, categories)
+
+
+@pytest.mark.parametrize(
+    ("cells", "named"),
+    [
+        (["", "NA", "?"], "none in 3 rows"),
+        ([NAN, NAN], "none in 2 rows"),
+        (["1", "2", "x"], "'x' in row 3"),
+        (["1", "2", "1.2.3"], "'1.2.3' in row 3"),
+        (["9,4", "1,5"], "point, got '9,4' in row 1"),
+        (["9", "1,5", "", "2,5"], "point, got '1,5' in row 2"),
+        (["1", "inf"], "'inf' in row 2"),
+        (["1", "1e999", "-inf"], "'1e999' in row 2 and in 1 more"),
+        ([1.0, float("inf")], "'inf' in row 2"),
+        (["1e151", "2"], "'1e151' in row 1"),
+        (["2024-01-31", "2024-02-01"], "date such as '2024-01-31' in row 1"),
+        (["", "31.01.2024", "1.2.24"], "date such as '31.01.2024' in row 2"),
+        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "date such as '2024-01-31 10:00'"),
+        (["10:30", "11:45:10"], "date such as '10:30'"),
+        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "date such as 2024-01-31"),
+    ],
+)
+def test_what_is_neither_is_refused_with_the_way_out(cells: list[object], named: str) -> None:
+    with pytest.raises(DataError) as caught:
+        typed(cells)
+    for part in ("column 'x' of data set 't.csv'", named, "federation.drop_columns=[x]"):
+        assert part in str(caught.value)
+
+
+def test_all_faulty_columns_are_named_or_counted() -> None:
+    table = pa.table({f"x{index}": ["1", "2", "x"] for index in range(8)})
+    with pytest.raises(DataError) as caught:
+        typed_columns("t.csv", table, table.column_names)
+    assert len(caught.value.faults) == 6
+    assert "3 more" in caught.value.faults[-1]
+
+
+# A column that tells the label is suspected, one that is independent of it is not.
+
+
+ROWS = np.arange(400)
+
+
+def labels(shares: list[float]) -> np.ndarray:
+    return np.random.default_rng(0).choice(len(shares), len(ROWS), p=shares)
+
+
+def test_the_share_is_that_of_the_mistakes_saved() -> None:
+    """By hand: 30 rows of class 0 and 30 of class 1; one cell of 10 rows is mixed half and half, so no row is told."""
+    classes = np.repeat([0, 1], 30)
+    codes = np.repeat([0, 2, 1], [25, 10, 25])
+    assert goodman_kruskal_lambda(codes, classes) == (25 + 25 - 30) / 30
+    assert goodman_kruskal_lambda(classes, classes) == 1
+    assert (
+        goodman_kruskal_lambda(np.zeros(60, np.int64), classes) == -1
+    )  # a tie of 29 and 30 others votes for the other class
+
+
+def test_names_that_all_differ_tell_nothing() -> None:
+    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.9, 0.1], [0.2] * 5])
+def test_copies_are_suspected(shares: list[float]) -> None:
+    classes = labels(shares)
+    names = tuple("abcde"[: len(shares)])
+    noise = np.random.default_rng(1).normal(size=len(ROWS)) * 0.01
+    copies = [
+        CategoryColumn("x", classes, names),
+        NumberColumn("x", classes.astype(float)),
+        NumberColumn("x", classes + noise),
+    ]
+    assert [suspicion(copy, classes, names, ROWS) for copy in copies] == ["predicts the label nearly exactly"] * 3
+
+
+def test_a_running_number_that_orders_the_classes_is_suspected() -> None:
+    classes = np.repeat([1, 0, 2], [150, 150, 100])
+    assert suspicion(NumberColumn("x", ROWS.astype(float)), classes, ("a", "b", "c"), ROWS)
+
+
+def test_gaps_that_tell_a_class_are_suspected() -> None:
+    classes = labels([0.4, 0.3, 0.3])
+    numbers = np.where(classes == 2, np.nan, np.random.default_rng(2).normal(size=len(ROWS)))
+    assert suspicion(NumberColumn("x", numbers), classes, ("a", "b", "c"), ROWS) == (
+        "separates class c from the others nearly exactly"
+    )
+
+
+def test_too_few_rows_of_other_classes_say_nothing() -> None:
+    classes = np.where(ROWS < 19, 1, 0)
+    assert goodman_kruskal_lambda(classes, classes) == -np.inf
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.95, 0.05], [0.4, 0.3, 0.2, 0.1]])
+def test_independent_columns_are_far_from_suspected(shares: list[float]) -> None:
+    """Of 3000 columns, none comes half as near as it takes."""
+    generator = np.random.default_rng(3)
+    classes = labels(shares)
+    found = []
+    for _ in range(1000):
+        column = generator.permutation(ROWS)
+        found += [
+            goodman_kruskal_lambda(column // 5, classes),
+            goodman_kruskal_lambda(column // 40, classes),
+            goodman_kruskal_lambda(column % 2, classes),
+        ]
+    assert max(found) < SUSPECTED / 2
+
+
+# Tables with the faults of public files: identifiers, numbers as people write them, codes for missing, leaks.
+
 
 RAW = Path(__file__).parents[2] / "fixtures" / "raw"
 LEAKS = (f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward")
@@ -69,14 +252,6 @@ def test_a_copy_of_an_identifier_is_one(tmp_path: Path, kind: str) -> None:
     assert (told(dataset)["SUB_ID"], told(dataset)["who"]) == (kind, "identifier")
 
 
-def test_an_exact_copy_of_what_differs_in_every_row_is_one_and_other_numbers_that_differ_are_none(
-    tmp_path: Path,
-) -> None:
-    numbers = (np.random.default_rng(1).permutation(400)[:40] + 50_000).tolist()
-    dataset = load_dataset(table_of(tmp_path, {"SUB_ID": numbers, "subject": numbers}), label="y")
-    assert (told(dataset)["subject"], told(dataset)["x"]) == ("identifier", "number")
-
-
 @pytest.mark.parametrize(
     ("name", "values", "kind"),
     [
@@ -99,17 +274,6 @@ def test_what_names_rows(tmp_path: Path, name: str, values: list[Any], kind: str
     """Beside three clients of twenty rows; what a site has measured once is a feature, another name of it is none."""
     path = table_of(tmp_path, {name: values, "client": [f"c{row // 20}" for row in range(60)]})
     assert told(load_dataset(path, label="y", client_column="client"))[name] == kind
-
-
-def test_identifiers_are_named_where_rows_seem_to_belong_together(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    people = np.repeat(np.arange(60), 5)
-    rows = draw.normal(size=(60, 6))[people] + draw.normal(0, 1e-6, (300, 6))
-    table = pd.DataFrame(rows).add_prefix("x").assign(person_id=people, y=draw.integers(0, 2, 60)[people])
-    path = saved(table, tmp_path / "t.csv")
-    config = load_config([f"federation.dataset={path}", "federation.label=y", "federation.num_clients=2"])
-    notes = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)
-    assert any("person_id" in note for note in notes)
 
 
 # Numbers as people write them.
@@ -186,11 +350,6 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
     assert clean.facts["num_missing_cells"] == 5 + 7
 
 
-def test_codes_for_missing_values_are_a_key_of_tables_alone(tmp_path: Path) -> None:
-    assert_refused("digits", missing_values=("-1",), key="federation.missing_values", kind=ConfigurationError)
-    assert_refused(str(tmp_path), missing_values=("-1",), key="federation.missing_values")
-
-
 @pytest.mark.parametrize(
     ("numbers", "codes"),
     [
@@ -263,13 +422,6 @@ def test_what_is_missing_by_chance_is_no_leak() -> None:
 def test_whole_numbers_of_many_values_are_asked_about(tmp_path: Path, num_different: int, key: str) -> None:
     table = pd.DataFrame({"x": np.arange(4000) / 7, "y": np.arange(4000) % num_different})
     assert told(load_dataset(str(saved(table, tmp_path / "t.csv")), label="y"), "key")["y"] == key
-
-
-@pytest.mark.parametrize(("num_different", "is_quantity"), [(20, False), (30, True), (69, True)])
-def test_whole_numbers_of_few_rows_each_are_a_quantity(tmp_path: Path, num_different: int, is_quantity: bool) -> None:
-    table = pd.DataFrame({"x": np.arange(100) / 7, "y": np.arange(100) % num_different})
-    dataset = load_dataset(str(saved(table, tmp_path / "t.csv")), label="y")
-    assert (dataset.targets is not None) == is_quantity
 
 
 @pytest.mark.parametrize("num_words", [1, 9])
