@@ -11,7 +11,7 @@ from scipy import stats
 from fedscout.experiments import suites
 from fedscout.experiments.grids.cells import CellContext
 from fedscout.experiments.grids.experiment import read_experiment
-from fedscout.experiments.suites.selection_policies import BANDITS, Nobody, Regrets, regrets
+from fedscout.experiments.suites.selection_policies import BANDITS, Nobody, PolicyCosts, Regrets, regrets
 
 SEEDS = range(8)
 
@@ -43,3 +43,20 @@ def test_a_bandit_s_numbers_are_sums_over_rounds_one_a_seed(tmp_path: Path) -> N
     assert {row for row, _ in values} == {*BANDITS}
     expected = [regrets(Nobody(), seed, 60).sum() for seed in range(2)]
     assert values["random", "60 rounds"] == pytest.approx(expected)
+
+
+# The times of selection policies: which are parts of which, and one a turn.
+
+
+COSTS = read_experiment(Path(suites.__file__).parent / "selection" / "cost.yaml")
+
+
+@pytest.mark.slow
+def test_policies_are_timed(tmp_path: Path) -> None:
+    quick = ("training.num_rounds=3", "training.local_epochs=1", "federation.num_clients=10")
+    values = PolicyCosts(["oort"]).measure(COSTS, CellContext(tmp_path, quick, 2)).values
+    by_column = {column: of_turns for (_, column), of_turns in values.items()}
+    own, many, most = (by_column[name] for name in ("own time, ms", "3,550 clients, ms", "longest there, ms"))
+    assert len(own) == 2
+    assert all(milliseconds is not None and milliseconds > 0 for milliseconds in own)
+    assert all(0 < median <= longest for median, longest in zip(many, most, strict=True))  # type: ignore[operator]
