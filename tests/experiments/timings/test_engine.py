@@ -1,9 +1,10 @@
-"""A benchmark's report: what is joined, what is compared with what, and what it looks like."""
+"""The benchmark does the work that it claims to time."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedscout.engine.config import EngineConfig
@@ -12,14 +13,69 @@ from fedscout.experiments.timings.engine import (
     EngineBenchConfig,
     EngineReport,
     EngineTiming,
-    MemoryPeak,
     joined,
     measure_engine,
-    report_lines,
+    time_engine,
+    whole_rounds,
+    work_federation,
 )
+from fedscout.experiments.timings.kernels import block_timings, kernel_timings
 from fedscout.experiments.timings.peer_runs import PEERS, MissingPeer, Peer, PeerResult, PeerTiming
-from fedscout.experiments.timings.peers.work import Task, client_rows
+from fedscout.experiments.timings.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName, client_rows
 from fedscout.strategies import StrategySpec, parse_strategy
+
+
+@pytest.mark.parametrize("work", FEATURE_SHAPES)
+def test_every_client_has_its_own_rows_and_all_classes_occur(work: WorkName) -> None:
+    federation = work_federation(work, num_clients=3, num_samples=60)
+    assert federation.features.shape == (180, *FEATURE_SHAPES[work])
+    assert sorted(federation.partition.rows) == list(range(180))
+    assert federation.partition.sizes.tolist() == [60, 60, 60]
+    assert len(np.unique(federation.labels)) == NUM_CLASSES[work]
+    again = work_federation(work, num_clients=2, num_samples=60)
+    assert np.array_equal(again.features, federation.features[:120])
+
+
+@pytest.mark.slow
+def test_rounds_are_trained_and_timed() -> None:
+    specs = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
+    few, many = (
+        time_engine(Task("dense", 3, 64, rounds, workers=1), specs, EngineConfig(grid="local"))[0].accuracy
+        for rounds in (1, 25)
+    )
+    assert many > few + 0.05, "labels are linear in the features: more rounds must fit them better"
+    timings = time_engine(Task("dense", 3, 64, 2, workers=1), specs, EngineConfig(grid="local"))
+    assert [timing.strategy for timing in timings] == ["fedavg", "fedmedian"]
+    for timing in timings:
+        assert timing.hosts == 1
+        assert len(timing.round_seconds) == 2
+        assert timing.min_seconds_per_round <= timing.median_seconds_per_round
+        own = timing.seconds_per_round - timing.phases["hosts"]
+        assert timing.driver_seconds_per_client_round == pytest.approx(own / timing.clients)
+        parts = sum(seconds for phase, seconds in timing.phases.items() if phase != "hosts")
+        assert 0 < parts <= timing.seconds_per_round
+
+
+def test_rounds_add_up_to_the_wall_time_and_the_last_scoring_belongs_to_the_first() -> None:
+    assert whole_rounds([10.0, 11.0, 13.0, 16.0, 16.5], rounds=3) == (1.5, 2.0, 3.0)
+    assert whole_rounds([10.0, 12.0, 12.5], rounds=1) == (2.5,)
+
+
+def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
+    assert whole_rounds([10.0, 15.0, 16.0], rounds=3) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.stress
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_on_ray_the_driver_does_less_than_it_waits() -> None:
+    """The hosts' work on LeNet is what takes the time."""
+    (timing,) = time_engine(Task("lenet", 2, 200, 3, workers=1), [parse_strategy("fedavg")], EngineConfig(num_hosts=2))
+    assert timing.hosts == 2
+    assert 0 < timing.driver_seconds_per_client_round * timing.clients < timing.seconds_per_round
+
+
+# A benchmark's report: what is joined, what is compared with what, and what it looks like.
 
 
 def timing(kind: str, *round_seconds: float, **changes: Any) -> EngineTiming:
@@ -47,11 +103,6 @@ def peer(*round_seconds: float) -> PeerTiming:
 
 FEDAVG = timing("fedavg", 1.0, 2.0, 6.0)
 MEDIAN = timing("fedmedian", 2.0, 5.0, 11.0)
-
-
-def test_a_timing_gives_mean_median_and_least() -> None:
-    figures = (FEDAVG.seconds_per_round, FEDAVG.median_seconds_per_round, FEDAVG.min_seconds_per_round)
-    assert figures == (3.0, 2.0, 1.0)
 
 
 def test_runs_are_joined_round_by_round() -> None:
@@ -91,22 +142,6 @@ def test_peers_are_compared_with_our_fedavg_and_the_missing_say_why() -> None:
     assert document["peers"]["bare-loop"]["seconds_per_round"] == 3.5
     assert document["peers"]["bare-loop"]["times_ours"]["median_seconds_per_round"] == 3.5 / 2.0
     assert EngineReport(timings=(MEDIAN,), peers=peers).document()["compared"] == "fedmedian"
-
-
-def test_the_table_for_people() -> None:
-    peers: dict[str, PeerResult] = {"bare-loop": peer(4.0), "pfl": MissingPeer(missing="not installed: do this")}
-    memory = MemoryPeak(
-        pss_bytes=6 * 2**20, parts={"driver": 2**20, "hosts": 2**21, "ray": 3 * 2**20}, data_bytes=2**22
-    )
-    lines = report_lines(EngineReport(timings=(FEDAVG, MEDIAN), peers=peers, memory=memory))
-    rows = {" ".join(line.split()) for line in lines}
-    assert lines[0] == "dense, 4 clients of 8 rows, 2 hosts, 3 rounds each"
-    assert "fedscout, fedavg 2000.00 1000.00 3000.00" in rows
-    assert "fedscout, fedmedian 5000.00 2000.00 6000.00 FedAvg +3000.0 ms, x 2.50" in rows
-    assert "bare-loop 4000.00 4000.00 4000.00 fedscout, fedavg x 2.00" in rows
-    assert "pfl not installed: do this" in rows
-    assert "fedmedian: train 500.0, hosts 250.0; driver 10.0 µs per client and round" in lines
-    assert lines[-1] == "memory: 6 MiB at most (driver 1, hosts 2, ray 3), for 4 MiB of data"
 
 
 class Turns:
@@ -156,3 +191,29 @@ def test_memory_is_ours_while_we_measure() -> None:
     assert report.memory.samples >= 2
     assert report.memory.data_bytes == sum(array.nbytes for array in client_rows("dense", 0, 2 * 8))
     assert report.document()["memory"]["pss_bytes"] == report.memory.pss_bytes
+
+
+# What is counted of a model's step.
+
+
+LENET_FORWARD = 2 * (28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
+FIRST_LAYER = 2 * 28 * 28 * 6 * 75
+
+
+def test_operations_of_lenet_are_those_counted_by_hand() -> None:
+    """Backward takes each layer's product twice, by the weights and by what comes in, the first layer's once."""
+    timing = next(kernel_timings(turns=1))
+
+    assert timing.step_operations == 32 * (3 * LENET_FORWARD - FIRST_LAYER)
+    assert timing.step_seconds > timing.scored_row_seconds > 0
+
+
+WEIGHTS = (254 * 64, 64 * 32, 32 * 2)
+
+
+def test_operations_of_a_block_are_those_counted_by_hand() -> None:
+    """For each row every weight once forward, once by the weights, and once by the rows but for the first layer."""
+    training, scoring = block_timings(turns=1)
+
+    assert scoring.operations == 20 * 256 * 2 * sum(WEIGHTS)
+    assert training.operations == 20 * 256 * 2 * (3 * sum(WEIGHTS) - WEIGHTS[0])

@@ -12,6 +12,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.timings import detection as measurement
 from fedscout.experiments.timings.detection import (
+    BLOCK_ROUNDS,
     FEATURES,
     LABELS,
     MODULES,
@@ -47,9 +48,7 @@ def test_modules_are_what_a_detection_is_made_of(federation: Federation) -> None
     assert found[OUTLIERS] is not None  # three parts of five rows, so that there is a test
 
 
-def test_the_shortest_turn_counts_and_the_first_one_does_not(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shortest_turn_counts(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = iter([0.1, 4.0, 2.0])
     seconds = iter([0.01, 0.02, 5.0, 7.0, 6.0, 3.0])
     monkeypatch.setattr(measurement, "round_seconds", lambda *_: next(rounds))
@@ -69,3 +68,28 @@ def test_the_table_has_rounds_of_ours_and_of_the_source() -> None:
         f"| dense | 2 | {PUBLISHED_OUTLIERS} | 500.0 | 2.0 | 47.0 | 250.00 |",
         f"| dense | 2 | {WHOLE} | 1000.0 | 4.0 |  | 250.00 |",
     ]
+
+
+# The cost of a detection is measured on whole detections and whole rounds.
+
+
+def test_a_detection_trains_ten_times_so_it_costs_several_rounds(federation: Federation) -> None:
+    cost = detection_cost(federation, TRAINING, LOCAL, repeats=1)
+    assert (cost.clients, cost.hosts) == (3, 1)
+    assert cost.rounds() > 1
+
+
+def test_a_round_is_one_of_a_block(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that ticks at every look, the time from the first of eleven ends to the last is ten ticks."""
+    ticks = iter(range(10**6))
+
+    class Clock:
+        perf_counter = staticmethod(lambda: float(next(ticks)))
+
+    from fedscout.experiments.studies.runner import open_runner
+
+    with open_runner(federation, LOCAL, None, parallel=1) as lazy:
+        runner = lazy.started()
+        monkeypatch.setattr(measurement, "time", Clock)
+        assert measurement.round_seconds(runner, TRAINING) == 1
+    assert next(ticks) == BLOCK_ROUNDS + 1
