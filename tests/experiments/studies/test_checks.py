@@ -6,18 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.devices import Device
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.scenarios.table import SCENARIOS
-from fedscout.experiments.studies.checks import check_clock, plain_seconds
+from fedscout.experiments.studies.checks import check_clock, check_precision, plain_seconds
 from fedscout.experiments.studies.workflow import cohort_of, run_workflow
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.methods.fedbuff import FedBuffSpec
-from tests.engine.federations import uneven_federation
+from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, normalised, uneven_federation
 from tests.kits.refusals import refused
 
 
@@ -97,3 +100,35 @@ def test_a_plain_round_is_no_longer_than_its_bound() -> None:
     federation = replace(uneven_federation(sizes=(20, 20, 20)), devices=devices)
     assert plain_seconds(config(None), federation) == pytest.approx(1 + 11 / 3)
     assert plain_seconds(config(3.0), federation) == 3.0
+
+
+# Models whose layers fail in bfloat16 are refused before anything starts.
+
+
+NARROW = LocalTraining(precision="bfloat16")
+
+
+class Copying(nn.Linear):
+    """Copies what it says into a place of float32."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        said = super().forward(rows)
+        return torch.zeros(len(rows), NUM_CLASSES).index_copy_(0, torch.arange(len(rows)), said)
+
+
+def copying() -> nn.Module:
+    """A model that is such a layer."""
+    return Copying(NUM_FEATURES, NUM_CLASSES)
+
+
+@pytest.mark.parametrize("model", [dense, normalised])
+def test_layers_that_take_it_pass_and_draw_nothing(model: type[nn.Module]) -> None:
+    before = torch.random.get_rng_state()
+    check_precision(NARROW, uneven_federation(model))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_layers_that_fail_are_told() -> None:
+    check_precision(LocalTraining(), uneven_federation(copying))
+    with refused(ConfigurationError, key="training.precision"):
+        check_precision(NARROW, uneven_federation(copying))
