@@ -175,7 +175,6 @@ def test_each_model_is_written_and_no_former_one_stays(agreement: Agreement, tmp
 # A client's rows become what the agreement says, or are refused in one line that stays with the client.
 
 
-AGE = "column 'age' of table 'DataFrame'"
 COLUMNS = {"age": [30, 41, 52, 63] * 10, "ward": ["north", "south"] * 20, "outcome": ["ill", "well"] * 20}
 
 

@@ -11,14 +11,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.models.dense import ACTIVATIONS
-from fedscout.engine.models.flat import FlatModel
 from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import MODELS, automatic_kind, build_model, embedding_source
@@ -375,28 +373,6 @@ def test_number_of_parameters(
     kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
 ) -> None:
     assert tensors_of(kind, data_kind, shape, num_classes, settings)[0] == expected
-
-
-@pytest.mark.slow
-@EACH
-def test_named_arrays_are_flowers_record_of_the_state_dict(
-    kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
-) -> None:
-    from flwr.app import ArrayRecord
-
-    chosen = ModelSettings.model_validate({"kind": kind, **settings})
-    module = build_model(ModelRequest(shape, num_classes, chosen, data_kind, 10_000 if data_kind == "tokens" else 0))()
-    flowers = {name: array.numpy() for name, array in ArrayRecord(module.state_dict()).items()}
-    model = FlatModel(module)
-
-    arrays = model.layout.split(model.vector.numpy())
-
-    assert model.layout.num_trainable == expected
-    assert [(name, a.shape, a.dtype) for name, a in arrays.items()] == [
-        (name, a.shape, a.dtype) for name, a in flowers.items()
-    ]
-    for name, array in flowers.items():
-        np.testing.assert_array_equal(arrays[name], array)
 
 
 @pytest.mark.parametrize(
