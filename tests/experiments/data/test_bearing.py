@@ -95,9 +95,7 @@ def write_faults(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "columns", "dropped"), [("bearing_faults", KEPT, DROPPED), ("bearing_faults_all", (*KEPT, *DROPPED), ())]
 )
-def test_faults_of_all_files_without_the_columns_that_tell_the_rig(
-    tmp_path: Path, name: str, columns: tuple[str, ...], dropped: tuple[str, ...]
-) -> None:
+def test_faults_of_all_files(tmp_path: Path, name: str, columns: tuple[str, ...], dropped: tuple[str, ...]) -> None:
     write_faults(tmp_path)
     dataset = load_dataset(name, folder=tmp_path)
     assert dataset.class_names == ("Inner", "Normal", "Outer", "Roller")
@@ -176,11 +174,6 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Datas
 
 
 # One file.
-
-
-def test_a_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
-    values = vibration(0)
-    np.testing.assert_array_equal(read_snapshot(write_snapshot(tmp_path / "snapshot", lines_of(values)), 4), values)
 
 
 @pytest.mark.slow
@@ -306,9 +299,7 @@ def test_tests_without_a_usual_label(many: Callable[..., Dataset], name: str, fo
 # The table of features, for the data set `bearing`.
 
 
-def test_the_table_written_has_the_features_of_the_snapshots(
-    test_2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_written_has_the_features(test_2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "table.csv.gz"
     assert main([str(test_2 / "bearing/2nd_test"), str(target)]) == 0
     out = capsys.readouterr().out
@@ -320,26 +311,6 @@ def test_the_table_written_has_the_features_of_the_snapshots(
     assert table.column_names == ["file", *names]
     expected = vibration_features(vibration(2), 20_000, ZA_2115).ravel()
     np.testing.assert_array_equal([as_numbers(table[name])[2] for name in names], expected)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ([], "usage:"),
-        (["{snapshots}", "{tmp}/table.parquet"], ".csv.gz"),
-        (["{snapshots}", "{tmp}/there.csv"], "there.csv"),
-        (["{snapshots}", "{tmp}/nowhere/table.csv"], "nowhere"),
-        (["{tmp}/nowhere", "{tmp}/table.csv"], "No such file"),
-    ],
-)
-def test_mistakes_in_writing_the_table(
-    test_2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
-    (tmp_path / "there.csv").touch()
-    places = {"snapshots": test_2 / "bearing/2nd_test", "tmp": tmp_path}
-    assert main([argument.format(**places) for argument in arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert named in line
 
 
 # Features of vibration: frequencies from the geometry, statistics against scipy, what a tone and a defect raise.

@@ -86,9 +86,7 @@ def test_categories(cells: list[object], codes: list[int], categories: tuple[str
         ([2**63 - 1, 7], [1, 0], ("7", "9223372036854775807")),
     ],
 )
-def test_numbers_that_are_declared_categories(
-    cells: list[object], codes: list[int], categories: tuple[str, ...]
-) -> None:
+def test_numbers_declared_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
     column = typed(cells, categories=("x",))
     assert isinstance(column, CategoryColumn)
     assert (column.codes.tolist(), column.categories) == (codes, categories)
@@ -418,12 +416,6 @@ def test_what_is_missing_by_chance_is_no_leak() -> None:
 # Labels, texts and categories.
 
 
-@pytest.mark.parametrize(("num_different", "key"), [(150, "federation.task=regression"), (5, "federation.label")])
-def test_whole_numbers_of_many_values_are_asked_about(tmp_path: Path, num_different: int, key: str) -> None:
-    table = pd.DataFrame({"x": np.arange(4000) / 7, "y": np.arange(4000) % num_different})
-    assert told(load_dataset(str(saved(table, tmp_path / "t.csv")), label="y"), "key")["y"] == key
-
-
 @pytest.mark.parametrize("num_words", [1, 9])
 def test_few_different_values_are_a_category_however_many_words_each(tmp_path: Path, num_words: int) -> None:
     """Also where each client is too small to see that they repeat."""
@@ -446,14 +438,6 @@ def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
     description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
     assert (description.target_name, description.realised.label_wasserstein) == ("", None)
     assert description.realised.label_hellinger is not None
-
-
-def test_numbers_are_classes_where_the_user_says_so(tmp_path: Path) -> None:
-    path = str(tmp_path / "t.csv")
-    pd.DataFrame({"x": np.arange(60) / 8, "y": np.arange(60) % 30 / 2}).to_csv(path, index=False)
-    dataset = load_dataset(path, label="y", task="classification")
-    assert (dataset.targets, len(dataset.class_names)) == (None, 30)
-    assert load_dataset(path, label="y").targets is not None
 
 
 def test_classes_that_are_one_number_in_two_spellings_are_remarked_on(tmp_path: Path) -> None:

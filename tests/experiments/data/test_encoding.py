@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.experiments.data.columns import CategoryColumn, Column, NumberColumn
-from fedscout.experiments.data.dataset import duplicate_rows
 from fedscout.experiments.data.encoding import (
     LARGEST_SCORE,
     EncodedFeatures,
@@ -50,9 +49,7 @@ def encoded(*columns: Column, clients: int = 1, min_release: int = 1) -> Encoded
     st.sampled_from([1e-9, 1.0, 1e9]),
     st.sampled_from([0.0, 1e5]),
 )
-def test_complete_columns_have_mean_zero_and_variance_one(
-    values: list[int], clients: int, unit: float, offset: float
-) -> None:
+def test_encoded_columns_are_standardised(values: list[int], clients: int, unit: float, offset: float) -> None:
     found = encoded(number(*[(value + offset) * unit for value in values]), clients=clients)
     features = found.features.astype(np.float64)
     assert features.mean() == pytest.approx(0, abs=ROUNDING)
@@ -67,18 +64,6 @@ def test_missing_numbers_become_the_mean_and_are_marked() -> None:
     assert found.names == ("x", "x missing")
     np.testing.assert_array_equal(found.features, [[-1, 0], [0, 1], [1, 0], [0, 1]])
     np.testing.assert_array_equal(found.deviations, [1, 0.5])  # half of the cells are missing: root of 0.5 · 0.5
-
-
-def test_a_constant_column_becomes_zero() -> None:
-    found = encoded(number(0.1, 0.1, 0.1), clients=2)
-    assert not found.features.any()
-    assert found.deviations[0] == 0
-
-
-def test_one_feature_a_category_in_alphabetical_order() -> None:
-    found = encoded(category("b", "a", "", "b"))
-    assert found.names == ("c=a", "c=b", "c missing")
-    np.testing.assert_array_equal(found.features, [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]])
 
 
 def test_categories_that_no_client_may_name_share_a_feature() -> None:
@@ -145,11 +130,6 @@ def test_argument_is_not_changed() -> None:
     values = column([1, 2, 4])
     standardise(values)
     np.testing.assert_array_equal(values, column([1, 2, 4]))
-
-
-def test_duplicates_are_rows_that_repeat_an_earlier_one_label_included() -> None:
-    features = np.array([[1.0, 2], [1, 2], [1, 2], [3, 4], [1, 2]])
-    assert duplicate_rows(features, np.array([0, 0, 1, 0, 0])) == 2
 
 
 # Statistics from clients are those of the pooled table, and nothing leaves a client over too few rows.

@@ -125,13 +125,6 @@ def test_pictures_of_no_known_scale_are_refused(hub: Hub) -> None:
     assert_refused("hf:owner/name", key=key, given="Pillow's mode 'F'")
 
 
-def test_texts_that_repeat_are_categories(hub: Hub) -> None:
-    columns = {"job": ["chief of staff", "a cook"] * 40, "x": [0.5 * row for row in range(80)], "label": [0, 1] * 40}
-    hub(columns)
-    dataset = load_dataset("hf:owner/name")
-    assert (dataset.kind, dataset.feature_names) == ("table", ("job=a cook", "job=chief of staff", "x"))
-
-
 def test_subset_and_split_are_passed_on(hub: Hub) -> None:
     asked = hub({"sentence": ["good", "bad"] * 5, "label": [1, 0] * 5})
     load_dataset("hf:owner/name:part", split="train+test")

@@ -18,7 +18,7 @@ from fedscout.experiments.data.images import load_image_folder
 from tests.experiments.data.image_files import picture
 from tests.experiments.data.loading import assert_refused, clients_of
 
-RED, GREEN = (255, 0, 0), (0, 255, 0)
+RED = (255, 0, 0)
 
 
 def load(folder: Path, size: int = 4, label: str | None = None, client_column: str | None = None) -> Dataset:
@@ -71,12 +71,6 @@ def test_outer_folders_are_natural_clients(clinics: Path) -> None:
 def test_folders_may_be_called_what_they_are(pets: Path, clinics: Path) -> None:
     assert load(pets, label="class").num_rows == 4
     assert load(clinics, label="class", client_column="client").num_rows == 4
-
-
-def test_classes_that_are_numbers_come_in_their_order(tmp_path: Path) -> None:
-    for name in ("10", "9", "2"):
-        picture(tmp_path / name / "a.png")
-    assert load(tmp_path).class_names == ("2", "9", "10")
 
 
 def test_a_file_of_labels(tmp_path: Path) -> None:
@@ -302,11 +296,6 @@ def test_several_pictures_in_one(pets: Path) -> None:
     assert_refused(str(pets), key="3.gif", given=3)
 
 
-def test_pixels_of_unknown_scale(pets: Path) -> None:
-    Image.fromarray(np.full((4, 4), 0.3, dtype=np.float32)).save(pets / "dog" / "3.tif")
-    assert_refused(str(pets), key="3.tif", given="Pillow's mode 'F'")
-
-
 def test_many_damaged_pictures_are_one_line_with_their_number_and_a_few_names(pets: Path) -> None:
     for number in range(8):
         (pets / "dog" / f"bad{number}.png").write_text("no")
@@ -323,9 +312,7 @@ def test_a_pipe_among_pictures_is_refused_and_not_waited_for(pets: Path) -> None
     ("folder", "choice", "value"),
     [("pets", "label", "grade"), ("pets", "client_column", "site"), ("clinics", "client_column", "site")],
 )
-def test_choices_that_folders_do_not_offer(
-    request: pytest.FixtureRequest, folder: str, choice: str, value: str
-) -> None:
+def test_choices_not_offered_by_folders(request: pytest.FixtureRequest, folder: str, choice: str, value: str) -> None:
     path = request.getfixturevalue(folder)
     assert_refused(str(path), key=f"federation.{choice}", given=repr(value), names=str(path), **{choice: value})
 

@@ -159,9 +159,7 @@ MALFORMED: dict[str, tuple[Any, str | None, str | tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_files_are_one_clear_error(
-    tmp_path: Path, content: Any, key: str | None, names: str | tuple[str, ...]
-) -> None:
+def test_malformed_files(tmp_path: Path, content: Any, key: str | None, names: str | tuple[str, ...]) -> None:
     write(tmp_path, "leaf_femnist", content)
     assert_refused("leaf_femnist", folder=tmp_path, key=key, names=names)
 

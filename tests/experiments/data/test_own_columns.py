@@ -272,13 +272,6 @@ def test_the_label_tells_the_task(tmp_path: Path, label: str, found: bool) -> No
     assert predicts_quantity(tmp_path, TABLE, label) == found
 
 
-@pytest.mark.parametrize(("label", "keys"), [("word", {}), ("load", {"task": "classification"})])
-def test_what_is_neither_a_quantity_nor_classes_is_refused(tmp_path: Path, label: str, keys: Any) -> None:
-    """A text in each row; a quantity as classes, as the key overrules."""
-    with pytest.raises(DataError):
-        predicts_quantity(tmp_path, TABLE, label, **keys)
-
-
 def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
     assert not predicts_quantity(tmp_path, table, "product")

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import fedscout
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import MOST_CLASSES, ROWS_AT_ONCE
@@ -55,15 +54,6 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     assert dataset.facts["columns_of_categories"] == ("color",)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_days_name_clients_in_every_format(tmp_path: Path, name: str) -> None:
-    noon = pd.Timestamp("2024-01-31 12:00")
-    days = [noon + pd.Timedelta(days=row % 3) for row in range(NUM_ROWS)]
-    path = save(PLAIN.assign(site=days), tmp_path / name)
-    dataset = load_dataset(str(path), label="grade", client_column="site", min_release=2)
-    assert clients_of(dataset) == [str(day) for day in days]
-
-
 def test_rare_categories_and_identifiers_are_told_apart(tmp_path: Path) -> None:
     # A site holds eight rows, of a color two or three: enough to repeat, too few to be told at five.
     names = [f"c{row}" for row in range(NUM_ROWS)]
@@ -80,25 +70,6 @@ def test_the_number_of_categories_is_bounded(tmp_path: Path) -> None:
     path = str(save(table, tmp_path / "t.csv"))
     assert_refused(path, label="grade", min_release=2, key="data set 't.csv'")
     assert load_dataset(str(save(table.head(512), tmp_path / "t.csv")), label="grade", min_release=2).num_rows == 512
-
-
-def test_without_clients_the_table_is_one_site(tmp_path: Path) -> None:
-    dataset = load_dataset(str(save(PLAIN.drop(columns="site"), tmp_path / "t.csv")), label="grade")
-    assert dataset.client_ids is None
-    assert dataset.feature_names == ("age", "age missing", "color=blue", "color=red", "color missing", "smoker")
-    complete = ~PLAIN["age"].isna().to_numpy()
-    expected = PLAIN["age"][complete]
-    np.testing.assert_allclose(
-        dataset.features[complete, 0], (expected - expected.mean()) / expected.std(ddof=0), rtol=1e-5, atol=1e-6
-    )
-    assert not dataset.features[~complete, 0].any()
-
-
-def test_columns_that_are_left_out(tmp_path: Path) -> None:
-    path = str(save(TABLE, tmp_path / "t.csv"))
-    dataset = load_dataset(path, label="grade", drop_columns=("note", "site", "color"))
-    assert dataset.feature_names == ("age", "age missing", "smoker")
-    assert dataset.facts["columns_left_out"] == ("note", "site", "color")
 
 
 def test_an_index_that_pandas_saved_is_no_feature(tmp_path: Path) -> None:
@@ -148,9 +119,7 @@ def test_a_name_is_its_text(tmp_path: Path, labels: list[str], names: tuple[str,
 
 
 @pytest.mark.parametrize(("column", "names"), [([1.0, 2.0], ("1", "2")), ([0.5, 1.0], ("0.5", "1.0"))])
-def test_a_typed_number_is_a_name_however_gaps_store_it(
-    tmp_path: Path, column: list[float], names: tuple[str, ...]
-) -> None:
+def test_a_typed_number_is_a_name(tmp_path: Path, column: list[float], names: tuple[str, ...]) -> None:
     path = save(PLAIN.assign(grade=column * 12), tmp_path / "t.parquet")
     assert load_dataset(str(path), label="grade", client_column="site", min_release=2).class_names == names
 
@@ -176,9 +145,7 @@ def test_what_is_a_path_and_what_is_a_name() -> None:
     assert not any(map(is_own_data, ["digits", "unsw_nb15", "nonsense"]))
 
 
-def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_a_slash_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert not is_own_data("pics")
     (tmp_path / "pics").mkdir()
@@ -188,9 +155,7 @@ def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
     assert FederationConfig(dataset="pics").dataset == "pics"
 
 
-def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_here_or_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, data = tmp_path / "here", tmp_path / "data"
     here.mkdir()
     data.mkdir()
@@ -203,9 +168,7 @@ def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
     assert load_dataset("t.csv", label="grade").num_rows == 20
 
 
-def test_a_process_started_elsewhere_looks_where_its_command_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_relative_to_where_the_command_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(PLAIN.drop(columns="site"), tmp_path / "t.csv")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -218,9 +181,6 @@ def test_formats_that_can_carry_code_and_others_are_not_opened(tmp_path: Path, n
     path = tmp_path / name
     path.write_bytes(b"PK" if name == "t.ods" else b"\x80\x05boom")
     assert_refused(str(path), label="grade", key="the file of a table")
-
-
-# Keys that a data set does not read.
 
 
 def test_a_client_column_means_natural_clients() -> None:
@@ -301,11 +261,6 @@ def test_a_sample_of_rows_keeps_their_groups(tmp_path: Path) -> None:
     assert (federation.groups % 2 == federation.labels).all()  # as in the table: names ascend with the numbers
 
 
-def test_a_data_frame_has_groups_too() -> None:
-    federation = fedscout.Federation(table(), label="ill", client_column="ward", group_column="subject")
-    assert federation._built.facts["num_groups"] == SUBJECTS
-
-
 @pytest.mark.parametrize(
     ("settings", "key", "names"),
     [
@@ -345,7 +300,7 @@ def with_gaps(column: str, rows: list[int], gap: object = None) -> pd.DataFrame:
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("column", ["grade", "site", "person"])
-def test_rows_that_lack_what_their_roles_ask_for_are_left_out(
+def test_rows_without_a_role_are_left_out(
     tmp_path: Path, name: str, column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(with_gaps(column, [4, 7, 30]), tmp_path / name)
@@ -368,13 +323,6 @@ def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
     assert load_dataset(str(path), label="grade", **ROLES).class_names == ("ill", "none")
 
 
-def test_a_quantity_that_is_missing(tmp_path: Path) -> None:
-    path = str(save(with_gaps("size", [3, 4]), tmp_path / "t.csv"))
-    dataset = load_dataset(path, label="size", client_column="site", drop_columns=("person",))
-    assert dataset.targets is not None
-    np.testing.assert_array_equal(dataset.targets, LABELLED["size"].drop(index=[3, 4]))
-
-
 def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = save(with_gaps("grade", [0, *range(1, NUM_LABELLED, 3)]), tmp_path / "t.csv")
     dataset = load_dataset(str(path), label="grade", **ROLES)
@@ -394,13 +342,6 @@ def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
     table.loc[20, "age"] = "old"
     path = save(table, tmp_path / "t.csv")
     assert_refused(str(path), label="grade", names=("'age'", "'old' in row 21"), **ROLES)
-
-
-def test_a_data_frame(caplog: pytest.LogCaptureFixture) -> None:
-    frame = with_gaps("grade", [4, 7]).drop(columns="person")
-    federation = fedscout.Federation(frame, label="grade", client_column="site")
-    assert sum(federation.client_rows) == NUM_LABELLED - 2
-    assert len(caplog.records) == 1
 
 
 # Files of clients.
@@ -433,15 +374,6 @@ def test_a_refusal_names_the_file_and_its_row(tmp_path: Path, column: str) -> No
         save(cells, tmp_path / f"{site}.csv")
     named = (f"'{column}'", f"in row 7 of {tmp_path}/south.csv")
     assert_refused(f"{tmp_path}/*.csv", label="grade", unlabelled_rows="fail", names=named)
-
-
-def test_files_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    table = with_gaps("grade", [0, 3, 6, 7])
-    for site, rows in table.groupby("site"):
-        save(rows, tmp_path / f"{site}.csv")
-    load_dataset(f"{tmp_path}/*.csv", label="grade", client_column="person", drop_columns=("site",), min_release=1)
-    assert "north.csv (3)" in caplog.text
-    assert "south.csv (1)" in caplog.text
 
 
 ZONE = pa.timestamp("us", "Europe/Berlin")

@@ -225,9 +225,7 @@ MALFORMED_ARCHIVES: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
 
 
 @pytest.mark.parametrize(("content", "key", "names"), MALFORMED_ARCHIVES.values(), ids=MALFORMED_ARCHIVES)
-def test_malformed_archives_are_one_clear_error(
-    tmp_path: Path, content: dict[str, Any] | bytes, key: str, names: str
-) -> None:
+def test_malformed_archives(tmp_path: Path, content: dict[str, Any] | bytes, key: str, names: str) -> None:
     path = tmp_path / "cifar10" / ARCHIVE
     if isinstance(content, bytes):
         write(path, content)
@@ -321,9 +319,7 @@ def test_a_part_is_chosen_by_split_and_the_training_part_is_usual(tmp_path: Path
         ("emnist_mnist", 10, 0, "0"),
     ],
 )
-def test_emnist_stands_upright_and_has_the_published_classes(
-    tmp_path: Path, name: str, num_classes: int, first: int, characters: str
-) -> None:
+def test_emnist_is_upright(tmp_path: Path, name: str, num_classes: int, first: int, characters: str) -> None:
     way = name.removeprefix("emnist").removeprefix("_") or "balanced"
     images = random_images(num_classes, 28, 28)
     write_idx(tmp_path / "emnist", images, np.arange(num_classes) + first, start=f"emnist-{way}-train", packed=True)
@@ -379,9 +375,7 @@ MALFORMED: dict[str, tuple[bytes, bytes, str, str]] = {
 
 
 @pytest.mark.parametrize(("images", "labels", "key", "names"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_files_are_one_clear_error(
-    tmp_path: Path, images: bytes, labels: bytes, key: str, names: str
-) -> None:
+def test_malformed_files(tmp_path: Path, images: bytes, labels: bytes, key: str, names: str) -> None:
     write(tmp_path / "mnist" / NAME, images)
     write(tmp_path / "mnist" / IDX_LABELS, labels)
     assert_refused("mnist", folder=tmp_path, key=key, names=names)

@@ -19,11 +19,9 @@ from fedscout.engine.seeds import stream
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data.dataset import Dataset, duplicate_rows
 from fedscout.experiments.data.server_rows import sample_rows, without_server_rows, without_small_clients
-from fedscout.experiments.description import describe_federation
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.table import parse_effects
-from fedscout.experiments.studies.run_folder import federation_facts
 from fedscout.experiments.studies.workflow import cohort_of
 from tests.experiments.data.loading import clients_of, load_dataset
 from tests.kits.refusals import refused
@@ -156,20 +154,6 @@ def test_corruption_of_clients_does_not_reach_the_server() -> None:
     np.testing.assert_array_equal(one.server.features, other.server.features)
 
 
-def test_what_is_told() -> None:
-    federation = built(server_rows=0.1, server_labels=True)
-    assert federation_facts(federation)["num_server_rows"] == 180
-    assert federation_facts(federation)["server_labels"] is True
-    config = load_config([])
-    assert describe_federation(federation, config.detection, 0).facts["num_server_rows"] == 180
-    assert "num_server_rows" not in built().facts
-
-
-def test_the_digest_of_the_data_holds_the_server_s_rows() -> None:
-    digests = [built(server_rows=50, server_labels=labels) for labels in (True, False)]
-    assert len({data_digest(federation) for federation in digests}) == 2
-
-
 @pytest.mark.parametrize(
     "argument",
     [*(f"rows={given}" for given in ("0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]")), "labels=true"],
@@ -293,11 +277,6 @@ def test_what_is_no_other_data_set_is_refused(given: str) -> None:
         load_config([f"federation.server_dataset={given}"])
 
 
-def test_players_have_no_use_for_rows() -> None:
-    with refused(ConfigurationError, key="federation.dataset", names="federation.server_dataset=wine"):
-        build_federation(FederationConfig(dataset="cartpole", server_dataset="wine"), ModelConfig())
-
-
 def test_tokens_are_refused(tmp_path: Path) -> None:
     texts = pd.DataFrame({"text": ["some words here", "other words there"] * 20, "state": ["ill", "well"] * 20})
     with refused(DataError, key="federation.server_dataset"):
@@ -364,12 +343,6 @@ def test_enough_is_all(max_rows: int | None) -> None:
     assert sample(whole, max_rows) is whole
 
 
-def test_classes_that_are_not_drawn_are_left_out() -> None:
-    whole = numbered_rows(num_rows=50, num_classes=25)
-    part = sample(whole, 8)
-    assert part.num_classes == len({int(row) % 25 for row in part.features[:, 0]}) < 25
-
-
 def test_one_class_is_too_few() -> None:
     whole = numbered_rows(num_classes=2)
     rows = np.arange(50)
@@ -402,15 +375,6 @@ def test_small_clients_go_with_all_their_rows() -> None:
     assert without_small_clients(whole, 3) is whole
     with refused(DataError, key="federation.min_client_rows", given="34"):
         without_small_clients(whole, 34)
-
-
-def test_data_without_natural_clients_have_no_small_ones() -> None:
-    with refused(DataError, key="federation.min_client_rows"):
-        build_federation(FederationConfig(min_client_rows=2, max_rows=100), ModelConfig())
-
-
-def test_without_natural_clients_none_is_small() -> None:
-    assert without_small_clients(replace(numbered_rows(), client_ids=None), 1).num_rows == 50
 
 
 # Duplicates.

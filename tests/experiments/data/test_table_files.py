@@ -89,14 +89,6 @@ def test_no_delimiter(content: str, key: str, names: str) -> None:
         sniff_delimiter(Path("t.csv"), content)
 
 
-@pytest.mark.parametrize("packing", ["gz", "zip"])
-def test_packed_files(tmp_path: Path, packing: str) -> None:
-    content = "\ufeffa,b\n1,2\n"
-    packed = gzip.compress(content.encode()) if packing == "gz" else zipped({"any.csv": content})
-    path = write(tmp_path, packed, f"table.csv.{packing}")
-    assert read_csv(path).to_pydict() == {"a": ["1"], "b": ["2"]}
-
-
 @pytest.mark.parametrize(
     ("content", "name", "named"),
     [

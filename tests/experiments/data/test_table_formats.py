@@ -104,9 +104,7 @@ def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_table_beyond_the_limit_is_sampled_if_asked(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_beyond_the_limit_is_sampled(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     path = str(save(patients(), tmp_path / name))
     limits = ReadLimits(max_rows=150)
     dataset = load_dataset(path, limits, max_rows=120, **ROLES)
@@ -291,9 +289,7 @@ def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str)
 
 
 @pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
-def test_a_library_that_is_missing_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str
-) -> None:
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str) -> None:
     path = save(patients(), tmp_path / name)
     monkeypatch.setitem(sys.modules, library, None)
     with refused(ConfigurationError, key=f"reading {name}", names="pip install 'fedscout[tables]'"):

@@ -288,17 +288,6 @@ def test_both_encodings_are_read(tmp_path: Path, encoding: str) -> None:
     assert dataset.facts["num_words"] == 5
 
 
-def test_settings_bound_length_and_vocabulary(tmp_path: Path) -> None:
-    write_tweets(tmp_path, GOOD)
-    short = load_dataset("sentiment140", folder=tmp_path, text=TextSettings(length=2, vocabulary_size=4))
-    assert short.features.shape == (12, 2)
-    assert short.vocabulary_size == 4
-    assert short.facts["num_texts_cut"] == 12
-    strict = load_dataset("sentiment140", folder=tmp_path, min_release=12)
-    assert strict.facts["num_words_in_vocabulary"] == 3
-
-
-FILE = "training.1600000.processed.noemoticon.csv"
 ROWS, POLARITY = f"every row of {FILE}", f"the polarity in {FILE}"
 MALFORMED_TWEETS: dict[str, tuple[str | bytes, str, str]] = {
     "empty": ("", FILE, "none"),
@@ -320,9 +309,7 @@ MALFORMED_TWEETS: dict[str, tuple[str | bytes, str, str]] = {
 
 
 @pytest.mark.parametrize(("content", "key", "names"), MALFORMED_TWEETS.values(), ids=MALFORMED_TWEETS)
-def test_malformed_files_are_one_clear_error_of_tweets(
-    tmp_path: Path, content: str | bytes, key: str, names: str
-) -> None:
+def test_malformed_tweets(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
     write_tweets(tmp_path, content)
     assert_refused("sentiment140", folder=tmp_path, key=key, names=names)
 
