@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from tests.experiments.reports.test_study_screen import OUTCOMES, lines_of
-from tests.experiments.reports.test_verdict import SKEWED, found
+from tests.experiments.reports.test_verdict import OUTCOMES, SKEWED, found, lines_of
 from tests.snapshots.refusals import refusals
 
 FOLDER = Path(__file__).parent

@@ -16,6 +16,8 @@ from typing import Any, Self
 
 import psutil
 
+from fedscout.experiments.studies.workflow import FinishedStudy
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 START_SECONDS = 120.0
 """Ray may take long to start on a busy machine."""
@@ -114,5 +116,12 @@ class Command:
 def lasting_result(folder: Path) -> dict[str, Any]:
     """Return the result that a study wrote, without its timings."""
     document: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    assert document.pop("timings")
+    return document
+
+
+def lasting(found: FinishedStudy) -> dict[str, Any]:
+    """Return what a study found, as it is written, without its timings."""
+    document: dict[str, Any] = json.loads(json.dumps(found.document))
     assert document.pop("timings")
     return document

@@ -97,9 +97,7 @@ def edits(document: Any, depth: int) -> Iterator[Any]:
 @pytest.mark.parametrize("share", [1, pytest.param(30, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("name", FILES)
-def test_some_value_may_be_gone_or_something_else(
-    cli: Cli, study: Path, tmp_path: Path, name: str, command: str, share: int
-) -> None:
+def test_an_edited_value(cli: Cli, study: Path, tmp_path: Path, name: str, command: str, share: int) -> None:
     folder = copied(study, tmp_path / "out")
     documents = [*edits(json.loads((study / name).read_text()), DEPTH)]
     wanted = share * (1 if command in SLOWER else SAMPLED)
@@ -144,9 +142,7 @@ def test_any_file_may_be_gone_or_damaged(cli: Cli, study: Path, tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READERS)
-def test_a_folder_without_its_log_or_with_a_file_in_its_place(
-    cli: Cli, study: Path, tmp_path: Path, command: str
-) -> None:
+def test_a_folder_without_its_log(cli: Cli, study: Path, tmp_path: Path, command: str) -> None:
     folder = copied(study, tmp_path / "out")
     shutil.rmtree(folder / "trials")
     wanted = 2 if command in ("trials", "export") else 0

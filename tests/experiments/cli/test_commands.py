@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import verdicts
 from fedscout.engine.trials.log import read_trials
-from fedscout.search.confirmation.confirmation import Confirmation
+from fedscout.experiments.cli.command_line import training_command
 from tests.experiments.cli.conftest import SMALL, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
+from tests.experiments.deployment.test_app_folder import study
 
 OWN_STRATEGY = '''
 from flwr.serverapp.strategy import FedAvg
@@ -46,32 +47,6 @@ def test_run_prints_the_result_alone(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_shows_diagnosis_trials_winner_and_interval(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", *SMALL, "--out", "out", "--verbose").ok
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    text = " ".join(done.out.split())
-    confirmation = Confirmation.model_validate(result["confirmation"])
-    assert text.startswith(f"Use {confirmation.advised}. ")
-    assert f" Use {confirmation.advised}. {' '.join(confirmation.sentence.split())} " in text
-    for verdict in verdicts(HeterogeneityReport.model_validate(result["report"])):
-        assert " ".join(verdict.sentence.split()) in text
-        assert " ".join(verdict.beside.split()) in text
-    for trial in result["trials"]:
-        assert f"{trial['strategy']}" in text
-        assert f"{trial['fitness']:.4f}" in text
-    assert "95 % interval" in text
-    *_, log, written = done.out.splitlines()
-    assert f": {tmp_path / 'out' / 'trials'} (" in log
-    assert written == f"Result: {tmp_path / 'out' / 'result.json'}"
-
-
-def test_a_long_path_is_not_broken(cli: Cli, tmp_path: Path) -> None:
-    out = tmp_path / ("long" * 40) / "[bold]"
-    done = cli("train", *SMALL, "--out", out).ok
-    assert f"Log: {out / 'trials'}" in done.out.splitlines()
-
-
-@pytest.mark.slow
 def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) -> None:
     first = cli("search", *SMALL, "--json").document
     (folder,) = (tmp_path / "runs").iterdir()
@@ -80,14 +55,6 @@ def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) 
     assert again["out"] == first["out"] == str(folder)
     assert {path: path.stat().st_mtime_ns for path in (folder / "trials").iterdir()} == before
     assert {**again, "timings": 0} == {**first, "timings": 0}
-
-
-@pytest.mark.slow
-def test_search_does_not_ask_the_detectors(cli: Cli) -> None:
-    document = cli("search", *SMALL, "--json", "--out", "out").document
-    assert document["report"] is None
-    assert "Diagnosis" not in cli("search", *SMALL, "--out", "out", "--verbose").out
-    assert "Label skew" not in cli("search", *SMALL, "--out", "out").out
 
 
 @pytest.mark.slow
@@ -106,16 +73,6 @@ def test_a_tuned_baseline_by_default_or_by_option_or_key(cli: Cli, tuned: bool) 
 
 
 @pytest.mark.slow
-def test_a_file_and_arguments_make_one_configuration(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text("seed: 4\nsearch: {budget: 2}\n")
-    by_option = cli("search", "-c", "study.yaml", *SMALL[:5], "search.confirmation_seeds=0", "--json").document
-    as_argument = cli("search", *SMALL[:5], "study.yaml", "search.confirmation_seeds=0", "--json").document
-    assert by_option["config"]["seed"] == as_argument["config"]["seed"] == 4
-    assert by_option["config"]["search"]["budget"] == 3  # arguments win over the option's file
-    assert as_argument["config"]["search"]["budget"] == 2  # and a later file over arguments
-
-
-@pytest.mark.slow
 def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: Path) -> None:
     # A scale of 1e30 a round takes the model beyond float32 in the second.
     (tmp_path / "exploding.py").write_text(OWN_STRATEGY.format(name="Exploding"))
@@ -131,14 +88,6 @@ def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: P
 # train
 
 
-def test_train_tells_what_rounds_take_on_the_simulated_clock(cli: Cli, tmp_path: Path) -> None:
-    clock = "federation.scenario=[{kind: latency, clients: all, shift_seconds: 3, mean_seconds: 0}]"
-    document = cli("train", *SMALL, clock, "--json", "--out", "out").document
-    assert document["rounds"]["seconds"] == [3.0, 3.0]
-    (logged,) = read_trials(tmp_path / "out")["round_seconds"]
-    assert list(logged) == document["rounds"]["seconds"]
-
-
 def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
     command = ("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "out")
     document = cli(*command, "--json").silent.document
@@ -148,25 +97,6 @@ def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
     table = read_trials(tmp_path / "out")
     assert list(table["fitness"]) == [document["trial"]["fitness"]]
     assert f"{document['trial']['fitness']:.4f}" in cli(*command).out
-
-
-def test_who_chose_the_clients_is_shown_where_a_policy_did(cli: Cli) -> None:
-    some = ("training.fraction_train=0.5", "strategy.kind=fedavg")
-    assert "fedavg(selection=oort)" in cli("train", *SMALL, *some, "selection.kind=oort", "--out", "chosen").ok.out
-    assert "selection" not in cli("train", *SMALL, *some, "--out", "plain").ok.out
-    (row,) = cli("trials", "chosen", "--json").document
-    assert row["selection"] == "oort"
-    assert "selection" in cli("trials", "chosen").out.splitlines()[0]
-    assert "selection" not in cli("trials", "plain").out
-
-
-@pytest.mark.slow
-def test_train_without_a_strategy_is_fedavg_in_a_folder_of_its_own(cli: Cli, tmp_path: Path) -> None:
-    document = cli("train", *SMALL, "--json").document
-    assert document["trial"]["strategy"] == "fedavg"
-    searched = cli("search", *SMALL, "--json").document
-    assert searched["out"] != document["out"]
-    assert searched["baseline"]["fitness"] == document["trial"]["fitness"]
 
 
 def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
@@ -197,9 +127,7 @@ class Net(nn.Linear):
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("command", ["search", "run"])
-def test_a_study_of_which_no_training_went_through_is_no_success(
-    cli: Cli, tmp_path: Path, command: str, as_json: bool
-) -> None:
+def test_a_study_of_failed_trainings_is_no_success(cli: Cli, tmp_path: Path, command: str, as_json: bool) -> None:
     (tmp_path / "failing_net.py").write_text(FAILING_MODEL)
     done = cli(command, *SMALL, "model.kind=failing_net:Net", *(["--json"] if as_json else []))
     assert done.code == 1
@@ -226,16 +154,6 @@ def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
 
 
 # A user's own strategy
-
-
-def test_a_class_from_the_working_directory_is_trained(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "trained_here.py").write_text(OWN_STRATEGY.format(name="Same"))
-    own = ["strategy.kind=custom", "strategy.path=trained_here:Same"]
-    document = cli("train", *SMALL, *own, "strategy.values.scale=1.0", "--json").document
-    assert (document["trial"]["strategy"], document["trial"]["status"]) == ("trained_here:Same", "completed")
-    fedavg = cli("train", *SMALL, "--json").document
-    # Scaled by one it is FedAvg; its replies are averaged one by one in float32 rather than summed exactly.
-    assert document["rounds"]["loss"] == pytest.approx(fedavg["rounds"]["loss"], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -265,23 +183,6 @@ def test_detect_prints_the_report_alone(cli: Cli, tmp_path: Path) -> None:
     document = cli("detect", *SMALL, "--json").silent.document
     assert set(document) == {"report", "affected_clients"}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_detect_shows_a_sentence_for_each_finding(cli: Cli) -> None:
-    done = cli("detect", *SMALL, "federation.scenario=label_poisoning", "--verbose").ok
-    for start in ("Label skew: ", "Feature skew: ", "Outlier clients: ", "the scenario affects client "):
-        assert start in done.out
-
-
-def test_detect_shows_three_lines_and_what_was_found(cli: Cli) -> None:
-    document = cli("detect", *SMALL, "federation.scenario=label_poisoning", "--json").document
-    done = cli("detect", *SMALL, "federation.scenario=label_poisoning").silent
-    found = verdicts(HeterogeneityReport.model_validate(document["report"]))
-    assert [line.split()[:1] for line in done.out.splitlines()[3:6]] == [["Label"], ["Feature"], ["Outlier"]]
-    for verdict in found:
-        assert (verdict.sentence.partition(":")[0] + ":" in done.out) == verdict.detected
-    assert any(verdict.detected for verdict in found)
-    assert "Published rule" not in done.out
 
 
 @pytest.mark.slow
@@ -335,3 +236,70 @@ def test_strategies_gives_a_schema(cli: Cli) -> None:
     document = cli("strategies", "--json", "federation.num_clients=20", "training.fraction_train=0.5").document
     assert (document["num_clients"], document["num_sampled"]) == (20, 10)
     assert "krum" in json.dumps(document["schema"])
+
+
+# The commands that a finished study names.
+
+
+STRATEGY = {"kind": "fedavg"}
+
+
+@pytest.mark.parametrize(
+    "asked", [["training.num_rounds=auto"], ["training.num_rounds=80", "training.early_stopping=true"]]
+)
+def test_of_a_study_that_found_out_how_many_rounds_these_alone_are_named(asked: list[str]) -> None:
+    words = training_command(["seed=3", *asked, "search.budget=4"], None, STRATEGY, num_rounds=40)
+    assert words == ["fedscout", "train", "seed=3", "training.num_rounds=40", "strategy.kind=fedavg"]
+
+
+def test_rounds_that_were_given_are_kept() -> None:
+    words = training_command(["training.num_rounds=80"], None, STRATEGY)
+    assert words == ["fedscout", "train", "training.num_rounds=80", "strategy.kind=fedavg"]
+
+
+# `fedscout app` says what its model will be, or that there will be none, before anything is written.
+
+
+def winner(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"strategy": kind, "parameters": parameters, "learning_rate": 0.1}
+
+
+def test_a_study_whose_winner_shares_nothing_gives_no_app(cli: Cli, tmp_path: Path) -> None:
+    study(tmp_path / "study", confirmation=None, best=winner("local"))
+    cli("app", "--from", "study", "--out", "app").refuses("", "got local")
+    assert not (tmp_path / "app").exists()
+
+
+def app_config(folder: Path) -> dict[str, Any]:
+    """Return what a user of an app may change."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
+    return config
+
+
+WINE = ("federation.dataset=wine",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "min_clients", "out"),
+    [
+        (("federation.num_clients=4",), 4, "app-out"),
+        (("federation.num_clients=4", "--min-clients", "3", "--results", "/srv/my results"), 3, "/srv/my results"),
+    ],
+)
+def test_an_app_waits_for_the_studys_clients_and_writes_where_it_is_told(
+    cli: Cli, tmp_path: Path, arguments: tuple[str, ...], min_clients: int, out: str
+) -> None:
+    assert cli("app", *WINE, *arguments, "--out", "app").code == 0
+    config = app_config(tmp_path / "app")
+    assert (config["min-clients"], config["out"]) == (min_clients, out)
+
+
+def test_a_strategy_that_is_named_is_what_is_trained(cli: Cli, tmp_path: Path) -> None:
+    assert cli("app", *WINE, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "app").code == 0
+    server = (tmp_path / "app" / "app" / "server_app.py").read_text()
+    names: dict[str, Any] = {}
+    exec(compile(server, "server_app.py", "exec"), names)
+    assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
+    for choice in (("--choose", "rules"), ("--max-rounds", "5")):
+        cli("app", *WINE, "strategy.kind=fedadam", *choice, "--out", "other").refuses()

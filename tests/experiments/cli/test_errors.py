@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from fedscout.experiments.cli import program
+from fedscout.experiments.cli.options import complete
+from fedscout.experiments.config import known_keys, load_config, named_values
+from fedscout.strategies import STRATEGIES
 from tests.experiments.cli.conftest import SMALL, Cli
 
 LOCAL = ("engine.grid=local",)
@@ -112,3 +117,260 @@ def test_a_pipe_that_breaks_after_a_signal_is_the_end_by_the_signal(
     monkeypatch.setattr(program, "_program", lambda: broken)
     assert program.exit_code([], [signal.SIGINT]) == 130
     assert capsys.readouterr().err.startswith("fedscout: interrupted; ")
+
+
+# A path that can't be one: a line, exit code 2, and nothing written, whichever command it was given to.
+
+
+WINE = ("federation.dataset=wine",)
+WRITING = {
+    "init": ("init", "digits", "--yes"),
+    "app": ("app", *WINE),
+    "describe": ("describe", *WINE),
+    "detect": ("detect", *SMALL),
+    "train": ("train", *SMALL),
+    "run": ("run", *SMALL),
+    "embed": ("embed", "federation.dataset=digits", "--random", "4"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("out", ["file/below.npz", "/proc/nothing.npz", "/dev/null/x.npz", "x" * 300 + ".npz"])
+@pytest.mark.parametrize("command", WRITING)
+def test_a_place_that_can_be_none_is_one_line(cli: Cli, tmp_path: Path, command: str, out: str) -> None:
+    (tmp_path / "file").touch()
+    done = cli(*WRITING[command], "--out", out)
+    assert done.code in (1, 2)
+    assert len(done.warnings.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"file"}
+
+
+@pytest.mark.parametrize("command", ["app", "describe", "train"])
+def test_a_file_in_the_place_of_a_folder_is_refused(cli: Cli, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = cli(*WRITING[command], "--out", "file")
+    assert (done.code, len(done.warnings.splitlines())) == (2, 1)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["trials", "report", "plot", "export", "predict"])
+@pytest.mark.parametrize("folder", ["nothing", "file", "file/below", "/proc/1/mem", "x" * 300])
+def test_a_folder_that_is_none_is_refused(cli: Cli, tmp_path: Path, command: str, folder: str) -> None:
+    (tmp_path / "file").touch()
+    done = cli(command, folder, *(["file"] if command == "predict" else []))
+    assert (done.code, len(done.warnings.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("engine.grid=local", "engine.address=nonsense:1"),
+        ("engine.address=nonsense",),
+        ("engine.address=http://[",),
+        ("federation.dataset=http://[",),
+        ("federation.dataset=postgresql://[",),
+        ("search.tuning_factors=[]",),
+        ("search.strategies=[1,2,3,4,5,6,7,8,9,10,11,12,13,14]",),
+        ("federation.scenario=[1,2,3]",),
+    ],
+)
+def test_a_value_that_means_nothing_is_one_line(cli: Cli, setting: tuple[str, ...]) -> None:
+    done = cli("run", *setting, "--out", "out")
+    assert (done.code, done.out, len(done.warnings.splitlines())) == (2, "", 1)
+
+
+# What is suggested: names that may have been meant, and values that a shell completes.
+
+
+MEANT = {
+    "strategy.kind=fedprx": "fedprox",
+    "strategy.kind=fedadm+fedprx": "fedadam+fedprox",
+    "federation.dataset=cifar": "cifar10 or cifar100",
+    "federation.server_dataset=mnst": "mnist",
+    "federation.partition.kind=dirichlt": "dirichlet",
+    "federation.scenario=label_poisn": "label_poisoning",
+    "federation.scenario=[{kind: label_flp}]": "label_flip",
+    "model.kind=desne": "dense",
+    "training.metric=accurcy": "accuracy",
+    "search.kind=genetc": "genetic",
+    "search.strategies=[fedprx]": "fedprox",
+    "selection.kind=ort": "oort",
+}
+
+
+@pytest.mark.parametrize("setting", MEANT)
+def test_a_value_that_is_nearly_right_is_recognised(cli: Cli, setting: str) -> None:
+    command = "train" if setting.startswith("strategy.") else "search"
+    cli(command, "engine.grid=local", setting).refuses("", f"did you mean {MEANT[setting]}")
+
+
+def test_a_column_that_is_nearly_right_is_recognised(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("speed,fault\n" + "".join(f"{row},{row % 2}\n" for row in range(40)))
+    data = ("federation.dataset=t.csv", "federation.label=faults")
+    cli("train", "engine.grid=local", *data).refuses("federation.label", " fault?")
+
+
+def test_a_command_that_is_nearly_right_is_recognised_once(cli: Cli) -> None:
+    assert cli("detcet").refuses().count("detect") == 1
+
+
+@pytest.mark.parametrize("key", ["federation.dataset", "federation.partition.kind", "model.kind", "strategy.kind"])
+def test_every_value_that_is_completed_is_one_that_the_key_takes(key: str) -> None:
+    values = named_values(key)
+    assert len(values) > 5
+    if key == "strategy.kind":
+        assert set(values) == set(STRATEGIES)
+        return
+    for value in values:
+        load_config([f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("begun", "completed"),
+    [
+        ("federation.dataset=cif", ["federation.dataset=cifar10", "federation.dataset=cifar100"]),
+        ("training.early_stopping=", ["training.early_stopping=true", "training.early_stopping=false"]),
+        ("search.kind=gen", ["search.kind=genetic"]),
+        ("federation.scenario=label_p", ["federation.scenario=label_poisoning"]),
+        ("strategy.kind=fedprox", ["strategy.kind=fedprox"]),
+        ("seed=", []),
+        ("no.such.key=", []),
+        ("seed.of=", []),
+    ],
+)
+def test_a_shell_completes_values_after_a_key(begun: str, completed: list[str]) -> None:
+    assert complete(begun) == completed
+
+
+def test_a_shell_completes_keys() -> None:
+    assert set(complete("")) >= {f"{key}=" for key in known_keys()}
+    assert complete("federation.partition.k") == ["federation.partition.kind="]
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "begun", "completed"),
+    [
+        ("fedscout run search.kind = gen", 4, "gen", ["genetic"]),
+        ("fedscout run search.kind =", 3, "", list(named_values("search.kind"))),
+        ("fedscout run seed=1 federation.partition.k", 3, "federation.partition.k", ["federation.partition.kind="]),
+        ("fedscout run seed = 1 search.k", 5, "search.k", ["search.kind="]),
+    ],
+)
+def test_in_bash_a_value_is_a_word_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, words: str, place: int, begun: str, completed: list[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(place))
+    assert complete(begun) == completed
+
+
+# Faulty tables on the command line: one clear line each on standard error, exit code 2, and nothing else.
+
+
+HEADER = "site,x,y,note,grade"
+ROWS = [f"{'ns'[row % 2]},{row},{row % 3}.5,word{row},{'ab'[row % 2]}" for row in range(20)]
+GOOD = "\n".join([HEADER, *ROWS, ""])
+
+
+class Harm:
+    """Leaves a trace when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return open, ("harm-was-done", "w")  # type: ignore[return-value]
+
+
+def changed(row: int, cells: str) -> str:
+    """Return the good table with another line in one row, counted from 1."""
+    return "\n".join([HEADER, *ROWS[: row - 1], cells, *ROWS[row:], ""])
+
+
+LABEL, COLUMN, SEPARATED = "column 'grade'", "column 'x'", "the columns of t.csv"
+FIELDS, FEATURES = "every line of t.csv", "data set 't.csv' must have a feature column"
+MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    "empty file": ("", ("t.csv", "empty")),
+    "header alone": (HEADER + "\n", ("t.csv", "rows", "none")),
+    "one column": ("grade\na\nb\n", (SEPARATED, ": 'grade'")),
+    "another delimiter": (GOOD.replace(",", "#"), (SEPARATED, ": 'site#x#y#note#grade'", "federation.separator")),
+    "two delimiters": (GOOD.replace("x,", "x;").replace(",y", ";y"), (FIELDS, "line 2", "5 fields", "header 4")),
+    "label missing": (GOOD.replace("grade", "mark"), ("federation.label", "got 'grade'", "mark")),
+    "one class": (GOOD.replace(",b\n", ",a\n"), (LABEL, "(20)", "got 1: a")),
+    "a class a row": ("site,grade\n" + "".join(f"n,c{n}\n" for n in range(9)), (LABEL, "(9)", "got 9")),
+    "client missing": (GOOD.replace("site", "place"), ("federation.client_column", "got 'site'", "place")),
+    "clients all small": (
+        "\n".join([HEADER, *(f"s{row},1,{row},w,{'ab'[row % 2]}" for row in range(20))]),
+        ("data set 't.csv'", "federation.min_release=5", "none of 20"),
+    ),
+    "column name twice": (GOOD.replace("x,y", "x,x"), ("the column names", "'x'")),
+    "column without name": (GOOD.replace("x,y", "x,"), ("every column", "column 3")),
+    "short row": (changed(3, "n,1,1"), (FIELDS, "line 4", "3 fields", "header 5")),
+    "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "line 4", "6 fields", "header 5")),
+    "quote left open": (changed(3, 'n,1,1,"w,a'), (FIELDS, "header 5", "quote")),
+    "word among numbers": (changed(5, "n,many,1,w,a"), (COLUMN, "got 'many' in row 5")),
+    "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in row 1")),
+    "identifiers": (
+        "site,note,grade\n" + "".join(f"{'ns'[row % 2]},word{row},{'ab'[row % 2]}\n" for row in range(20)),
+        (FEATURES, "'note'", "20 different"),
+    ),
+    "column of nothing": ("site,x,grade\n" + "n,,a\ns,,b\n" * 9, (FEATURES, "'x'", "0 of 18 cells")),
+    "no features": ("site,grade\n" + "n,a\ns,b\n" * 9, (FEATURES, "none")),
+    "binary": (bytes(range(256)) * 9, ("t.csv", "UTF-8")),
+    "pickle": (pickle.dumps(Harm()), ("t.csv", "pickle")),
+}
+FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    "t.parquet": (pickle.dumps(Harm()), ("t.parquet", "Parquet")),
+    "text.parquet": (GOOD, ("text.parquet", "Parquet")),
+    "t.xlsx": (b"PK\x03\x04", ("t.xlsx", "Excel")),
+    "t.csv.gz": (GOOD, ("t.csv.gz",)),
+}
+
+
+def refuses(cli: Cli, settings: tuple[str, ...], subject: str, *names: str) -> None:
+    cli("detect", "engine.grid=local", *(f"federation.{setting}" for setting in settings)).refuses(subject, *names)
+
+
+@pytest.mark.parametrize("case", [*MALFORMED, *FILES])
+def test_a_faulty_table_is_one_clear_line(cli: Cli, tmp_path: Path, case: str) -> None:
+    content, names = (MALFORMED | FILES)[case]
+    path = tmp_path / (case if case in FILES else "t.csv")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    refuses(cli, (f"dataset={path.name}", "label=grade", "client_column=site"), *names)
+    assert not (tmp_path / "harm-was-done").exists()
+
+
+def test_a_nested_column_of_parquet_is_one_clear_line(cli: Cli, tmp_path: Path) -> None:
+    pd.DataFrame({"x": [[1], [2]] * 6, "grade": ["a", "b"] * 6}).to_parquet(tmp_path / "t.parquet")
+    refuses(cli, ("dataset=t.parquet", "label=grade"), "column 'x' of t.parquet", "got list")
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ((), ("federation.label", "'t.csv'", "got nothing", "site, x, y, note, grade")),
+        (("label=grade", "drop_columns=[z]"), ("federation.drop_columns", "got 'z'")),
+        (("label=grade", "drop_columns=[grade]"), ("federation.drop_columns", "federation.label", "got 'grade'")),
+        (("label=grade", "drop_columns=note"), ("federation.drop_columns", "got 'note'")),
+        (("label=grade", "client_column=grade"), ("federation.label and federation.client_column", "got 'grade'")),
+        (("label=grade", "text_column=z"), ("federation.text_column", "got 'z'")),
+        (("label=grade", "text_column=grade"), ("federation.text_column", "got 'grade'")),
+        (("label=site", "client_column=x"), ("data set 't.csv'", "federation.min_release=5", "none of 20")),
+        (("label=grad",), ("federation.label", "got 'grad'", "site, x, y, note, grade;", "grade?")),
+    ],
+)
+def test_a_choice_that_does_not_fit(
+    cli: Cli, tmp_path: Path, settings: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    (tmp_path / "t.csv").write_text(GOOD)
+    refuses(cli, ("dataset=t.csv", *settings), *names)
+
+
+def test_a_path_that_leads_nowhere_is_answered_by_what_is_like_it(cli: Cli, tmp_path: Path) -> None:
+    refuses(cli, ("dataset=none.csv",), "federation.dataset", "got 'none.csv'")
+    (tmp_path / "Tweets.csv").write_text(GOOD)
+    refuses(cli, ("dataset=Twets.csv", "label=grade"), "federation.dataset", "got 'Twets.csv'", "Tweets.csv?")
+
+
+def test_a_sound_table_is_studied(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(GOOD)
+    choices = ["federation.label=grade", "federation.client_column=site", "federation.drop_columns=[note]"]
+    shown = cli("detect", "engine.grid=local", "federation.dataset=t.csv", *choices).ok.out
+    assert "t.csv, natural, 2 clients: 20 rows, 2 classes, 10 to 10 each" in shown

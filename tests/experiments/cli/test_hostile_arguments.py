@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import io
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from fedscout.engine.errors import DataError
+from fedscout.engine.trials.log import TrialLog
 from fedscout.experiments import federation as build
 from fedscout.experiments.cli.main import main
-from fedscout.experiments.config import known_keys
+from fedscout.experiments.config import StudyConfig, known_keys
+from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.studies import workflow
-from tests.experiments.cli.conftest import Cli, Done
+from tests.experiments.cli.conftest import SMALL, Cli, Done
 
 KEYS = tuple(known_keys())
 GROUPS = sorted({key.rpartition(".")[0] for key in KEYS} - {""})
@@ -212,3 +217,181 @@ def test_a_path_that_is_too_long_is_one_line(cli: Cli, tmp_path: Path, arguments
 @pytest.mark.parametrize("arguments", [("run", "seed=\udcff"), ("trials", os.fsdecode(b"\xff")), ("\udcff",)])
 def test_an_argument_that_is_no_text_is_one_line(cli: Cli, arguments: tuple[str, ...]) -> None:
     cli(*arguments).refuses("an argument", "UTF-8", f"got {arguments[-1]}".replace("\udcff", "\\udcff"))
+
+
+# Names and messages that would steer a terminal: nothing that a command prints does.
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e[red]\r"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e[red]"
+FEW = ("engine.grid=local", "federation.num_clients=2", "federation.partition.kind=iid", "training.num_rounds=1")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Return the setting of a table whose classes, clients and columns are named to steer."""
+    path = tmp_path / "table.csv"
+    rows = [f'{number % 7},{number % 3},"class{STEERING}{number % 2}"' for number in range(40)]
+    path.write_text("\n".join([f'"a{STEERING}","b",grade', *rows]) + "\n", newline="")
+    return f"federation.dataset={path}"
+
+
+def harmless(done: Done) -> bool:
+    return not {*"\x1b\x07\x9b\x7f\u202e\r"} & {*(done.out + done.err)}
+
+
+def test_names_in_data_are_shown(cli: Cli, table: str) -> None:
+    done = cli("describe", *FEW, table, "federation.label=grade", "--out", "out").silent
+    assert f"class{SHOWN}" in done.out
+    assert harmless(done)
+    as_json = cli("describe", *FEW, table, "federation.label=grade", "--json").ok
+    assert as_json.out.isascii()
+    assert harmless(as_json)
+    assert any(STEERING.strip() in name for name in as_json.document["class_names"])
+    assert "\x1b" not in Path("out/clients.svg").read_text()
+
+
+def test_names_in_an_error_are_shown_on_one_line(cli: Cli, table: str) -> None:
+    done = cli("describe", *FEW, table, "federation.label=nothing")
+    done.refuses("federation.label", r"\x1b")
+    assert harmless(done)
+
+
+def test_a_log_is_shown(cli: Cli, tmp_path: Path) -> None:
+    assert cli("train", *SMALL, "--out", "out").code == 0
+    log = TrialLog(tmp_path / "out")
+    (record,) = log.read(json.loads((tmp_path / "out" / "config.json").read_text())["config_hash"])
+    (tmp_path / "out" / "trials").rename(tmp_path / "kept")
+    log = TrialLog(tmp_path / "out")
+    error = f"round 1: {STEERING}\nfedscout: all is well"
+    log.append(replace(record, error=error, status="failed", fitness=0.0, own_fitness=0.0, clean_fitness=0.0))
+    assert all(harmless(cli("trials", "out", *options).ok) for options in ((), ("--json",)))
+    (tmp_path / "out" / "trials" / f"00009{STEERING}.parquet").write_text("no parquet")
+    done = cli("trials", "out")
+    assert SHOWN in done.err
+    assert harmless(done)
+
+
+def test_warnings_are_one_line_each(cli: Cli, tmp_path: Path) -> None:
+    assert cli("train", *SMALL, "--out", "out").code == 0
+    claim = json.loads((tmp_path / "out" / "config.json").read_text())
+    claim["versions"]["numpy"] = f"1{STEERING}\n\nfedscout: all is well"
+    (tmp_path / "out" / "config.json").write_text(json.dumps(claim))
+    done = cli("train", *SMALL, "--out", "out").ok
+    (line,) = done.err.splitlines()
+    assert SHOWN in line
+    assert harmless(done)
+
+
+# Every count, list and address of the configuration: what there can't be so many of is refused by its key.
+
+
+HUGE = 10**9
+LEGAL: Final = {
+    "seed": "any number is one",
+    "federation.seed": "any number is one",
+    "federation.max_rows": "at most so many: all rows",
+    "federation.max_file_bytes": "a bound",
+    "federation.max_file_rows": "a bound",
+    "federation.text.stride": "one window a text",
+    "detection.max_features": "a bound",
+    "detection.max_pairwise_clients": "a bound",
+    "detection.projection_size": "models with fewer parameters are compared as they are",
+    "engine.checkpoint_every_rounds": "no checkpoint but the end",
+    "engine.object_store_bytes": "a gigabyte",
+}
+"""Keys of counts that may be larger than anything there is, with the reason."""
+
+EMPTY: Final = {
+    "federation.drop_columns": "none",
+    "federation.missing_values": "none",
+    "federation.physics": "clients do not differ",
+    "federation.partition.quantities": "all rows are used",
+    "search.customs": "none",
+    "search.warm_start": "nothing",
+}
+"""Keys of lists that may be empty, with what that means."""
+
+NO_ADDRESS: Final = ("nonsense", "http://[", "http://", "ray://[", "127.0.0.1")
+
+
+class ReachedError(Exception):
+    """The study would begin."""
+
+
+def typed_keys(kind: type, model: type[BaseModel] = StudyConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all keys whose values are, or may be, of a type."""
+    for name, field in model.model_fields.items():
+        annotation: Any = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from typed_keys(kind, annotation, f"{prefix}{name}.")
+        elif kind in _parts(annotation):
+            yield prefix + name
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield getattr(annotation, "__origin__", annotation)
+    for part in get_args(annotation):
+        yield from _parts(part)
+
+
+@pytest.fixture
+def refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that says whether a study with these settings is refused, by one line with its key."""
+
+    def begins(*_: object, **__: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr(workflow, "open_runner", begins)
+
+    def refuses(key: str, *more: str) -> bool:
+        try:
+            done = cli("run", *SMALL, "federation.num_clients=3", *more, "--out", key)  # a client a class
+        except ReachedError:
+            return False
+        assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1), done
+        group, _, leaf = key.rpartition(".")
+        assert group in done.err, done
+        assert leaf in done.err, done
+        return True
+
+    return refuses
+
+
+def readers(key: str) -> Iterator[str]:
+    """Yield what makes something read a key that is not always read."""
+    group, _, leaf = key.rpartition(".")
+    if group == "federation.partition":
+        yield from (f"{group}.kind={kind}" for kind, partition in PARTITIONS.items() if leaf in partition.reads)
+    elif group == "search.racing":
+        yield "search.kind=racing"
+
+
+@pytest.mark.parametrize("key", [*typed_keys(int)])
+def test_a_count_larger_than_anything_there_is(refused: Any, key: str) -> None:
+    for more in [*readers(key)] or [f"seed={HUGE}"]:
+        assert refused(key, more, f"{key}={HUGE}") is (key not in LEGAL), more
+
+
+@pytest.mark.parametrize("key", [*typed_keys(tuple)])
+def test_a_list_of_nothing(refused: Any, key: str) -> None:
+    assert refused(key, f"{key}=[]") is (key not in EMPTY)
+
+
+@pytest.mark.parametrize("value", NO_ADDRESS)
+@pytest.mark.parametrize("key", ["engine.address", "recommender.base_url"])
+def test_an_address_that_is_none(refused: Any, key: str, value: str) -> None:
+    assert refused(key, f"{key}={value}")
+    if key == "engine.address":
+        assert refused(key, "engine.grid=auto", f"{key}={value}")
+
+
+def test_exceptions_are_keys() -> None:
+    assert {*LEGAL} <= {*typed_keys(int)}
+    assert {*EMPTY} <= {*typed_keys(tuple)}
+
+
+@pytest.mark.parametrize("more", [1, 5])
+@pytest.mark.parametrize("kept", ["detect", "train", "run"])
+def test_no_answer_could_have_so_many_rows_behind_it(cli: Cli, kept: str, more: int) -> None:
+    cli(kept, *SMALL[:4], f"federation.min_release={178 + more}").refuses("", "federation.min_release")

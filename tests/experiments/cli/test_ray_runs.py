@@ -86,9 +86,7 @@ def test_after_a_kill_the_rest_is_run_and_the_result_is_the_same(tmp_path: Path,
 
 @pytest.mark.stress
 @pytest.mark.parametrize("name", ["ray::HostActor", "ray::_run"])
-def test_a_killed_process_of_ray_changes_neither_the_result_nor_what_is_printed(
-    tmp_path: Path, expected: dict[str, Any], name: str
-) -> None:
+def test_a_killed_process_of_ray_changes_no_result(tmp_path: Path, expected: dict[str, Any], name: str) -> None:
     arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
     with Command(tmp_path, *arguments) as command:
         command.wait_until(lambda: len(trials(tmp_path / "out")) >= 1)

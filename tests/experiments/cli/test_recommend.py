@@ -42,11 +42,6 @@ def test_without_a_key_the_rules_recommend_and_say_so(cli: Cli, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_people_read_who_recommends_what_and_why(cli: Cli, report: Path) -> None:
-    shown = cli("recommend", "--report", report, "--source", "rules").ok.out
-    assert all(name in shown for name in ("rules", "fedyogi(eta=0.1, tau=0.001, beta_1=0.9, beta_2=0.99)", "Reddi"))
-
-
 def test_a_report_stands_for_the_federation(cli: Cli, report: Path, tmp_path: Path) -> None:
     """Data are not read, as those of this configuration could not be, and the cohort is the report's."""
     arguments = ("recommend", "federation.dataset=wine_quality", "federation.folder=/nowhere", "--json", "--report")
@@ -100,9 +95,7 @@ def test_the_diagnosis_of_the_data_is_what_a_model_is_shown(cli: Cli, server: Se
     assert len(serving.asked) == 1
 
 
-def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
-    cli: Cli, server: Server, report: Path
-) -> None:
+def test_auto_takes_the_rules_where_the_model_is_unreachable(cli: Cli, server: Server, report: Path) -> None:
     serving = server([fails(503, "overloaded")])
     asking = ("recommend", "--report", report, at(serving), *FAST)
     found = cli(*asking, "--text", "skewed", "--out", "out", "--json").document
@@ -125,9 +118,7 @@ def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
     ],
     ids=["HTML", "5 MB", "compressed", "a redirection"],
 )
-def test_where_the_server_speaks_something_else_auto_takes_the_rules_and_says_so(
-    cli: Cli, server: Server, report: Path, play: Play
-) -> None:
+def test_auto_takes_the_rules_where_the_server_is_another(cli: Cli, server: Server, report: Path, play: Play) -> None:
     asking = ("recommend", "--report", report, at(server([play])), *FAST)
     found = cli(*asking, "--out", "out", "--json").silent.document
     assert found["source"] == "rules"
@@ -159,9 +150,7 @@ MISTAKES = {"wrong key", "no model"}
 
 
 @pytest.mark.parametrize("name", BAD_MODELS)
-def test_a_bad_model_is_one_line_and_an_exit_code_that_says_whose_mistake_it_is(
-    cli: Cli, server: Server, report: Path, name: str
-) -> None:
+def test_a_bad_model_is_one_line_and_an_exit_code(cli: Cli, server: Server, report: Path, name: str) -> None:
     play, expected = BAD_MODELS[name]
     done = cli("recommend", "--report", report, at(server([play])), *FAST, "--out", "out", "--json")
     assert (done.code, done.out, len(done.err.splitlines())) == (2 if name in MISTAKES else 1, "", 1)
@@ -188,9 +177,7 @@ WRONG: list[tuple[list[str], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "names"), WRONG)
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    cli: Cli, tmp_path: Path, arguments: list[str], names: tuple[str, ...]
-) -> None:
+def test_a_mistake_leaves_nothing(cli: Cli, tmp_path: Path, arguments: list[str], names: tuple[str, ...]) -> None:
     (tmp_path / "other.json").write_text('{"seed": 1}')
     (tmp_path / "broken.json").write_text("{")
     done = cli("recommend", *SMALL, *arguments)
@@ -216,9 +203,7 @@ def test_a_search_by_a_model_needs_a_key_before_anything_is_built(cli: Cli, tmp_
     ids=["fails", "no valid answer", "no protocol", "wrong key"],
 )
 @pytest.mark.parametrize("kind", ["multishot_llm", "llm_genetic"])
-def test_a_search_whose_model_fails_ends_with_1_and_one_that_the_user_can_mend_with_2(
-    cli: Cli, server: Server, kind: str, play: Play, code: int
-) -> None:
+def test_exit_codes_of_a_search_whose_model_fails(cli: Cli, server: Server, kind: str, play: Play, code: int) -> None:
     done = cli("search", *SMALL, f"search.kind={kind}", at(server([play])), *FAST, "--out", "out")
     assert (done.code, done.out) == (code, "")
     stage, _ = done.err.splitlines()
@@ -226,7 +211,7 @@ def test_a_search_whose_model_fails_ends_with_1_and_one_that_the_user_can_mend_w
 
 
 @pytest.mark.slow
-def test_a_study_by_a_model_is_told_from_its_record_without_a_key(
+def test_a_study_by_a_model_is_replayed_without_a_key(
     cli: Cli, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = server([*(chooses("fedprox", proximal_mu=mu) for mu in (0.1, 0.2)), chooses("fedmedian")])
@@ -242,28 +227,6 @@ def test_a_study_by_a_model_is_told_from_its_record_without_a_key(
         for name in ("trials", "best", "confirmation"):
             assert document[name] == found[name]
     assert len(serving.asked) == num_asked
-
-
-@pytest.mark.slow
-def test_one_shot_is_one_command_from_words_to_a_verdict(cli: Cli, server: Server) -> None:
-    serving = server([GOOD])
-    words = 'one site\'s "labels" are: random\n# 😀 {x: [1'
-    command = ("run", *SMALL, at(serving), *FAST, "--one-shot", "--text", words, "--out", "out")
-    shown = " ".join(cli(*command).ok.out.split())
-    assert serving.asked[0].user == {"description_by_a_person": words}
-    assert all(name in shown for name in ("gpt-4.1", "fedprox", "as clients drift"))
-    document = cli(*command, "--json").document
-    assert document["recommendation"]["source"] == "llm"
-    assert document["config"]["search"]["kind"] == "one_shot"
-    assert len(serving.asked) == 1
-    assert "this run: data" in cli(*command, "--verbose").out
-
-
-@pytest.mark.slow
-def test_one_shot_by_rules_says_that_they_are_the_rules(cli: Cli) -> None:
-    lines = cli("run", *SMALL, "--one-shot", "--out", "out").ok.out.splitlines()
-    assert [line for line in lines if "OPENAI_API_KEY" in line and "rules" in line]
-    assert max(map(len, lines)) <= 80
 
 
 def test_words_without_one_shot_are_refused(cli: Cli, tmp_path: Path) -> None:

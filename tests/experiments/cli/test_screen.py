@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import json
+import os
+import pty
+import re
 import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedscout.experiments.reports.console import PlainConsole, show_path
+from fedscout.experiments.reports.details import show_outcome
+from fedscout.experiments.reports.progress import TrialProgress
+from fedscout.search.config import RacingConfig, SearchConfig
+from fedscout.search.ledger import StudyEvents
+from fedscout.search.study import run_study
 from tests.experiments.cli.conftest import SMALL, Cli
-from tests.experiments.cli.test_commands import OWN_STRATEGY
+from tests.experiments.cli.processes import REPOSITORY, Command
+from tests.experiments.reports.page.written_study import write_study
+from tests.search.studies import ScriptedRunner, completed, open_ledger, study
 
 UNCONFIRMED = [setting for setting in SMALL if not setting.startswith("search.conf")] + ["search.confirmation_seeds=0"]
 
@@ -33,16 +51,6 @@ def trained(cli: Cli, screen: str) -> dict[str, Any]:
     """Do what the screen says trains the winner, and return the trial."""
     trial: dict[str, Any] = cli(*command_of(screen, "Train"), "--json").document["trial"]
     return trial
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["run", "search"])
-def test_lines_fit_a_terminal(cli: Cli, name: str) -> None:
-    done = cli(name, *SMALL, "--out", "out").ok
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert done.out.startswith("Use ")
-    assert ("Label skew" in done.out) == (name == "run")
-    assert "fedscout: generation 1: " in done.err
 
 
 @pytest.mark.sampled(2)
@@ -68,24 +76,6 @@ def test_the_command_to_train_gives_the_very_trial(cli: Cli, tmp_path: Path) -> 
     best = json.loads((tmp_path / "out" / "result.json").read_text())["best"]
     trial = trained(cli, screen)
     assert (trial["strategy"], trial["parameters"]) == (best["strategy"], best["parameters"])
-    assert trial["fitness"] == best["fitness"]
-
-
-@pytest.mark.slow
-def test_the_command_to_train_a_user_s_own_strategy(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "own_on_screen.py").write_text(OWN_STRATEGY.format(name="Scaled"))
-    (tmp_path / "own study.yaml").write_text(
-        "search:\n"
-        "  strategies: []\n"
-        "  customs:\n"
-        "    - {path: 'own_on_screen:Scaled', ranges: {scale: {low: 1.5, high: 3.0}}}\n"
-    )
-    screen = cli("search", "-c", "own study.yaml", *UNCONFIRMED, "--out", "out").out
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    best = result["best"]
-    assert best["strategy"] == "own_on_screen:Scaled"
-    trial = trained(cli, screen)
-    assert trial["parameters"]["values"] == best["parameters"]["values"]
     assert trial["fitness"] == best["fitness"]
 
 
@@ -142,10 +132,208 @@ def test_nothing_is_coloured_unless_wanted(cli: Cli, monkeypatch: pytest.MonkeyP
     assert "\x1b[31m" not in cli("--no-color", "detect", *SMALL, "federation.scenario=label_poisoning").out
 
 
+# What is said of an outcome, and the line of progress.
+
+
+KINDS = ("fedmedian", "fedadam")
+
+
+def test_points_against_fedavg(tmp_path: Path) -> None:
+    scores = {"fedavg": 0.5, "fedmedian": 0.75, "fedadam": 0.25}
+    runner = ScriptedRunner(lambda spec: completed(scores[spec.strategy.kind]))
+    config = SearchConfig(strategies=KINDS, budget=2, confirmation_seeds=0, tuned_baseline=False)
+    file = io.StringIO()
+    show_outcome(PlainConsole(file=file, width=400), study(tmp_path, runner, config))
+    rows = {line.split()[2].partition("(")[0]: line for line in file.getvalue().splitlines()[3:6]}
+    assert rows["fedavg"].split()[-1] == "0.5000"
+    assert rows["fedmedian"].split()[-2:] == ["0.7500", "+25.0"]
+    assert rows["fedadam"].split()[-2:] == ["0.2500", "-25.0"]
+
+
+def test_brackets_of_a_path_are_text() -> None:
+    file = io.StringIO()
+    show_path(PlainConsole(file=file, width=20), "Log", Path("/data/[red]/" + "x" * 50))
+    assert file.getvalue() == f"Log: /data/[red]/{'x' * 50}\n"
+
+
+def test_rungs_show_their_rounds_and_are_not_compared_with_full_trainings(tmp_path: Path) -> None:
+    config = SearchConfig(
+        kind="racing", strategies=KINDS, racing=RacingConfig(trainings=1.5, min_rounds=2), confirmation_seeds=0
+    )
+    outcome = run_study(
+        config,
+        open_ledger(tmp_path, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)), num_rounds=8),
+    )
+    file = io.StringIO()
+    show_outcome(PlainConsole(file=file, width=200), outcome)
+    rows = [line.split() for line in file.getvalue().splitlines() if line.strip()[:1].isdigit()]
+    by_rounds = {rounds: [row for row in rows if row[2] == rounds] for rounds in ("2", "8")}
+    assert by_rounds["2"]
+    assert all(row[-1] == "0.5000" for row in by_rounds["2"])
+    assert [row[-1] for row in by_rounds["8"]] == ["0.5000", "+0.0"]  # FedAvg, and who was left of the race
+
+
+def test_progress_counts_the_rounds_of_rungs(tmp_path: Path) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5, num_rounds=1))
+    outcome = run_study(SearchConfig(budget=1, confirmation_seeds=0), open_ledger(tmp_path, runner))
+    progress = TrialProgress(num_trials=2, num_rounds=10, rounds_less=8)
+    progress.record(outcome.baseline, known=False)
+    progress.rounds({"b": 3})
+    (task,) = progress._progress.tasks
+    assert task.fields["counts"].startswith("1/2 trials, 4/12 rounds")
+
+
+def test_progress_tells_what_is_left_once_fedavg_has_levelled_off(tmp_path: Path) -> None:
+    """Until then it may be 200 rounds a trial, or 10."""
+    runner = ScriptedRunner(lambda spec: completed(0.5, num_rounds=10))
+    outcome = run_study(SearchConfig(budget=1, confirmation_seeds=0), open_ledger(tmp_path, runner))
+    progress = TrialProgress(num_trials=9, num_rounds=200, rounds_less=500, open_ended=True)
+    (task,) = progress._progress.tasks
+    progress.record(outcome.baseline, known=False)
+    progress.rounds({"b": 3})
+    assert (task.total, task.fields["counts"]) == (None, "1 trials, 13 rounds")
+    progress.rounds({"b": 0})
+    progress.display(lambda rounds: (4, rounds // 2)).early_stopping_round(20)
+    assert (task.total, task.fields["counts"]) == (80, "1/5 trials, 10/80 rounds")
+    progress.rounds({"b": 7})
+    assert task.fields["counts"] == "1/5 trials, 17/80 rounds"
+    assert task.fields["below"].startswith("about ")
+
+
+def test_progress_is_silent_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    progress = TrialProgress(num_trials=3, num_rounds=2)
+    assert not progress.shown
+    events = progress.display().trials
+    assert events.on_rounds is None  # nobody would see it, so nobody is asked
+    with progress.live():
+        run_study(
+            SearchConfig(strategies=KINDS, budget=2, confirmation_seeds=0),
+            open_ledger(tmp_path, ScriptedRunner(lambda spec: completed(0.5)), StudyEvents(on_record=events.on_record)),
+        )
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take standard error for a terminal
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    progress = TrialProgress(num_trials=4, num_rounds=10)
+    assert progress.shown
+    with progress.live():
+        progress.stage("search")
+        progress.rounds({"a": 5, "b": 10})
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "running trials" in err
+    assert "0/4 trials, 5/40 rounds" in err
+    assert "s left" in err
+
+
+# What is seen while a study runs: a display in a terminal, lines in a pipe, and what Ctrl-C leaves.
+
+
+_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def seen_in_a_terminal(folder: Path, *arguments: str) -> str:
+    """Return all that a command writes to a terminal of 80 × 24."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    unset = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm-256color"}
+    written = bytearray()
+    module = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
+    with subprocess.Popen(module, cwd=folder, env=environment, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # Linux's way to say that the other side has closed it
+                break
+            if not piece:
+                break
+            written += piece
+    os.close(ours)
+    assert process.returncode == 0, written
+    return written.decode()
+
+
 @pytest.mark.slow
-def test_of_a_quantity_with_models_of_their_own_json_has_finite_numbers_alone(cli: Cli) -> None:
-    few = ("federation.num_clients=4", "training.num_rounds=2", "engine.grid=local", "federation.unseen_clients=1")
-    few = ("federation.dataset=diabetes", *few, "strategy.kind=ditto")
-    rounds = cli("train", *few, "--json", "--out", "out").document["rounds"]
-    assert {"loss", "metric", "global_metric", "new_client_metric"} <= {*rounds}
-    assert not {name for name in rounds if name.endswith("accuracy")}
+def test_a_terminal_shows_trials_rounds_time_left_and_the_best_and_then_the_screen(tmp_path: Path) -> None:
+    written = seen_in_a_terminal(tmp_path, "run", *SMALL, "training.num_rounds=20", "--out", "out")
+    text = _SEQUENCES.sub("", written)
+    assert re.search(r"running trials .* \d+/8 trials, \d+/160 rounds", text)
+    assert re.search(r"about \d+ s left, best so far \w+ 0\.\d{4}", text)
+    assert "fedscout: generation" not in text  # which is for pipes
+    shown = text[text.index("Use ") :].replace("\r\n", "\n").rstrip("\n").split("\n")
+    assert max(map(len, shown)) <= 80
+    assert all(len(line) <= 80 for line in text[: text.index("Use ")].replace("\r", "\n").split("\n"))
+
+
+@pytest.mark.slow
+def test_a_pipe_gets_a_line_a_stage_and_a_generation(cli: Cli) -> None:
+    done = cli("run", *SMALL, "--out", "out")
+    stages = [line.removeprefix("fedscout: ").partition(":")[0] for line in done.err.splitlines()]
+    assert stages == ["measuring heterogeneity", "running trials", "generation 1", "generation 2"]
+    assert "3/8 trials" in done.err
+    assert "4/8 trials" in done.err
+
+
+@pytest.mark.stress
+def test_control_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, cli: Cli) -> None:
+    settings = (*SMALL, "training.num_rounds=60", "search.strategies=[fedmedian, fedadam]")
+    with Command(tmp_path, "search", *settings, "--out", "a folder") as command:
+        trials = tmp_path / "a folder" / "trials"
+        command.wait_until(lambda: trials.is_dir() and len([*trials.glob("*.parquet")]) >= 2)
+        os.kill(command.process.pid, signal.SIGINT)
+        code, out, err = command.end()
+    kept, last = err.splitlines()[-2:]
+    assert (code, out) == (130, "")
+    assert last.startswith("fedscout: interrupted")
+    told = re.fullmatch(r"fedscout: (\d+) finished trials and .* kept in a folder; to continue: (.*)", kept)
+    assert told is not None, kept
+    assert int(told[1]) == len([*trials.glob("*.parquet")])
+    before = {path: path.stat().st_mtime_ns for path in trials.glob("*.parquet")}
+    program, *arguments = shlex.split(told[2])
+    assert program == "fedscout"
+    assert cli(*arguments).code == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len([*trials.glob("*.parquet")]) > len(before)
+
+
+# `fedscout report` and `plot`, and the report that a study leaves.
+
+
+@pytest.mark.slow
+def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
+    done = cli("run", *SMALL, "--out", "out").ok
+    assert "report" not in done.warnings
+    assert "fedscout report out --open" in done.out
+    result, text = json.loads(Path("out/result.json").read_text()), Path("out/report.html").read_text()
+    for score in result["confirmation"]["contestants"][0]["own"]:
+        assert f"<td>{score:.4f}</td>" in text
+    assert result["config_hash"] in text
+    Path("out/report.html").unlink()
+    assert "out/report.html" in cli("report", "out").ok.out
+    assert Path("out/report.html").is_file()
+
+
+@pytest.mark.slow
+def test_pictures_become_files(cli: Cli, tmp_path: Path) -> None:
+    write_study(tmp_path / "out")
+    shown = cli("plot", "out", "--format", "svg", "--what", "confirmation").ok.out
+    assert shown.strip() == "out/figures/confirmation.svg"
+
+
+def test_two_studies_side_by_side(cli: Cli, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_study(tmp_path / name)
+    assert cli("report", "one", "--compare", "two").ok.out.split()[-1] == "one/comparison.html"
+
+
+def test_mistakes_are_one_line_and_code_2(cli: Cli, tmp_path: Path) -> None:
+    write_study(tmp_path / "out")
+    cli("report", "nothing").refuses("the folder", "got nothing")
+    cli("report", "out", "--compare", "nothing").refuses("the folder", "got nothing")
+    cli("plot", "out", "--what", "curves").refuses("--what", "curves", "learning-curves")

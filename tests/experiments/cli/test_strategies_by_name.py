@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fedscout.engine.trials.log import read_trials
-from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
+from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS
+from fedscout.strategies import (
+    BUILT_IN_KINDS,
+    CHOSEN_BY_NAME_KINDS,
+    CLIENT_KINDS,
+    SERVER_RULE_KINDS,
+    STRATEGIES,
+    parse_strategy,
+)
 from tests.experiments.cli.conftest import SMALL, Cli
 
 NAMED = (*SMALL, "search.strategies=[fedavg,rfa,fedexp]", "search.confirmation_seeds=0", "search.budget=4")
@@ -102,3 +114,132 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
 ) -> None:
     cli(command, *SMALL, *settings, "--out", "out").refuses(*names)
     assert not (tmp_path / "out" / "trials").exists()
+
+
+# Pairs on the command line: trained, searched, resumed, listed.
+
+
+def test_one_is_trained_and_logged_with_the_parameters_of_both(cli: Cli, tmp_path: Path) -> None:
+    done = cli("train", *SMALL, "model.norm=batch", "strategy.kind=fedyogi+fedbn", "strategy.eta=0.03", "--out", "out")
+    assert (done.code, len(done.err.splitlines())) == (0, 1)  # what stays with the clients
+    (row,) = read_trials(tmp_path / "out").to_dict("records")
+    assert (row["strategy"], row["status"], row["param_eta"]) == ("fedyogi+fedbn", "completed", 0.03)
+    assert [trial["strategy"] for trial in cli("trials", "out", "--json").document] == ["fedyogi+fedbn"]
+
+
+@pytest.mark.slow
+def test_all_strategies_are_searched_and_what_is_impossible_is_left_out(cli: Cli, tmp_path: Path) -> None:
+    command = ("search", *SMALL, "search.strategies=all", "search.confirmation_seeds=0", "training.momentum=0.5")
+    assert {trial["status"] for trial in cli(*command, "--out", "out", "--json").document["trials"]} == {"completed"}
+
+
+def test_what_makes_pairs_is_listed(cli: Cli) -> None:
+    listed = " ".join(cli("strategies").out.split())
+    assert listed.index(", ".join(SERVER_RULE_KINDS)) < listed.index(", ".join(CLIENT_KINDS))
+    document = cli("strategies", "--json", "search.strategies=[fedavg,fedadam+fedprox]").document
+    assert document["pairs"] == {"server_rules": [*SERVER_RULE_KINDS], "clients": [*CLIENT_KINDS]}
+    _, pair = document["schema"]["oneOf"]
+    assert pair["required"] == ["kind", "eta", "tau", "beta_1", "beta_2", "proximal_mu"]
+    assert pair["properties"]["kind"] == {"const": "fedadam+fedprox"}
+
+
+def test_what_is_impossible_by_name_is_listed_with_its_reason(cli: Cli) -> None:
+    assert "unavailable: scaffold " in " ".join(cli("strategies", "training.momentum=0.9").ok.out.split())
+
+
+# A user's own model on the command line: trained from the working directory, and every mistake a line and code 2.
+
+
+NETS = """
+from torch import nn
+
+print("noise on standard output")
+
+
+def net(num_features, num_classes):
+    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(8, num_classes))
+
+
+def wrong(num_features, num_classes):
+    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(9, num_classes))
+"""
+
+
+@pytest.fixture
+def nets(cli: Cli, tmp_path: Path) -> Iterator[None]:
+    """A module of the user's in the working directory, beside one that bears the name of one of our packages."""
+    (tmp_path / "cli_users_nets.py").write_text(NETS)
+    (tmp_path / "search.py").write_text("raise RuntimeError('shadowed')\n")
+    yield
+    sys.modules.pop("cli_users_nets", None)
+
+
+@pytest.mark.usefixtures("nets")
+def test_it_is_trained_and_named(cli: Cli, tmp_path: Path) -> None:
+    settings = ("search.budget=1", "search.strategies=[fedadam]", "search.confirmation_seeds=0")
+    document = cli("search", *SMALL, *settings, "model.kind=cli_users_nets:net", "--json", "--out", "out").document
+    assert document["federation"]["model"] == "cli_users_nets:net"
+
+
+@pytest.mark.usefixtures("nets")
+@pytest.mark.parametrize("command", ["run", "detect", "train", "search"])
+def test_a_module_that_does_not_fit(cli: Cli, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = "fedscout.experiments.studies.workflow.open_runner"
+    monkeypatch.setattr(opening, lambda *_: pytest.fail("hosts would start"))
+    done = cli(command, "federation.dataset=wine", "model.kind=cli_users_nets:wrong", "--out", "out")
+    (line,) = [line for line in done.err.splitlines() if line.startswith("fedscout: ")]
+    replace(done, err=line).refuses(
+        "model.kind=cli_users_nets:wrong", "(13,)", "layer '2' (Linear)", "(2, 8)", "RuntimeError"
+    )
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "out" / "trials").exists()
+
+
+# `fedscout scenarios`, and what the documentation shows of them.
+
+
+DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
+
+
+def test_every_effect_is_listed(cli: Cli) -> None:
+    published, table = cli("scenarios").silent.out.split("\n\n", 1)
+    assert published.endswith(f": {', '.join(SCENARIOS)}")
+    assert all(f"\n| `{kind}` |" in table for kind in EFFECTS)
+
+
+def test_the_documentation_names_every_effect_and_its_keys(cli: Cli) -> None:
+    effects = cli("scenarios", "--json").document["effects"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*)\|$", DOCUMENTATION.read_text(), re.MULTILINE))
+    for kind, schema in effects.items():
+        named = {"kind", "clients", "num_clients", *re.findall(r"`(\w+)`", rows[kind])}
+        assert {*schema["properties"]} <= named, kind
+
+
+def test_schemas_of_all_effects(cli: Cli) -> None:
+    document = cli("scenarios", "--json").document
+    assert document["scenarios"] == list(SCENARIOS)
+    assert set(document["effects"]) == set(EFFECTS)
+    assert "std" in document["effects"]["feature_noise"]["required"]
+
+
+def test_a_mistake_in_an_effect_is_one_line(cli: Cli) -> None:
+    wine = ("detect", "engine.grid=local", "federation.dataset=wine", "federation.num_clients=4")
+    cli(*wine, "federation.scenario={kind: feature_noise}").refuses("federation.scenario.0.std", "feature_noise")
+    absent = cli(*wine, "federation.scenario={kind: poisoning, clients: [4]}")
+    absent.refuses("federation.scenario.0.clients", "4", "got 4")
+
+
+TRAINED = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=1")
+FLIPPED = "federation.scenario={kind: label_flip, rate: 1, clients: [2]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["own", "clean"])
+def test_a_training_under_label_noise_tells_its_score_against_the_other_labels_too(cli: Cli, view: str) -> None:
+    settings = (*TRAINED, FLIPPED, f"search.view={view}")
+    told = cli("train", *settings, "--json", "--out", "json").document
+    assert told["view"] == view
+    other = told["trial"]["clean_fitness" if view == "own" else "own_fitness"]
+    shown = cli("train", *settings, "--out", "screen").out
+    assert f"{other:.4f}" in shown
+    assert "client 2" in " ".join(shown.split())

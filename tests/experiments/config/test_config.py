@@ -414,9 +414,7 @@ def test_the_digest_does_not_depend_on_the_machinery() -> None:
         (["seed=1", "model=dense"], "model", "'dense'"),
     ],
 )
-def test_a_value_in_place_of_a_group_is_refused_also_when_later_keys_would_replace_it(
-    layers: list[str], key: str, given: str
-) -> None:
+def test_a_value_in_place_of_a_group_is_refused(layers: list[str], key: str, given: str) -> None:
     with refused(ConfigurationError, key=key, given=given, names=f"{key}."):
         load_config(layers)
 
@@ -497,3 +495,17 @@ def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, 
 @pytest.mark.parametrize(("number", "value"), [("10", 10.0), ("1e-3", 0.001), (".5", 0.5), ("+2.5", 2.5), ("0", 0.0)])
 def test_other_numbers_are_read(number: str, value: float) -> None:
     assert given_settings([f"training.learning_rate={number}"]) == {"training": {"learning_rate": value}}
+
+
+# A wrong value of a configuration key is refused under that key.
+
+
+TAKE_GROUPS = ("federation.columns", "federation.scenario", "search.client_ranges.")
+KEYS = [key for key in known_keys() if key.startswith(("training.", "search.", "federation."))]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_wrong_value_is_refused_under_its_key(key: str) -> None:
+    wrong = f"{key}=1.5" if key.startswith(TAKE_GROUPS) else f"{key}.nothing_of_the_kind=1"
+    with refused(ConfigurationError, key=key):
+        load_config([wrong])

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from scipy import signal, stats
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.loaders.bearing import DROPPED, FAULT_FILES, KEPT
-from tests.experiments.data.loading import assert_refused, load_dataset
+from fedscout.experiments.data.columns import as_numbers
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.loaders import bearing as bearing_raw
+from fedscout.experiments.data.loaders.bearing import (
+    BAND_NAMES,
+    DROPPED,
+    FAULT_FILES,
+    FEATURES,
+    KEPT,
+    NUM_SAMPLES,
+    ZA_2115,
+    list_snapshots,
+    main,
+    read_snapshot,
+    vibration_features,
+)
+from fedscout.experiments.data.table_files import read_csv
+from tests.experiments.data.loading import load_dataset
 from tests.kits.refusals import refused
 
 FILE, MEAN = "test2_features_from_raw.csv.gz", "column 'B1_mean' of data set 'bearing'"
@@ -63,24 +83,6 @@ def test_malformed(tmp_path: Path, lines: list[str], key: str, names: str) -> No
         load_dataset("bearing", folder=tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "not packed", "corrupt"])
-def test_damaged_archive(tmp_path: Path, damage: str) -> None:
-    path = write(tmp_path, snapshots())
-    packed = path.read_bytes()
-    middle = len(packed) // 2
-    content = {
-        "truncated": packed[:middle],
-        "not packed": "\n".join(snapshots()).encode(),
-        "corrupt": packed[:middle] + bytes(20) + packed[middle + 20 :],
-    }
-    path.write_bytes(content[damage])
-    assert_refused("bearing", folder=tmp_path, key=FILE)
-
-
-def test_missing_file_names_the_publisher(tmp_path: Path) -> None:
-    assert_refused("bearing", folder=tmp_path, key=FILE)
-
-
 def write_faults(folder: Path) -> None:
     (folder / "bearing").mkdir()
     columns = (*KEPT, *DROPPED, "Fault")
@@ -90,35 +92,16 @@ def write_faults(folder: Path) -> None:
         (folder / name).write_text("\n".join([",".join(columns), *rows]))
 
 
-def test_faults_of_all_files_without_the_columns_that_tell_the_rig(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "columns", "dropped"), [("bearing_faults", KEPT, DROPPED), ("bearing_faults_all", (*KEPT, *DROPPED), ())]
+)
+def test_faults_of_all_files(tmp_path: Path, name: str, columns: tuple[str, ...], dropped: tuple[str, ...]) -> None:
     write_faults(tmp_path)
-    dataset = load_dataset("bearing_faults", folder=tmp_path)
+    dataset = load_dataset(name, folder=tmp_path)
     assert dataset.class_names == ("Inner", "Normal", "Outer", "Roller")
     assert np.bincount(dataset.labels).tolist() == [3, 3, 6, 3]
-    assert dataset.feature_names == KEPT
-    assert dataset.facts["dropped_columns"] == DROPPED
-
-
-def test_each_missing_fault_file_is_named(tmp_path: Path) -> None:
-    write_faults(tmp_path)
-    for name in FAULT_FILES[1:3]:
-        (tmp_path / name).unlink()
-    with pytest.raises(DataError) as caught:
-        load_dataset("bearing_faults", folder=tmp_path)
-    assert [name in fault for name, fault in zip(FAULT_FILES[1:3], caught.value.faults, strict=True)] == [True, True]
-
-
-def test_faults_with_all_columns(tmp_path: Path) -> None:
-    write_faults(tmp_path)
-    dataset = load_dataset("bearing_faults_all", folder=tmp_path)
-    assert dataset.feature_names == (*KEPT, *DROPPED)
-    assert dataset.facts["dropped_columns"] == ()
-
-
-@pytest.mark.parametrize("name", ["bearing", "bearing_faults", "bearing_faults_all"])
-def test_no_other_label_and_no_natural_clients(tmp_path: Path, name: str) -> None:
-    with refused(DataError, key="federation.client_column", given="'rig'", names="federation.label"):
-        load_dataset(name, label="rpm", client_column="rig", folder=tmp_path)
+    assert dataset.feature_names == columns
+    assert dataset.facts["dropped_columns"] == dropped
 
 
 @pytest.mark.data
@@ -135,3 +118,350 @@ def test_published_faults(data_folder: Path) -> None:
     dataset = load_dataset("bearing_faults", folder=data_folder)
     assert dataset.class_names == ("Inner Race", "Normal", "Outer Race", "Roller Element")
     assert np.bincount(dataset.labels).tolist() == [465, 768, 580, 465]
+
+
+# Raw snapshots: what one must be, which folder is read in which order, and where degradation begins.
+
+
+FIRST = datetime(2004, 2, 12, 10, 32, 39)
+
+
+def times(number: int) -> list[str]:
+    """Names of snapshots taken every ten minutes, the first as in test 2."""
+    return [(FIRST + timedelta(minutes=10 * index)).strftime("%Y.%m.%d.%H.%M.%S") for index in range(number)]
+
+
+def vibration(seed: int, num_channels: int = 4) -> npt.NDArray[np.float64]:
+    """Noise in thousandths of g, as the files have it, shape `(num_channels, 20480)`."""
+    return np.random.default_rng(seed).normal(0, 0.1, (num_channels, NUM_SAMPLES)).round(3)
+
+
+def lines_of(values: npt.NDArray[np.float64]) -> list[str]:
+    return ["\t".join(map(str, row)) for row in values.T.tolist()]
+
+
+def write_snapshot(path: Path, lines: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\r\n".join(lines) + "\r\n")  # as published
+    return path
+
+
+@pytest.fixture(scope="module")
+def test_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with four snapshots of test 2."""
+    root = tmp_path_factory.mktemp("data")
+    for number, name in enumerate(times(4)):
+        write_snapshot(root / "bearing/2nd_test" / name, lines_of(vibration(number)))
+    return root
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Dataset]:
+    """Load a test of many snapshots whose content is made up: 64 values a channel."""
+
+    def made_up(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
+        seed = int(path.name.replace(".", ""))
+        return np.random.default_rng(seed).normal(size=(num_channels, 64))
+
+    def load(name: str, folder: str, number: int, degraded_from: int | None = None) -> Dataset:
+        monkeypatch.setattr(bearing_raw, "read_snapshot", made_up)
+        (tmp_path / folder).mkdir(parents=True)
+        for time in times(number):
+            (tmp_path / folder / time).touch()
+        return load_dataset(name, folder=tmp_path, degraded_from=degraded_from)
+
+    return load
+
+
+# One file.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "text", "named"),
+    [
+        (2, "0.1\t0.2\t0.3", "3 in line 3"),
+        (2, "0.1\t0.2\t0.3\t0.4\t0.5", "5 in line 3"),
+        (2, "0.1 0.2 0.3 0.4", "1 in line 3"),
+        (2, "", "1 in line 3"),
+        (2, "0.1\t0.2\tfault\t0.4", "'fault' in line 3, column 3"),
+        (2, "0.1\t0.2\t\t0.4", "'nothing' in line 3, column 3"),
+        (2, "0.1\t0.2\tnan\t0.4", "'nan' in line 3, column 3"),
+        (2, "0.1\t0.2\t0,3\t0.4", "'0,3' in line 3, column 3"),
+        (20_479, "inf\t0.2\t0.3\t0.4", "'inf' in line 20480, column 1"),
+        (2, "0.1\t0.2\t0.3\t0.4µ", "ASCII"),
+    ],
+)
+def test_malformed_line(tmp_path: Path, line: int, text: str, named: str) -> None:
+    lines = lines_of(vibration(0))
+    lines[line] = text
+    with pytest.raises(DataError, match=named) as caught:
+        read_snapshot(write_snapshot(tmp_path / "2004.02.12.10.32.39", lines), 4)
+    assert "2004.02.12.10.32.39" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [0, 20_479, 20_481])
+def test_wrong_number_of_lines(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "snapshot"
+    path.write_text("0.1\t0.2\t0.3\t0.4\n" * number)
+    with refused(DataError, key="snapshot"):
+        read_snapshot(path, 4)
+
+
+def test_a_channel_that_never_changes(tmp_path: Path) -> None:
+    values = vibration(0)
+    values[2] = -0.005
+    with refused(DataError, key="every channel of snapshot"):
+        read_snapshot(write_snapshot(tmp_path / "snapshot", lines_of(values)), 4)
+
+
+# A folder of them.
+
+
+def test_snapshots_come_in_the_order_of_time_and_hidden_files_are_passed_over(tmp_path: Path) -> None:
+    for name in [*reversed(times(30)), ".DS_Store"]:
+        (tmp_path / name).touch()
+    assert [path.name for path in list_snapshots(tmp_path)] == times(30)
+
+
+@pytest.mark.parametrize("stranger", ["readme.txt", "2004.02.12.10.32", "2004.02.12.10.32.39.txt", times(2)[1]])
+def test_anything_else_in_the_folder_is_refused(tmp_path: Path, stranger: str) -> None:
+    """A folder that is called as a snapshot is, too."""
+    (tmp_path / times(1)[0]).touch()
+    if stranger in times(2):
+        (tmp_path / stranger).mkdir()
+    else:
+        (tmp_path / stranger).touch()
+    with refused(DataError, key=tmp_path.name, given=repr(stranger)):
+        list_snapshots(tmp_path)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with refused(DataError, key=tmp_path.name, names="empty"):
+        list_snapshots(tmp_path)
+
+
+# The data set.
+
+
+def test_one_row_a_snapshot_and_61_columns_a_channel(test_2: Path) -> None:
+    dataset = load_dataset("bearing_raw", folder=test_2, degraded_from=1)
+    assert dataset.features.shape == (4, 244)
+    assert dataset.labels.tolist() == [0, 1, 1, 1]
+    assert dataset.class_names == ("healthy", "degraded")
+    assert dataset.feature_names == tuple(f"B{bearing}_{name}" for bearing in range(1, 5) for name in FEATURES)
+    expected = np.stack([vibration_features(vibration(seed), 20_000, ZA_2115).ravel() for seed in range(4)])
+    np.testing.assert_allclose(
+        dataset.features, (expected - expected.mean(axis=0)) / expected.std(axis=0), rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.slow
+def test_the_usual_label_of_test_2_is_that_of_its_table_of_features(many: Callable[..., Dataset]) -> None:
+    dataset = many("bearing_raw", "bearing/2nd_test", 984)
+    # 984 snapshots ten minutes apart end at 2004.02.19.06.22.39, the second of the two after the shutdown.
+    assert dataset.num_rows == 982
+    assert dataset.labels.tolist() == [0] * 530 + [1] * 452
+    assert (dataset.facts["num_dropped_rows"], dataset.facts["degraded_from"]) == (2, 530)
+
+
+def test_the_usual_label_needs_all_snapshots(many: Callable[..., Dataset]) -> None:
+    with refused(DataError, key="2nd_test", given="40 snapshots", names="federation.degraded_from"):
+        many("bearing_raw", "bearing/2nd_test", 40)
+
+
+@pytest.mark.parametrize("degraded_from", [40, 41, 1000])
+def test_both_states_must_occur(many: Callable[..., Dataset], degraded_from: int) -> None:
+    with refused(DataError, key="federation.degraded_from"):
+        many("bearing_raw", "bearing/2nd_test", 40, degraded_from)
+
+
+def test_test_1_has_two_channels_a_bearing(many: Callable[..., Dataset]) -> None:
+    dataset = many("bearing_raw_1", "bearing/1st_test", 10, degraded_from=5)
+    assert dataset.features.shape == (10, 488)
+    assert [name.partition("_")[0] for name in dataset.feature_names[::61]] == [
+        f"B{bearing}{axis}" for bearing in range(1, 5) for axis in "xy"
+    ]
+
+
+@pytest.mark.parametrize("folder", ["bearing/3rd_test", "bearing/4th_test/txt", "bearing/3rd_test/4th_test/txt"])
+def test_test_3_is_found_as_its_archive_unpacks(many: Callable[..., Dataset], folder: str) -> None:
+    assert many("bearing_raw_3", folder, 10, degraded_from=5).features.shape == (10, 244)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("bearing_raw_1", "1st_test"), ("bearing_raw_3", "3rd_test")])
+def test_tests_without_a_usual_label(many: Callable[..., Dataset], name: str, folder: str) -> None:
+    with refused(DataError, key="federation.degraded_from"):
+        many(name, f"bearing/{folder}", 10)
+
+
+# The table of features, for the data set `bearing`.
+
+
+def test_the_table_written_has_the_features(test_2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "table.csv.gz"
+    assert main([str(test_2 / "bearing/2nd_test"), str(target)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("4 ")
+    assert str(target) in out
+    table = read_csv(target, delimiter=",")
+    assert table["file"].to_pylist() == times(4)
+    names = [f"B{bearing}_{name}" for bearing in range(1, 5) for name in FEATURES]
+    assert table.column_names == ["file", *names]
+    expected = vibration_features(vibration(2), 20_000, ZA_2115).ravel()
+    np.testing.assert_array_equal([as_numbers(table[name])[2] for name in names], expected)
+
+
+# Features of vibration: frequencies from the geometry, statistics against scipy, what a tone and a defect raise.
+
+
+HERTZ = 20_000
+SECONDS = np.arange(NUM_SAMPLES) / HERTZ
+Array = npt.NDArray[np.float64]
+
+
+def features(vibration: Array) -> dict[str, float]:
+    return dict(zip(FEATURES, vibration_features(vibration[None], HERTZ, ZA_2115)[0].tolist(), strict=True))
+
+
+def noise(seed: int = 0, level: float = 0.1) -> Array:
+    return np.random.default_rng(seed).normal(0.0, level, NUM_SAMPLES)
+
+
+def knocks(hertz: float) -> Array:
+    """A blow every 1/hertz seconds, each ringing at 4.5 kHz for about a millisecond, in noise of a tenth of it."""
+    train = np.zeros(NUM_SAMPLES)
+    train[(np.arange(0, SECONDS[-1], 1 / hertz) * HERTZ).astype(int)] = 1.0
+    ringing = np.exp(-SECONDS[:200] / 1e-3) * np.sin(2 * np.pi * 4500 * SECONDS[:200])
+    return np.convolve(train, ringing)[:NUM_SAMPLES] + noise()
+
+
+def test_characteristic_frequencies_of_the_rexnord_za_2115() -> None:
+    # Qiu, Lee, Lin and Yu, Journal of Sound and Vibration 289, 2006, give 236.4 Hz for the outer race.
+    assert ZA_2115.outer_race_hertz == pytest.approx(236.4, abs=0.05)
+    assert ZA_2115.inner_race_hertz == pytest.approx(296.9, abs=0.05)
+    assert ZA_2115.roller_hertz == pytest.approx(139.9, abs=0.05)
+    assert ZA_2115.cage_hertz == pytest.approx(14.8, abs=0.05)
+    assert ZA_2115.shaft_hertz == pytest.approx(33.33, abs=0.005)
+
+
+def test_every_roller_passes_the_outer_race_or_the_inner_one() -> None:
+    # Relative to the cage the races turn at rates that add up to the shaft's.
+    assert ZA_2115.outer_race_hertz + ZA_2115.inner_race_hertz == pytest.approx(16 * ZA_2115.shaft_hertz)
+    assert ZA_2115.outer_race_hertz == pytest.approx(16 * ZA_2115.cage_hertz)
+
+
+def test_statistics_agree_with_scipy() -> None:
+    x = noise() ** 3 + 0.02
+    found = features(x)
+    root_mean_square = np.sqrt(np.mean(x**2))
+    expected = {
+        "mean": np.mean(x),
+        "std": np.std(x),
+        "rms": root_mean_square,
+        "min": x.min(),
+        "max": x.max(),
+        "p2p": x.max() - x.min(),
+        "absmean": np.mean(np.abs(x)),
+        "skew": stats.skew(x),
+        "kurt": stats.kurtosis(x),
+        "crest": np.abs(x).max() / root_mean_square,
+        "shape": root_mean_square / np.mean(np.abs(x)),
+        "impulse": np.abs(x).max() / np.mean(np.abs(x)),
+        "clearance": np.abs(x).max() / stats.pmean(np.abs(x), 0.5),
+        "q01": stats.scoreatpercentile(x, 1),
+        "q25": stats.scoreatpercentile(x, 25),
+        "q75": stats.scoreatpercentile(x, 75),
+        "q99": stats.scoreatpercentile(x, 99),
+        "difrms": np.sqrt(np.mean((x[1:] - x[:-1]) ** 2)),
+        "zcr": np.sum(np.diff(np.sign(x - x.mean())) != 0) / (NUM_SAMPLES - 1),
+        "env_std": np.std(np.abs(signal.hilbert(x - x.mean()))),
+        "env_kurt": stats.kurtosis(np.abs(signal.hilbert(x - x.mean()))),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+
+
+def test_spectrum_agrees_with_scipy() -> None:
+    x = noise() + 0.3
+    frequencies, power = signal.periodogram(x, HERTZ, window=np.hanning(NUM_SAMPLES), detrend="constant")
+    share = power / power.sum()
+    centroid = float(np.sum(share * frequencies))
+    found = features(x)
+    # periodogram doubles all but 0 Hz and half the sampling rate, two of 10,241 bins: equal but for a few in 10,000.
+    assert found["spcent"] == pytest.approx(centroid, rel=1e-3)
+    assert found["spstd"] == pytest.approx(np.sqrt(np.sum(share * (frequencies - centroid) ** 2)), rel=1e-3)
+    assert found["spent"] == pytest.approx(stats.entropy(share), rel=1e-3)
+
+
+@pytest.mark.parametrize("hertz", [450.0, 1000.0, 5001.0, 9900.0])
+def test_a_tone_s_energy_lands_in_its_band(hertz: float) -> None:
+    found = features(0.5 * np.sin(2 * np.pi * hertz * SECONDS))
+    energies = {name: np.exp(found[name]) for name in BAND_NAMES}
+    own = BAND_NAMES[int(hertz / 312.5)]  # 10 kHz in 32 bands
+    assert energies[own] / sum(energies.values()) > 0.999
+    assert found["spcent"] == pytest.approx(hertz, rel=1e-3)
+    # A tone of amplitude a under a window w puts Σ over bins of |DFT|² = n · Σ(w·x)² / 2 = n · (a²/2) · (3/8) n / 2.
+    assert energies[own] == pytest.approx(NUM_SAMPLES**2 * 0.5**2 * 3 / 32, rel=1e-3)
+    assert found["zcr"] == pytest.approx(2 * hertz / HERTZ, abs=2 / NUM_SAMPLES)
+    # A tone's envelope is its amplitude, but for the ends of the cut.
+    assert found["env_std"] < 0.1 * found["std"]
+
+
+def test_white_noise_fills_all_bands_alike() -> None:
+    found = features(noise())
+    energies = np.exp([found[name] for name in BAND_NAMES])
+    # 320 bins a band; Hann leaves about half of them independent, so one band varies by 1/√165 = 8 %.
+    np.testing.assert_allclose(energies, energies.mean(), rtol=0.4)
+    assert energies.sum() == pytest.approx(NUM_SAMPLES**2 * found["std"] ** 2 * 3 / 16, rel=0.05)
+    # The envelope of Gaussian noise is Rayleigh distributed: standard deviation √(2 - π/2) of the noise's.
+    assert found["env_std"] == pytest.approx(np.sqrt(2 - np.pi / 2) * found["std"], rel=0.02)
+    assert found["env_kurt"] == pytest.approx(float(stats.rayleigh.stats(moments="k")), abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("hertz", "raised", "others"),
+    [
+        (ZA_2115.outer_race_hertz, "env_bpfo", ("env_bpfi", "env_bsf")),
+        (ZA_2115.inner_race_hertz, "env_bpfi", ("env_bpfo", "env_bsf")),
+    ],
+    ids=["outer race", "inner race"],
+)
+def test_a_defect_raises_the_envelope_at_its_own_frequency(hertz: float, raised: str, others: tuple[str, ...]) -> None:
+    healthy, damaged = features(noise()), features(knocks(hertz))
+    assert damaged[raised] > healthy[raised] + np.log(5)
+    assert damaged[raised] > np.log(0.5)  # most of the envelope below 1 kHz
+    for other in others:
+        assert damaged[other] < healthy[other]
+
+
+def test_a_defect_of_a_roller_knocks_at_twice_its_rotation() -> None:
+    assert features(knocks(2 * ZA_2115.roller_hertz))["env_bsf"] > features(noise())["env_bsf"] + np.log(3)
+
+
+def test_the_scale_of_the_signal_shifts_energies_and_leaves_shares() -> None:
+    once, tenfold = features(knocks(236.4)), features(10 * knocks(236.4))
+    assert tenfold["logband07"] - once["logband07"] == pytest.approx(np.log(100))
+    for name in ("skew", "kurt", "crest", "zcr", "spcent", "spent", "env_bpfo", "env_shaft", "env_kurt"):
+        assert tenfold[name] == pytest.approx(once[name], rel=1e-9)
+
+
+def test_channels_do_not_see_each_other() -> None:
+    channels = np.stack([noise(1), knocks(236.4), noise(2)])
+    together = vibration_features(channels, HERTZ, ZA_2115)
+    assert together.shape == (3, 61)
+    for row, channel in zip(together, channels, strict=True):
+        np.testing.assert_allclose(row, vibration_features(channel[None], HERTZ, ZA_2115)[0], rtol=1e-9)
+
+
+def test_a_pure_tone_leaves_no_infinity() -> None:
+    assert np.isfinite(list(features(np.sin(2 * np.pi * 1000 * SECONDS)).values())).all()
+    assert np.isfinite(list(features(np.where(np.arange(NUM_SAMPLES) % 2, 1.0, -1.0)).values())).all()
+
+
+@pytest.mark.data
+def test_the_published_table_of_features_has_these_columns(data_folder: Path) -> None:
+    table = read_csv(data_folder / "bearing/test2_features_from_raw.csv.gz", delimiter=",")
+    assert [name for name in table.column_names if name != "file"] == [
+        f"B{b}_{name}" for b in range(1, 5) for name in FEATURES
+    ]

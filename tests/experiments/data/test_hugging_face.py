@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedscout.engine.errors import DataError
-from fedscout.experiments.federation import build_federation
-from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 
 Hub = Callable[..., list[tuple[Any, ...]]]
@@ -80,13 +77,6 @@ def test_images_and_their_clients(hub: Hub) -> None:
     assert dataset.source.endswith("https://huggingface.co/datasets/owner/name")
 
 
-def test_grey_images_have_one_channel(hub: Hub) -> None:
-    hub({"image": images("L"), "label": [0, 1] * 3}, image=datasets.Image())
-    dataset = load_dataset("hf:owner/name")
-    expected = np.stack([np.asarray(image) for image in images("L")])
-    np.testing.assert_array_equal(np.rint(dataset.features[:, 0] * 255), expected)
-
-
 def wide(first: int, last: int) -> Image.Image:
     """Return 16-bit grey: two pixels of a brightness each."""
     return Image.fromarray(np.array([[first, last]], np.uint16))
@@ -135,13 +125,6 @@ def test_pictures_of_no_known_scale_are_refused(hub: Hub) -> None:
     assert_refused("hf:owner/name", key=key, given="Pillow's mode 'F'")
 
 
-def test_texts_that_repeat_are_categories(hub: Hub) -> None:
-    columns = {"job": ["chief of staff", "a cook"] * 40, "x": [0.5 * row for row in range(80)], "label": [0, 1] * 40}
-    hub(columns)
-    dataset = load_dataset("hf:owner/name")
-    assert (dataset.kind, dataset.feature_names) == ("table", ("job=a cook", "job=chief of staff", "x"))
-
-
 def test_subset_and_split_are_passed_on(hub: Hub) -> None:
     asked = hub({"sentence": ["good", "bad"] * 5, "label": [1, 0] * 5})
     load_dataset("hf:owner/name:part", split="train+test")
@@ -162,24 +145,6 @@ def test_numbers_are_a_standardised_table(hub: Hub) -> None:
     assert (dataset.kind, dataset.feature_names) == ("table", ("x", "n"))
     assert dataset.features[:4].tolist() == [[-1, -1], [1, -1], [-1, 1], [1, 1]]
     assert dataset.class_names == ("0", "1", "2")
-
-
-def test_truth_values_are_numbers_as_in_files(hub: Hub) -> None:
-    hub({"x": [True, False] * 4, "label": [0, 1] * 4})
-    assert load_dataset("hf:owner/name").features[:2].tolist() == [[1], [-1]]
-
-
-def test_a_federation_of_it(hub: Hub) -> None:
-    hub({"img": images() * 5, "label": [0, 1] * 15}, img=datasets.Image())
-    config = FederationConfig(dataset="hf:owner/name", num_clients=3, partition={"kind": "iid"})
-    assert build_federation(config, ModelConfig(kind="linear")).partition.sizes.tolist() == [10, 10, 10]
-
-
-def test_a_data_set_saved_on_disk_by_the_library(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = datasets.Dataset.from_dict({"sentence": ["good day", "bad day"] * 5, "label": [1, 0] * 5})
-    saved.save_to_disk(str(tmp_path / "saved"))
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.load_from_disk(str(tmp_path / "saved")))
-    assert load_dataset("hf:owner/name").num_rows == 10
 
 
 TEXTS, LABELS, PICTURE = ["a", "b"] * 3, [0, 1] * 3, {"img": datasets.Image()}
@@ -238,14 +203,6 @@ def test_rows_that_make_no_data_set(
 ) -> None:
     hub(columns, **kinds)
     assert_refused("hf:owner/name", key=key, names=names, **asked)
-
-
-def test_all_unknown_columns_are_told(hub: Hub) -> None:
-    hub({"text": TEXTS, "label": LABELS})
-    with pytest.raises(DataError) as caught:
-        load_dataset("hf:owner/name", label="mark", client_column="user")
-    found = [(fault.key, fault.given) for fault in caught.value.faults]
-    assert found == [("federation.label", "'mark'"), ("federation.client_column", "'user'")]
 
 
 @pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:/name", "hf:owner/", "hf:a/b/c", "hf:../secrets", "hf:./x"])

@@ -12,9 +12,11 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import load_config
+from fedscout.experiments.data import own
 from fedscout.experiments.data.columns import date_order, parts_of_time
-from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.own import load_own_data
 from fedscout.experiments.data.table_files import plain_cells, read_csv
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 from tests.experiments.data.loading import assert_refused, load_dataset
@@ -81,12 +83,6 @@ def test_what_is_found_out_is_overruled(tmp_path: Path, kinds: dict[str, str], n
     dataset = load(tmp_path, patients(), "outcome", "hospital", columns=kinds)
     gone = {name for name in usual if name.split(" ")[0] in kinds}
     assert {*dataset.feature_names} == (usual - gone) | names
-
-
-def test_numbers_are_codes_where_the_user_says_so(tmp_path: Path) -> None:
-    table = pd.DataFrame({"zip": [100, 200] * 20, "x": np.arange(40) / 8, "y": ["a", "b", "b", "a"] * 10})
-    dataset = load(tmp_path, table, "y", columns={"zip": "category"})
-    assert dataset.feature_names == ("zip=100", "zip=200", "x")
 
 
 def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> None:
@@ -211,15 +207,6 @@ def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path
     assert_refused(str(path), columns={"timestamp": "date"}, names=("'timestamp'", "31 Jan 2024"), **roles)
 
 
-def test_dates_with_names_of_months_are_the_parts_of_those_with_numbers(tmp_path: Path) -> None:
-    days = pd.to_datetime(patients()["admitted"], format="%d.%m.%Y")
-    expected = load(tmp_path, patients(), "outcome", "hospital")
-    for form in ("%d %b %Y", "%B %d, %Y"):
-        dataset = load(tmp_path, patients().assign(admitted=days.dt.strftime(form)), "outcome", "hospital")
-        assert dataset.feature_names == expected.feature_names
-        np.testing.assert_array_equal(dataset.features, expected.features)
-
-
 def test_weekdays_are_those_of_the_calendar() -> None:
     days = pd.date_range("1899-12-25", periods=60_000, freq="D")
     parts = parts_of_time("t", pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
@@ -243,3 +230,65 @@ def test_days_first_beside_months_first_are_said(tmp_path: Path) -> None:
     table = pd.DataFrame({"when": [*days, "03/29/2024", "03/30/2024"], "y": ["a", "b"] * 15})
     named = ("'when'", "'13/03/2024' in row 13", "'03/29/2024' in row 29")
     assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
+
+
+# A label that is a quantity is predicted as one without being asked; classes stay classes.
+
+
+ROWS = np.arange(300)
+TABLE = pd.DataFrame(
+    {
+        "x": np.sin(ROWS),
+        "load": ROWS / 8,
+        "rounded": ROWS // 2,
+        "grade": ROWS % 3,
+        "often": ROWS % 20,
+        "seldom": ROWS % 70,
+        "half": ROWS % 3 / 2,
+        "word": [f"{row / 8} kg" for row in ROWS],
+    }
+)
+
+
+def predicts_quantity(folder: Path, table: pd.DataFrame, label: str, **keys: Any) -> bool:
+    return (
+        load_own_data(DatasetRequest(dataset=str(saved(table, folder / "t.csv")), label=label, **keys)).targets
+        is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "found"),
+    [
+        ("load", True),
+        ("rounded", True),  # 150 whole numbers in 300 rows
+        ("grade", False),
+        ("half", False),  # three fractions
+        ("often", False),  # 20 whole numbers
+        ("seldom", True),  # 70 whole numbers
+    ],
+)
+def test_the_label_tells_the_task(tmp_path: Path, label: str, found: bool) -> None:
+    assert predicts_quantity(tmp_path, TABLE, label) == found
+
+
+def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
+    assert not predicts_quantity(tmp_path, table, "product")
+    assert predicts_quantity(tmp_path, table.assign(product=table["product"] / 8), "product")
+
+
+def test_parsing_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "own_place", lambda *_: pytest.fail("opened"))
+    path = saved(TABLE, tmp_path / "t.csv")
+    for dataset in (path, "https://host/t.csv", "sqlite:///t.db"):
+        assert load_config([f"federation.dataset={dataset}", "federation.label=load"]).federation.task is None
+
+
+def test_the_digest_of_a_study_is_the_same_before_and_after_the_task_is_found(tmp_path: Path) -> None:
+    config = load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=load"])
+    found = config.with_task(predicts_quantity=True)
+    assert (config.metric_name, found.metric_name) == ("accuracy", "r2")
+    assert found.digest() == config.digest()
+    mae = [f"federation.dataset={tmp_path / 't.csv'}", "federation.label=load", "training.metric=mae"]
+    assert load_config(mae).digest() != config.digest()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,12 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import MOST_CLASSES, ROWS_AT_ONCE
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.data.loaders.table import is_own_data
-from fedscout.experiments.federation_config import FederationConfig, PartitionConfig
+from fedscout.experiments.data.own import client_names
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
+from tests.experiments.data.test_table_formats import FORMATS, save
+from tests.kits.refusals import refused
 
 NUM_ROWS = 24
 TABLE = pd.DataFrame(
@@ -31,19 +38,9 @@ TABLE = pd.DataFrame(
 PLAIN = TABLE.drop(columns="note")
 
 
-def save(table: pd.DataFrame, path: Path) -> Path:
-    if path.suffix == ".parquet":
-        table.to_parquet(path, index=False)
-    else:
-        separator = {".tsv": "\t", ".txt": "|", ".gz": ";"}.get(path.suffix, ",")
-        table.to_csv(path, index=False, sep=separator)
-    return path
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.txt", "t.csv.gz", "t.parquet", "t.CSV"])
-def test_every_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
-    dataset = load_dataset(str(save(PLAIN, tmp_path / name)), label="grade", client_column="site", min_release=2)
-    assert dataset.name == name
+def test_a_table_is_read(tmp_path: Path) -> None:
+    dataset = load_dataset(str(save(PLAIN, tmp_path / "t.csv")), label="grade", client_column="site", min_release=2)
+    assert dataset.name == "t.csv"
     assert dataset.class_names == ("ill", "well")
     assert dataset.labels.tolist() == [1, 0] * 12
     assert clients_of(dataset) == PLAIN["site"].tolist()
@@ -55,25 +52,6 @@ def test_every_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(dataset.features[[0, 8, 12, 16], 0], 0)
     assert dataset.facts["num_missing_cells"] == 3 + 8
     assert dataset.facts["columns_of_categories"] == ("color",)
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_days_name_clients_in_every_format(tmp_path: Path, name: str) -> None:
-    noon = pd.Timestamp("2024-01-31 12:00")
-    days = [noon + pd.Timedelta(days=row % 3) for row in range(NUM_ROWS)]
-    path = save(PLAIN.assign(site=days), tmp_path / name)
-    dataset = load_dataset(str(path), label="grade", client_column="site", min_release=2)
-    assert clients_of(dataset) == [str(day) for day in days]
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-@pytest.mark.parametrize("gap", [None, "", "  ", float("nan")])
-def test_a_missing_label_is_nothing_in_every_format(tmp_path: Path, name: str, gap: object) -> None:
-    path = save(PLAIN.assign(grade=[*PLAIN["grade"][1:], gap]), tmp_path / name)
-    roles = {"label": "grade", "client_column": "site"}
-    key, row = f"column 'grade' of data set '{name}'", f"'nothing' in row {NUM_ROWS}"
-    assert_refused(str(path), key=key, names=row, unlabelled_rows="fail", **roles)
-    assert load_dataset(str(path), **roles).num_rows == NUM_ROWS - 1
 
 
 def test_rare_categories_and_identifiers_are_told_apart(tmp_path: Path) -> None:
@@ -92,38 +70,6 @@ def test_the_number_of_categories_is_bounded(tmp_path: Path) -> None:
     path = str(save(table, tmp_path / "t.csv"))
     assert_refused(path, label="grade", min_release=2, key="data set 't.csv'")
     assert load_dataset(str(save(table.head(512), tmp_path / "t.csv")), label="grade", min_release=2).num_rows == 512
-
-
-def test_without_clients_the_table_is_one_site(tmp_path: Path) -> None:
-    dataset = load_dataset(str(save(PLAIN.drop(columns="site"), tmp_path / "t.csv")), label="grade")
-    assert dataset.client_ids is None
-    assert dataset.feature_names == ("age", "age missing", "color=blue", "color=red", "color missing", "smoker")
-    complete = ~PLAIN["age"].isna().to_numpy()
-    expected = PLAIN["age"][complete]
-    np.testing.assert_allclose(
-        dataset.features[complete, 0], (expected - expected.mean()) / expected.std(ddof=0), rtol=1e-5, atol=1e-6
-    )
-    assert not dataset.features[~complete, 0].any()
-
-
-def test_columns_that_are_left_out(tmp_path: Path) -> None:
-    path = str(save(TABLE, tmp_path / "t.csv"))
-    dataset = load_dataset(path, label="grade", drop_columns=("note", "site", "color"))
-    assert dataset.feature_names == ("age", "age missing", "smoker")
-    assert dataset.facts["columns_left_out"] == ("note", "site", "color")
-
-
-def test_a_column_that_names_rows_is_no_feature(tmp_path: Path) -> None:
-    table = PLAIN.assign(ID=[f"p{row}" for row in range(NUM_ROWS)])
-    dataset = load_dataset(str(save(table, tmp_path / "t.csv")), label="grade", drop_columns=("site",))
-    assert "ID" in dataset.facts["columns_left_out"]
-    assert not any(name.startswith("ID") for name in dataset.feature_names)
-
-
-def test_a_column_that_names_rows_may_name_clients(tmp_path: Path) -> None:
-    table = PLAIN.rename(columns={"site": "id"})
-    dataset = load_dataset(str(save(table, tmp_path / "t.csv")), label="grade", client_column="id", min_release=2)
-    assert {*clients_of(dataset)} == {"north", "south", "west"}
 
 
 def test_an_index_that_pandas_saved_is_no_feature(tmp_path: Path) -> None:
@@ -173,19 +119,9 @@ def test_a_name_is_its_text(tmp_path: Path, labels: list[str], names: tuple[str,
 
 
 @pytest.mark.parametrize(("column", "names"), [([1.0, 2.0], ("1", "2")), ([0.5, 1.0], ("0.5", "1.0"))])
-def test_a_typed_number_is_a_name_however_gaps_store_it(
-    tmp_path: Path, column: list[float], names: tuple[str, ...]
-) -> None:
+def test_a_typed_number_is_a_name(tmp_path: Path, column: list[float], names: tuple[str, ...]) -> None:
     path = save(PLAIN.assign(grade=column * 12), tmp_path / "t.parquet")
     assert load_dataset(str(path), label="grade", client_column="site", min_release=2).class_names == names
-
-
-def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None:
-    table = pd.DataFrame({"x": np.arange(600) / 4, "price": [row // 3 for row in range(600)]})
-    path = str(save(table, tmp_path / "t.csv"))
-    assert load_dataset(path, label="price").targets is not None
-    named = table.assign(price=[f"p{row}" for row in table["price"]])
-    assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200
 
 
 @pytest.mark.slow
@@ -209,9 +145,7 @@ def test_what_is_a_path_and_what_is_a_name() -> None:
     assert not any(map(is_own_data, ["digits", "unsw_nb15", "nonsense"]))
 
 
-def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_a_slash_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert not is_own_data("pics")
     (tmp_path / "pics").mkdir()
@@ -221,9 +155,7 @@ def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
     assert FederationConfig(dataset="pics").dataset == "pics"
 
 
-def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_here_or_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, data = tmp_path / "here", tmp_path / "data"
     here.mkdir()
     data.mkdir()
@@ -236,9 +168,7 @@ def test_a_relative_path_is_looked_for_here_and_then_in_the_data_folder(
     assert load_dataset("t.csv", label="grade").num_rows == 20
 
 
-def test_a_process_started_elsewhere_looks_where_its_command_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_relative_to_where_the_command_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(PLAIN.drop(columns="site"), tmp_path / "t.csv")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -253,19 +183,233 @@ def test_formats_that_can_carry_code_and_others_are_not_opened(tmp_path: Path, n
     assert_refused(str(path), label="grade", key="the file of a table")
 
 
-# Keys that a data set does not read.
-
-
-@pytest.mark.parametrize("choice", [{"drop_columns": ("x",)}, {"text_column": "x"}])
-def test_choices_of_tables_are_refused_where_nobody_reads_them(tmp_path: Path, choice: dict[str, object]) -> None:
-    key = f"federation.{next(iter(choice))}"
-    assert_refused("digits", key=key, names="'x'", kind=ConfigurationError, **choice)
-    assert_refused(str(tmp_path), key=key, names="folder", **choice)
-
-
 def test_a_client_column_means_natural_clients() -> None:
     assert FederationConfig(dataset="a.csv", client_column="site").partition.kind == "natural"
     assert FederationConfig(dataset="a.csv", client_column="site").num_clients is None
     assert FederationConfig(dataset="a.csv").partition.kind == "dirichlet"
     dealt = FederationConfig(dataset="a.csv", client_column="site", partition=PartitionConfig(alpha=0.5))
     assert dealt.partition.kind == "dirichlet"
+
+
+# `federation.group_column` and `federation.split=last`: from an own table to what clients train and are tested on.
+
+
+SUBJECTS = 24
+ROWS_EACH = 5
+
+
+def table() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    subject = np.repeat(np.arange(SUBJECTS), ROWS_EACH)
+    return pd.DataFrame(
+        {
+            "time": np.arange(len(subject), dtype=float),
+            "pulse": generator.normal(size=len(subject)),
+            "subject": [f"s{number:02}" for number in subject],
+            "ill": subject % 2,
+            "ward": np.where(subject < 12, "east", "west"),
+        }
+    )
+
+
+def save_visits(folder: Path) -> str:
+    path = folder / "visits.csv"
+    table().to_csv(path, index=False)
+    return str(path)
+
+
+def build(folder: Path, **settings: Any) -> Federation:
+    given = {"dataset": save_visits(folder), "label": "ill", "client_column": "ward", **settings}
+    return build_federation(FederationConfig(**given), ModelConfig())
+
+
+def parts(federation: Federation, client: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row numbers on which a client trains and is tested."""
+    rows = federation.partition.client(client)
+    split = federation.split_rows(client, federation.labels[rows], seed, 0.2, 0.0)
+    return rows[split.train], rows[split.test]
+
+
+def test_the_group_column_is_no_feature_and_its_groups_are_not_divided(tmp_path: Path) -> None:
+    federation = build(tmp_path, group_column="subject")
+    assert federation.feature_names == ("time", "pulse")
+    assert json.loads(json.dumps(federation.facts))["num_groups"] == SUBJECTS
+    for client in range(2):
+        for seed in range(5):
+            train, test = parts(federation, client, seed)
+            assert not set(train // ROWS_EACH) & set(test // ROWS_EACH)
+            assert len(test) in {10, 15}  # 20 % of 12 subjects is 2.4
+
+
+def test_the_last_rows_of_each_client_are_tested_on(tmp_path: Path) -> None:
+    federation = build(tmp_path, split="last", partition={"kind": "iid"}, client_column=None, num_clients=3)
+    for client in range(3):
+        train, test = parts(federation, client, seed=1)
+        assert train.max() < test.min()
+        assert len(test) == 8
+
+
+def test_groups_are_part_of_what_a_study_rests_on(tmp_path: Path) -> None:
+    plain, grouped = build(tmp_path, drop_columns=("subject",)), build(tmp_path, group_column="subject")
+    np.testing.assert_array_equal(plain.features, grouped.features)
+    assert data_digest(plain) != data_digest(grouped)
+
+
+def test_a_sample_of_rows_keeps_their_groups(tmp_path: Path) -> None:
+    federation = build(tmp_path, group_column="subject", max_rows=60)
+    assert federation.groups is not None
+    assert (federation.groups % 2 == federation.labels).all()  # as in the table: names ascend with the numbers
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "names"),
+    [
+        ({"group_column": "subjct"}, "federation.group_column", "'subjct'; its columns are: time, pulse, subject,"),
+        ({"group_column": "ill"}, "federation.label", "federation.group_column"),
+        ({"group_column": "ward"}, "federation.client_column", "federation.group_column"),
+        ({"group_column": "subject", "drop_columns": ("subject",)}, "federation.drop_columns", "group_column"),
+    ],
+)
+def test_a_wrong_group_column_is_one_clear_line(tmp_path: Path, settings: dict[str, Any], key: str, names: str) -> None:
+    with refused(DataError, key=key, names=names):
+        build(tmp_path, **settings)
+
+
+# Rows without a label, a client or a group are left out of every format; messages name the rows of files.
+
+
+NUM_LABELLED = 60
+LABELLED = pd.DataFrame(
+    {
+        "site": [("north", "south", "west")[row % 3] for row in range(NUM_LABELLED)],
+        "age": np.arange(NUM_LABELLED) / 8,
+        "person": [f"p{row // 2}" for row in range(NUM_LABELLED)],
+        "grade": [("well", "ill")[row % 2] for row in range(NUM_LABELLED)],
+        "size": np.arange(NUM_LABELLED) / 4,
+    }
+)
+ROLES = {"client_column": "site", "group_column": "person"}
+
+
+def with_gaps(column: str, rows: list[int], gap: object = None) -> pd.DataFrame:
+    table = LABELLED.astype({column: object})
+    table.loc[rows, column] = gap
+    return table
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("column", ["grade", "site", "person"])
+def test_rows_without_a_role_are_left_out(
+    tmp_path: Path, name: str, column: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(with_gaps(column, [4, 7, 30]), tmp_path / name)
+    roles = {"label": "grade", "drop_columns": ("size",), **ROLES}
+    dataset = load_dataset(str(path), **roles)
+    assert (dataset.num_rows, dataset.facts["num_rows_unlabelled"]) == (NUM_LABELLED - 3, 3)
+    wanted = load_dataset(str(save(LABELLED.drop(index=[4, 7, 30]), tmp_path / "wanted.csv")), **roles)
+    np.testing.assert_array_equal(dataset.labels, wanted.labels)
+    np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
+    assert len(caplog.records) == 1
+    key, names = f"column '{column}' of data set '{name}'", "'nothing' in row 5; federation.unlabelled_rows=drop"
+    assert_refused(str(path), key=key, names=names, unlabelled_rows="fail", **roles)
+
+
+@pytest.mark.parametrize("word", ["NA", "?", "null", "", "  "])
+def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
+    path = save(with_gaps("grade", [0, 1], word), tmp_path / "t.csv")
+    assert load_dataset(str(path), label="grade", **ROLES).num_rows == NUM_LABELLED - 2
+    path = save(with_gaps("grade", list(range(0, 60, 2)), "none"), tmp_path / "t.csv")
+    assert load_dataset(str(path), label="grade", **ROLES).class_names == ("ill", "none")
+
+
+def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = save(with_gaps("grade", [0, *range(1, NUM_LABELLED, 3)]), tmp_path / "t.csv")
+    dataset = load_dataset(str(path), label="grade", **ROLES)
+    assert dataset.facts["rows_unlabelled_by_client"] == {"north": 1, "south": 20}
+    assert dataset.facts["clients_without_labelled_rows"] == ["south"]
+    assert "south (20), north (1)" in caplog.text
+
+
+def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
+    path = save(with_gaps("grade", list(range(NUM_LABELLED))), tmp_path / "t.csv")
+    assert_refused(str(path), label="grade", key="data set 't.csv'", **ROLES)
+
+
+def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
+    table = with_gaps("grade", [4, 7])
+    table["age"] = table["age"].astype(object)
+    table.loc[20, "age"] = "old"
+    path = save(table, tmp_path / "t.csv")
+    assert_refused(str(path), label="grade", names=("'age'", "'old' in row 21"), **ROLES)
+
+
+# Files of clients.
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["d/a.csv", "d/b.csv"], ["a", "b"]),
+        (["d/St. Mary.csv", "d/St. John.csv"], ["St. Mary", "St. John"]),
+        (["2024.01.csv", "2024.02.csv.gz"], ["2024.01", "2024.02"]),
+        (["d/a/train.tsv", "d/b/train.tsv"], ["a", "b"]),
+        (["d/a/x/train.tsv", "d/b/x/train.tsv"], ["a", "b"]),
+        (["d/a/1.csv", "d/a/2.csv", "d/b/1.csv"], ["a/1", "a/2", "b/1"]),
+        (["d/x.csv", "d/x.tsv"], ["x.csv", "x.tsv"]),
+        (["d/e/a.CSV", "d/f/b.CSV"], ["a", "b"]),
+        (["/train.csv", "/d/train.csv"], ["train", "d"]),
+    ],
+)
+def test_names_of_clients(paths: list[str], names: list[str]) -> None:
+    assert client_names([Path(path) for path in paths]) == names
+
+
+@pytest.mark.parametrize("column", ["grade", "age"])
+def test_a_refusal_names_the_file_and_its_row(tmp_path: Path, column: str) -> None:
+    for site, rows in LABELLED.groupby("site"):
+        cells = rows.reset_index(drop=True).drop(columns=["site", "person", "size"]).astype({column: object})
+        if site == "south":
+            cells.loc[6, column] = "?" if column == "grade" else "old"
+        save(cells, tmp_path / f"{site}.csv")
+    named = (f"'{column}'", f"in row 7 of {tmp_path}/south.csv")
+    assert_refused(f"{tmp_path}/*.csv", label="grade", unlabelled_rows="fail", names=named)
+
+
+ZONE = pa.timestamp("us", "Europe/Berlin")
+DAY = 1_700_000_000_000_000
+LARGE = 2**53 + 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array(["x", "y"] * 10), pa.array([1, 2] * 10)),
+        (pa.array(["x", "y"] * 10), pa.array([0.5, 2] * 10)),
+        (pa.array(["1", "2"] * 10), pa.array([1, 2] * 10)),
+        (pa.array([True, False] * 10), pa.array([1, 0] * 10)),
+        (pa.array([DAY, DAY * 2] * 10, ZONE), pa.array([DAY, DAY * 2] * 10, pa.timestamp("us", "UTC"))),
+        (pa.array([DAY, DAY * 2] * 10, ZONE), pa.array([DAY // 10**6, DAY // 10**5] * 10, pa.timestamp("s"))),
+        (pa.array([DAY, DAY * 2] * 10, pa.timestamp("us")), pa.array(["2024-01-31", "2024-02-01"] * 10)),
+        (pa.array([LARGE + 1, LARGE] * 10), pa.array([0.5, None] * 10)),
+        (pa.array([LARGE + 1, None] * 10), pa.array([0.5, 1] * 10, pa.float32())),
+        (pa.array([1, 2] * 10, pa.int8()), pa.array([2**63, 7] * 10, pa.uint64())),
+        (pa.array([1, 2] * 10), pa.nulls(20)),
+        (pa.nulls(20), pa.array(["x", "y"] * 10).dictionary_encode()),
+    ],
+    ids=lambda cells: str(cells.type),
+)
+def test_files_that_disagree_on_a_type_read_as_csv_files_do(tmp_path: Path, first: pa.Array, second: pa.Array) -> None:
+    def told(ending: str) -> object:
+        try:
+            dataset = load_dataset(f"{tmp_path}/*.{ending}", label="grade", min_release=1)
+        except DataError as error:
+            return str(error).count("\n")
+        return dataset.feature_names
+
+    for name, cells in (("a", first), ("b", second)):
+        table = pa.table({"x": cells, "age": pa.array(np.arange(20) / 8), "grade": pa.array(["well", "ill"] * 10)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        frame = table.set_column(0, "x", cells.cast(pa.string()) if cells.type != pa.null() else cells).to_pandas()
+        save(frame, tmp_path / f"{name}.csv")
+    assert told("parquet") == told("csv")

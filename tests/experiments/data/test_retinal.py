@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.experiments.data.dataset import Dataset
-from fedscout.experiments.data.loaders.pictures import RETINAL
+from fedscout.experiments.data.loaders.pictures import RETINAL, RETINAL_GRADES
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data import image_files
@@ -176,12 +176,27 @@ def test_missing_pictures_are_counted(tmp_path: Path) -> None:
 
 
 def test_what_the_folder_must_hold(tmp_path: Path) -> None:
-    assert_refused("retinal", folder=tmp_path, key="retinal")
     picture(tmp_path / "retinal/clinics/one/healthy/a.png")
     assert_refused("retinal", folder=tmp_path, key="clinics")
 
 
-def test_the_label_is_the_diagnosis(tmp_path: Path) -> None:
-    assert_refused("retinal", folder=tmp_path, label="grade", key="federation.label", given="'grade'")
-    key = "federation.client_column"
-    assert_refused("retinal", folder=tmp_path, client_column="camera", key=key, given="'camera'")
+# Grades of retinopathy: one folder per hospital, or nothing.
+
+
+def test_hospitals_are_the_natural_clients(tmp_path: Path) -> None:
+    for number, name in enumerate(("aptos/0/a.png", "aptos/4/b.png", "messidor/0/c.jpg")):
+        picture(tmp_path / "retinal_grades" / name, 51 * number)
+    picture(tmp_path / "retinal_grades/idrid/images/d.jpg")
+    (tmp_path / "retinal_grades/idrid/labels.csv").write_text("image,label\nimages/d.jpg,2\n")
+    dataset = load_dataset("retinal_grades", folder=tmp_path, image_size=4)
+    assert (dataset.name, dataset.features.shape, dataset.kind) == ("retinal_grades", (4, 3, 4, 4), "image")
+    assert dataset.class_names == ("0", "2", "4")
+    assert dataset.labels.tolist() == [0, 2, 1, 0]
+    assert clients_of(dataset) == ["aptos", "aptos", "idrid", "messidor"]
+    assert dataset.source == str(RETINAL_GRADES)
+
+
+def test_without_hospitals(tmp_path: Path) -> None:
+    picture(tmp_path / "retinal_grades/0/a.png")
+    picture(tmp_path / "retinal_grades/1/b.png")
+    assert_refused("retinal_grades", folder=tmp_path, key="data set 'retinal_grades'")

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import load_config
-from fedscout.experiments.data.dataset import Dataset
-from fedscout.experiments.data.server_rows import without_server_rows
-from fedscout.experiments.description import describe_federation
+from fedscout.experiments.data.dataset import Dataset, duplicate_rows
+from fedscout.experiments.data.server_rows import sample_rows, without_server_rows, without_small_clients
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.table import parse_effects
-from fedscout.experiments.studies.run_folder import federation_facts
 from fedscout.experiments.studies.workflow import cohort_of
-from tests.experiments.data.loading import clients_of
+from tests.experiments.data.loading import clients_of, load_dataset
 from tests.kits.refusals import refused
 
 
@@ -152,20 +154,6 @@ def test_corruption_of_clients_does_not_reach_the_server() -> None:
     np.testing.assert_array_equal(one.server.features, other.server.features)
 
 
-def test_what_is_told() -> None:
-    federation = built(server_rows=0.1, server_labels=True)
-    assert federation_facts(federation)["num_server_rows"] == 180
-    assert federation_facts(federation)["server_labels"] is True
-    config = load_config([])
-    assert describe_federation(federation, config.detection, 0).facts["num_server_rows"] == 180
-    assert "num_server_rows" not in built().facts
-
-
-def test_the_digest_of_the_data_holds_the_server_s_rows() -> None:
-    digests = [built(server_rows=50, server_labels=labels) for labels in (True, False)]
-    assert len({data_digest(federation) for federation in digests}) == 2
-
-
 @pytest.mark.parametrize(
     "argument",
     [*(f"rows={given}" for given in ("0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]")), "labels=true"],
@@ -183,3 +171,229 @@ def test_players_have_no_rows_to_give() -> None:
 @pytest.mark.parametrize(("given", "known"), [("null", 0), ("7", 7), ("0.2", None)])
 def test_strategies_are_told_before_the_data_are_read(given: str, known: int | None) -> None:
     assert cohort_of(load_config([f"federation.server_rows={given}"]), 5).server_rows == known
+
+
+# `federation.server_dataset`: rows of another data set at the server, which must look like the clients'.
+
+
+def table(rows: int, classes: tuple[str, ...], shift: float = 0.0, seed: int = 0) -> pd.DataFrame:
+    """Two columns of numbers and a label, each class as often."""
+    generator = np.random.default_rng(seed)
+    labels = np.resize(np.array(classes), rows)
+    pulse, age = generator.normal(shift, 3.0, rows), generator.normal(5.0 * shift, 1.0, rows)
+    return pd.DataFrame({"pulse": pulse, "age": age, "state": labels})
+
+
+GOOD = table(60, ("well", "ill"))
+
+
+def built_with(
+    folder: Path, server: pd.DataFrame | None, clients: pd.DataFrame | None = None, **settings: Any
+) -> Federation:
+    clients = table(200, ("ill", "odd", "well")) if clients is None else clients
+    clients.to_csv(folder / "clients.csv", index=False)
+    given: dict[str, Any] = {"dataset": str(folder / "clients.csv"), "label": "state", "num_clients": 4, **settings}
+    if server is not None:
+        server.to_csv(folder / "server.csv", index=False)
+        given["server_dataset"] = str(folder / "server.csv")
+    return build_federation(FederationConfig(**given), ModelConfig())
+
+
+def test_all_rows_are_the_servers_and_the_clients_keep_theirs(tmp_path: Path) -> None:
+    alone, served = (
+        built_with(tmp_path, None),
+        built_with(tmp_path, table(60, ("well", "ill"), seed=1)),
+    )
+    np.testing.assert_array_equal(alone.features, served.features)
+    np.testing.assert_array_equal(alone.partition.rows, served.partition.rows)
+    assert alone.server is None
+    assert served.server is not None
+    assert (served.server.num_rows, served.server.labels) == (60, None)
+    told = {name: served.facts[name] for name in served.facts.keys() - alone.facts.keys()}
+    source = {"server_dataset": "server.csv", "server_source": str(tmp_path / "server.csv")}
+    assert told == {"num_server_rows": 60, "server_labels": False, **source}
+
+
+def test_labels_are_matched_by_name_and_the_scale_is_the_servers_own(tmp_path: Path) -> None:
+    """Its classes are numbered anew without `odd`: ill, well = 0, 1 there are 0, 2 here."""
+    rows = table(60, ("well", "ill"), shift=100.0, seed=1)
+    server = built_with(tmp_path, rows, server_labels=True).server
+    assert server is not None
+    np.testing.assert_array_equal(server.labels, np.where(rows["state"] == "well", 2, 0))
+    columns = rows[["pulse", "age"]].to_numpy()
+    np.testing.assert_allclose(server.features, (columns - columns.mean(0)) / columns.std(0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("asked", "number"), [(10, 10), (0.5, 30), (60, 60)])
+def test_some_of_its_rows(tmp_path: Path, asked: float, number: int) -> None:
+    federation = built_with(tmp_path, GOOD, server_rows=asked, server_labels=True)
+    assert federation.server is not None
+    assert federation.server.labels is not None
+    assert np.bincount(federation.server.labels).tolist() == [number // 2, 0, number // 2]
+
+
+def test_the_digests_hold_it(tmp_path: Path) -> None:
+    one, other = (data_digest(built_with(tmp_path, table(60, ("well", "ill"), seed=seed))) for seed in (1, 2))
+    assert one != other
+    assert load_config(["federation.server_dataset=wine"]).identity()["federation"]["server_labels"] is False
+
+
+@pytest.mark.parametrize(("given", "known"), [([], None), (["federation.server_rows=7"], 7)])
+def test_strategies_are_told_of_another_data_set_before_it_is_read(given: list[str], known: int | None) -> None:
+    assert cohort_of(load_config(["federation.server_dataset=wine", *given]), 5).server_rows == known
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "key", "given"),
+    [
+        (GOOD.rename(columns={"age": "years"}), {}, "dataset", "'years' of 'server.csv' in place of 'age'"),
+        (GOOD.drop(columns="age"), {}, "dataset", "table of 1 numbers of 'server.csv'"),
+        (table(60, ("well", "dead")), {"server_labels": True}, "dataset", "dead of 'server.csv'"),
+        (GOOD, {"server_rows": 61}, "rows", 61),
+    ],
+)
+def test_rows_unlike_the_clients_are_refused(
+    tmp_path: Path, rows: pd.DataFrame, settings: dict[str, Any], key: str, given: object
+) -> None:
+    with refused(DataError, key=f"federation.server_{key}", given=given) as caught:
+        built_with(tmp_path, rows, **settings)
+    assert len(caught.value.faults) == 1
+
+
+def test_rows_that_make_no_data_set_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^federation.server_dataset=.*server.csv .*'state'"):
+        built_with(tmp_path, table(60, ("well",)))
+
+
+def test_classes_do_not_matter_where_labels_are_stripped(tmp_path: Path) -> None:
+    server = built_with(tmp_path, table(60, ("well", "dead"))).server
+    assert server is not None
+    assert server.num_rows == 60
+
+
+@pytest.mark.parametrize("given", ["digits", "cartpole", "given"])
+def test_what_is_no_other_data_set_is_refused(given: str) -> None:
+    with refused(ConfigurationError, key="federation.server_dataset"):
+        load_config([f"federation.server_dataset={given}"])
+
+
+def test_tokens_are_refused(tmp_path: Path) -> None:
+    texts = pd.DataFrame({"text": ["some words here", "other words there"] * 20, "state": ["ill", "well"] * 20})
+    with refused(DataError, key="federation.server_dataset"):
+        built_with(tmp_path, texts, clients=texts, text_column="text")
+
+
+# Samples of rows, and the count of duplicates that goes on record.
+
+
+def numbered_rows(num_rows: int = 50, num_classes: int = 5) -> Dataset:
+    """Rows that say which they are."""
+    rows = np.arange(num_rows)
+    return Dataset(
+        name="numbered",
+        features=rows[:, None].astype(np.float32),
+        labels=(rows % num_classes).astype(np.int64),
+        class_names=tuple(f"c{number}" for number in range(num_classes)),
+        feature_names=("row",),
+        source="here",
+        client_ids=np.array([f"client {row // 10}" for row in rows]),
+        facts={"num_rows": num_rows, "num_duplicate_rows": 0, "label": "c"},
+    )
+
+
+def sample(dataset: Dataset, max_rows: int | None, seed: int = 0) -> Dataset:
+    return sample_rows(dataset, max_rows, stream(seed, "rows"))
+
+
+@given(st.integers(2, 49), st.integers(0, 5))
+def test_rows_keep_their_order_label_and_client(max_rows: int, seed: int) -> None:
+    whole = numbered_rows()
+    try:
+        part = sample(whole, max_rows, seed)
+    except DataError:
+        return  # rows of one class: tested below
+    rows = part.features[:, 0].astype(int)
+    assert part.num_rows == part.facts["num_rows"] == max_rows
+    assert part.facts["num_rows_not_sampled"] == 50 - max_rows
+    assert (np.diff(rows) > 0).all()
+    assert [part.class_names[label] for label in part.labels] == [f"c{row % 5}" for row in rows]
+    assert clients_of(part) == [f"client {row // 10}" for row in rows]
+    assert part.facts["num_classes_left_out"] == 5 - part.num_classes
+
+
+def test_same_seed_same_rows_and_smaller_samples_lie_in_larger_ones() -> None:
+    whole = numbered_rows()
+    rows = {size: set(sample(whole, size).features[:, 0]) for size in (10, 20, 30)}
+    assert rows[10] < rows[20] < rows[30]
+    assert rows[20] == set(sample(whole, 20).features[:, 0])
+    assert rows[20] != set(sample(whole, 20, seed=1).features[:, 0])
+
+
+def test_every_row_is_as_likely_as_another() -> None:
+    drawn = np.zeros(50)
+    for seed in range(400):
+        drawn[sample(numbered_rows(), 25, seed).features[:, 0].astype(int)] += 1
+    # Binomial with 400 draws at one half: standard deviation 10; five of them for fifty rows.
+    assert np.abs(drawn - 200).max() < 50
+
+
+@pytest.mark.parametrize("max_rows", [None, 50, 1000])
+def test_enough_is_all(max_rows: int | None) -> None:
+    whole = numbered_rows()
+    assert sample(whole, max_rows) is whole
+
+
+def test_one_class_is_too_few() -> None:
+    whole = numbered_rows(num_classes=2)
+    rows = np.arange(50)
+    lopsided = replace(whole, labels=(rows == 49).astype(np.int64))
+    seeds = [seed for seed in range(50) if 49 not in stream(seed, "rows").permutation(50)[:2]]
+    with refused(DataError, key="data set 'numbered'", given="1: c0"):
+        sample(lopsided, 2, seeds[0])
+
+
+def test_the_key_of_the_configuration() -> None:
+    config = FederationConfig(max_rows=300, seed=3, num_clients=3, partition={"kind": "iid"})
+    federation = build_federation(config, ModelConfig())
+    assert len(federation.labels) == 300
+    assert federation.partition.sizes.tolist() == [100, 100, 100]
+    assert federation.facts["num_rows_not_sampled"] == 1497
+    expected = np.sort(stream(3, "rows").permutation(1797)[:300])
+    np.testing.assert_array_equal(federation.features, load_dataset("digits").features[expected])
+
+
+# Natural clients.
+
+
+def test_small_clients_go_with_all_their_rows() -> None:
+    sizes = {"a": 3, "b": 10, "c": 4, "d": 33}
+    whole = replace(numbered_rows(), client_ids=np.repeat(list(sizes), list(sizes.values())))
+    part = without_small_clients(whole, 4)
+    assert clients_of(part) == ["b"] * 10 + ["c"] * 4 + ["d"] * 33
+    assert part.features[:, 0].tolist() == list(range(3, 50))
+    assert (part.facts["num_small_clients_left_out"], part.facts["num_rows_of_small_clients"]) == (1, 3)
+    assert without_small_clients(whole, 3) is whole
+    with refused(DataError, key="federation.min_client_rows", given="34"):
+        without_small_clients(whole, 34)
+
+
+# Duplicates.
+
+FEW = arrays.arrays(
+    np.float32, arrays.array_shapes(min_dims=2, max_dims=4, max_side=5), elements=st.sampled_from([0, -0.0, 1])
+)
+
+
+@given(FEW, st.data())
+def test_duplicates_are_the_rows_that_sorting_them_would_find(features: np.ndarray, data: st.DataObject) -> None:
+    labels = data.draw(arrays.arrays(np.int64, len(features), elements=st.integers(0, 1)))
+    table = np.column_stack([features.reshape(len(features), -1), labels])
+    expected = len(table) - len(np.unique(table, axis=0))
+    assert duplicate_rows(features, labels) == expected
+    assert duplicate_rows(features.astype(np.float64), labels) == expected
+    assert duplicate_rows(np.abs(features).astype(np.uint8), labels) == expected
+
+
+def test_duplicates_are_found_across_blocks() -> None:
+    features = np.arange(10_000, dtype=np.float32)[:, None] % 6000
+    assert duplicate_rows(features, np.zeros(10_000, np.int64)) == 4000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import http.server
 import json
-import re
 import sqlite3
 import sys
 import threading
@@ -26,7 +25,6 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.data.files import ReadLimits
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig
-from fedscout.experiments.studies.run_folder import default_folder
 from tests.experiments.data.awkward_tables import patients
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
@@ -38,8 +36,9 @@ FORMATS = ("t.csv", "t.parquet", "t.feather", "t.arrow", "t.jsonl", "t.ndjson.gz
 def save(table: pd.DataFrame, path: Path) -> Path:
     """Write a table in the format that the name asks for."""
     match path.suffixes:
-        case [".csv"]:
-            table.to_csv(path, index=False)
+        case [".csv" | ".CSV" | ".tsv" | ".txt"] | [".csv", ".gz"]:
+            separator = {".tsv": "\t", ".txt": "|", ".gz": ";"}.get(path.suffix, ",")
+            table.to_csv(path, index=False, sep=separator)
         case [".parquet"]:
             table.to_parquet(path, index=False)
         case [".feather"]:
@@ -66,7 +65,7 @@ def save(table: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, "t.tsv", "t.txt", "t.csv.gz", "t.CSV"])
 def test_every_format_gives_the_same_data(tmp_path: Path, name: str) -> None:
     wanted = load_dataset(str(save(patients(), tmp_path / "wanted.csv")), **ROLES)
     dataset = load_dataset(str(save(patients(), tmp_path / name)), **ROLES)
@@ -105,9 +104,7 @@ def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_table_beyond_the_limit_is_sampled_if_asked(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_beyond_the_limit_is_sampled(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     path = str(save(patients(), tmp_path / name))
     limits = ReadLimits(max_rows=150)
     dataset = load_dataset(path, limits, max_rows=120, **ROLES)
@@ -187,12 +184,6 @@ def test_a_driver_that_is_missing_is_one_clear_line() -> None:
         load_dataset("postgresql://user@host/name", query="SELECT 1", label="y")
 
 
-def test_a_query_is_for_databases_alone(tmp_path: Path) -> None:
-    path = str(save(patients(), tmp_path / "t.csv"))
-    assert_refused(path, query="SELECT 1", key="federation.query", kind=ConfigurationError, **ROLES)
-    assert_refused("digits", query="SELECT 1", key="federation.query", kind=ConfigurationError)
-
-
 @pytest.mark.parametrize(("name", "value"), [("encoding", "cp1252"), ("separator", "tab"), ("header", "false")])
 def test_how_a_text_is_written_is_for_text_files_alone(tmp_path: Path, name: str, value: str) -> None:
     path = str(save(patients(), tmp_path / "t.parquet"))
@@ -217,13 +208,6 @@ def test_a_file_a_client(tmp_path: Path) -> None:
     (tmp_path / "h3.csv").write_text("age,outcome\n1,died\n")
     assert_refused(f"{tmp_path}/*.csv", label="outcome", key="h3.csv")
     assert_refused(f"{tmp_path}/*.tsv", label="outcome", key="federation.dataset")
-
-
-@pytest.mark.parametrize("dataset", ["https://host/a/t.csv", "clients/*.csv"])
-def test_a_study_of_no_single_path_has_a_folder_of_one_name(dataset: str) -> None:
-    folder = default_folder(load_config([f"federation.dataset={dataset}", "federation.label=y"]))
-    assert folder.parent == Path("runs")
-    assert re.fullmatch(r"[\w.-]+", folder.name)
 
 
 # Arrays.
@@ -305,9 +289,7 @@ def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str)
 
 
 @pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
-def test_a_library_that_is_missing_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str
-) -> None:
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str) -> None:
     path = save(patients(), tmp_path / name)
     monkeypatch.setitem(sys.modules, library, None)
     with refused(ConfigurationError, key=f"reading {name}", names="pip install 'fedscout[tables]'"):

@@ -3,7 +3,7 @@
 Flower starts a process for each message to a client, and each spends three processor seconds on importing torch, Flower
 and this program: next to all of what a federation of two or three clients costs. So a test whose subject are the
 messages has them answered by forks, which begin as such a process does after its imports. What users start, a process
-from its first line, is what `test_walkthrough.py` has.
+from its first line, is what `test_apps_on_superlink.py` has.
 
 A fork has the environment, the working folder and the output of the SuperNode, as Flower's process does, and bears its
 mark. `flwr-clientapp` itself, found first on the node's path, hands its arguments over through a pipe and ends.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +25,8 @@ from fedscout.experiments.deployment.client import Agreement
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy
-from tests.experiments.deployment.superlink import RealFederation
+from tests.experiments.cli.processes import REPOSITORY
+from tests.experiments.deployment.superlink import RUN_SECONDS, RealFederation, Started, free_port
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 Start = Callable[..., RealFederation]
@@ -50,7 +55,7 @@ def simulated(settings: Sequence[str], report: HeterogeneityReport) -> None:
 
 
 @pytest.mark.parametrize("num_clients", [2, 3])
-def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_finds(
+def test_under_certificates_and_keys_as_in_a_simulation(
     tmp_path: Path, real_federation: Start, num_clients: int
 ) -> None:
     settings = [f"federation.num_clients={num_clients}"]
@@ -95,3 +100,52 @@ def test_a_killed_node_a_late_one_and_a_killed_server_cost_no_training(tmp_path:
     assert (out / "model.pt").is_file()
     told = read_json_object(out / "clients.json")["clients"]
     assert [client["name"] for client in told] == ["0", "1", "2"]
+
+
+# The commands that docs/real_federation.md prints, run as they stand there, in their order, in an empty folder.
+
+
+PAGE = REPOSITORY / "docs" / "real_federation.md"
+SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+STAYS = ("flower-superlink", "flower-supernode")
+"""What the page has in a terminal each."""
+
+READY = {"flower-superlink": r"Uvicorn running", "flower-supernode": r"SuperNode ID"}
+
+
+def commands() -> Iterator[str]:
+    """Yield the page's commands, on ports that are free here."""
+    ports = {port: str(free_port()) for port in ("8000", "9094", "9095")}
+    for block in SHELL_BLOCK.findall(PAGE.read_text()):
+        for line in block.splitlines():
+            port = " --port 8000" if line.startswith("flower-superlink") else ""
+            yield re.sub(r"\b(8000|9094|9095)\b", lambda found: ports[found[0]], f"{line}{port}")
+
+
+def test_a_newcomer_gets_from_a_study_to_a_model_of_two_nodes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in ("FLWR_HOME", "RAY_ADDRESS")},
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY / "src"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_LOG_LEVEL": "INFO",
+    }
+    ran, output = [], ""
+    with ExitStack() as stack:
+        for number, line in enumerate(commands()):
+            started = Started(["bash", "-c", line], environment, tmp_path / f"{number}.log")
+            stack.callback(started.kill)
+            program = line.split()[0]
+            ran.append(program)
+            if program in STAYS:
+                started.wait_for(READY[program])
+            else:
+                assert started.wait(RUN_SECONDS) == 0, f"{line}\n{started.text()}"
+            output = started.text()
+    assert ran == ["fedscout", "fedscout", "mkdir", "printf", *STAYS, "flower-supernode", "flwr", "python"]
+    assert "round_accuracy" in output
+    assert (tmp_path / "wine_app-out" / "model.safetensors").is_file()

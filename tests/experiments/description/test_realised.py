@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Mapping
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from fedscout.detectors import DetectionConfig
-from fedscout.engine.data.client import Release
+from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
+from fedscout.detectors.detect import detect
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition, Release
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.experiments import description
-from fedscout.experiments.description import RealizedHeterogeneity, realised
+from fedscout.experiments.description import Description, RealizedHeterogeneity, describe_federation, realised
 from fedscout.experiments.scenarios.features import FeatureNoise
 from fedscout.experiments.scenarios.labels import ShiftLabels
-from tests.experiments.description.federations import by_counts, federation_of
+from tests.detectors.federations import AddNoise, FlipLabels, federation, gaussian_clients
+from tests.experiments.description.federations import NoModel, by_counts, federation_of
 
 RARE = 1e-6
 """A bound that holds but for this probability."""
@@ -295,3 +303,133 @@ def test_clients_that_play_have_nothing_to_compare() -> None:
     assert (found.quantity_ratio, found.label_skew, found.label_hellinger, found.feature_hellinger) == (None,) * 4
     (note,) = found.notes
     assert "episodes" in note
+
+
+# A description and a detection of the same clients that tell all report the same figures under the same names.
+
+
+ROUNDING = 1e-12
+"""Figures are sums of the same numbers, not always in the same order."""
+
+SHARED = (
+    "quantity_ratio",
+    "quantity_variation",
+    "quantity_gini",
+    "label_hellinger",
+    "label_wasserstein",
+    "feature_hellinger",
+    "feature_wasserstein",
+)
+
+
+def report_of(source: Federation, settings: DetectionConfig, seed: int) -> HeterogeneityReport:
+    grid = LocalGrid(source, CLIENT_QUERIES)
+    return detect(grid, grid.initial_vectors, LocalTraining(), settings, seed)
+
+
+def skewed(sizes: list[int], **others: Any) -> Federation:
+    """Return clients whose sizes, labels and features differ."""
+    clients = gaussian_clients(sizes)
+    shifted = [
+        (rows + 0.3 * number, np.minimum(labels + (np.arange(len(labels)) < 3 * number), 2))
+        for number, (rows, labels) in enumerate(clients)
+    ]
+    return federation(shifted, num_classes=3, min_release=1, **others)
+
+
+CASES: Mapping[str, tuple[Federation, dict[str, Any]]] = {
+    "few clients": (skewed([30, 45, 60, 20]), {}),
+    "many clients": (skewed([20 + client for client in range(24)]), {}),
+    "small and corrupted ones": (
+        skewed([30, 3, 60, 20, 0, 41], transforms={2: (FlipLabels(),), 5: (AddNoise(2.0, 0.5), FlipLabels())}),
+        {},
+    ),
+    "drawn pairs": (skewed([20 + client for client in range(12)]), {"max_pairwise_clients": 5}),
+    "other bins": (skewed([30, 45, 60, 20]), {"histogram_bins": 7, "histogram_reach": 1.5}),
+    "two clients": (skewed([50, 40]), {}),
+    "one client": (skewed([50]), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_figures_of_detection_and_description_are_equal(case: str) -> None:
+    source, given = CASES[case]
+    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1, **given)
+    report, description = report_of(source, settings, seed=3), describe_federation(source, settings, seed=3)
+    for name in SHARED:
+        expected = getattr(report.metrics, name)
+        assert getattr(description.realised, name) == (expected and pytest.approx(expected, rel=ROUNDING)), name
+    assert description.realised.label_skew == report.label_skew.value
+    _assert_same_clients(description, report)
+
+
+def _assert_same_clients(description: Description, report: HeterogeneityReport) -> None:
+    measured = [client for client in description.clients if client.heterogeneity_index is not None]
+    assert [client.client for client in measured] == [facts.client for facts in report.clients]
+    for client, facts in zip(measured, report.clients, strict=True):
+        assert (client.num_rows, client.label_counts) == (facts.num_rows, facts.label_counts)
+        assert client.heterogeneity_index == facts.heterogeneity_index
+        assert client.label_divergence == report.label_skew.client_values.get(client.client)
+    assert len(description.clients) - len(measured) == len(report.withheld)
+
+
+def test_beyond_detections_features_some_are_drawn_and_detection_has_no_figure() -> None:
+    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1, max_features=4)
+    source = skewed([30, 40])
+    assert report_of(source, settings, seed=0).metrics.feature_hellinger is None
+    found = describe_federation(source, settings, seed=0).realised
+    assert (found.num_features, found.num_features_compared) == (6, 4)
+    assert found.feature_hellinger is not None
+    assert "4 of 6 " in found.notes[0]
+
+
+# A description costs seconds for 10,000 clients, and what every run reports costs next to nothing.
+
+
+ATTEMPTS = 8
+
+
+def dealt(num_rows: int, num_features: int, num_clients: int) -> Federation:
+    """Return rows dealt at random to clients of equal size."""
+    generator = np.random.default_rng(0)
+    return Federation(
+        name="large",
+        features=generator.standard_normal((num_rows, num_features), dtype=np.float32),
+        labels=generator.integers(0, 10, num_rows),
+        num_classes=10,
+        partition=Partition(
+            generator.permutation(num_rows), np.linspace(0, num_rows, num_clients + 1).astype(np.int64)
+        ),
+        model=NoModel(),
+    )
+
+
+def best_seconds(work: Callable[[], object], enough: float) -> float:
+    """Return the least time of several attempts: the work's own, as any may wait for a core."""
+    best = float("inf")
+    for _ in range(ATTEMPTS):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+        if best < enough:
+            break
+    return best
+
+
+def test_what_every_run_reports_takes_under_three_tenths_of_a_second() -> None:
+    source = dealt(60_000, 64, 100)
+    assert best_seconds(lambda: realised(source), 0.3) < 0.3
+
+
+@pytest.mark.slow
+def test_ten_thousand_clients_are_described_in_seconds() -> None:
+    source = dealt(200_000, 16, 10_000)
+    assert best_seconds(lambda: describe_federation(source, DetectionConfig(), 0).model_dump_json(), 3) < 3
+
+
+@pytest.mark.slow
+def test_a_hundred_times_the_clients_do_not_cost_a_hundred_times_as_much() -> None:
+    # The rows are the same ones; only as many pairs of clients as are drawn, and each client's own line, cost more.
+    few, many = (dealt(200_000, 16, num_clients) for num_clients in (100, 10_000))
+    base = best_seconds(lambda: realised(few), 0.0)
+    assert best_seconds(lambda: realised(many), 20 * base) < 20 * base

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from fedscout.detectors import DetectionConfig
-from fedscout.experiments.charts import MAX_ROWS, MOST_DIFFERENT, NUM_DECILES, shades, strip_of
-from fedscout.experiments.description import Description, describe_federation
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Federation
+from fedscout.experiments.charts import (
+    MAX_ROWS,
+    MOST_CLASSES,
+    MOST_DIFFERENT,
+    NUM_DECILES,
+    federation_map,
+    shades,
+    strip_of,
+)
+from fedscout.experiments.description import ClientChange, Description, describe_federation
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.description_console import BLOCKS, PLAIN_BLOCKS, show_description
-from fedscout.experiments.scenarios.features import ScaledUpdate
+from fedscout.experiments.reports.description_console import BLOCKS, PLAIN_BLOCKS, show_description, write_description
+from fedscout.experiments.scenarios.features import FeatureNoise, GaussianUpdate, ScaledUpdate
 from fedscout.experiments.scenarios.labels import ShiftLabels
-from tests.experiments.description.federations import by_counts
+from tests.experiments.description.federations import by_counts, federation_of
 
 
 def described(counts: npt.ArrayLike, **others: Any) -> Description:
@@ -47,9 +60,7 @@ def shown(description: Description, width: int = 120, encoding: str = "utf-8", b
         ([0, 0], 0, [0, 0]),
     ],
 )
-def test_shades_are_equal_steps_and_nothing_is_only_nothing(
-    values: list[float], largest: float, expected: list[int]
-) -> None:
+def test_shades_are_equal_steps(values: list[float], largest: float, expected: list[int]) -> None:
     assert shades(values, largest).tolist() == expected
 
 
@@ -93,12 +104,6 @@ def test_the_strip_can_be_read_without_colour() -> None:
     assert "* affected" in text
 
 
-def test_shades_by_rows() -> None:
-    text = shown(described([[40, 0], [10, 10]]), by_count=True)
-    for shown_shades in ("██··", "░░░░", "░ up to 10, ▒ up to 20, ▓ up to 30, █ up to 40"):
-        assert shown_shades in text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
@@ -113,20 +118,6 @@ def test_a_terminal_that_knows_ascii_only_gets_that() -> None:
     assert "gr?n, blau" in text
 
 
-def test_what_a_scenario_changed_is_shown() -> None:
-    text = shown(described([[10, 5], [10, 5]], transforms={1: (ShiftLabels(),)}, affected_clients=(1,)))
-    for named in ("client 1.", "15 of 15", "ShiftLabels()"):
-        assert named in text
-    assert "not the rows" in shown(described([[10, 5], [10, 5]], affected_clients=(0,)))
-
-
-def test_what_attackers_send_is_shown() -> None:
-    text = shown(described([[10, 5], [10, 5]], attacks={1: (ScaledUpdate(-1.0 / 3),)}, affected_clients=(1,)))
-    assert "client 1." in text
-    assert re.search(r"client +attacks", text)
-    assert "ScaledUpdate(factor=-0.333)" in text
-
-
 @pytest.mark.parametrize("counts", [[[0, 0], [0, 0]], [[1, 0]], [[30, 10]]])
 def test_federations_with_next_to_nothing_are_shown(counts: list[list[int]]) -> None:
     text = shown(described(counts))
@@ -138,3 +129,128 @@ def test_texts_of_the_users_data_are_no_markup() -> None:
     text = shown(described([[10, 0], [0, 10]], class_names=("[bold]", "[/]"), facts={"client_names": ("[red]x", "y")}))
     assert "[bold], [/]" in text
     assert "0 [red]x" in text
+
+
+# The picture: what is drawn, and files that are the same for the same federation.
+
+
+def drawn(description: Description, by_count: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tiles and the bars as Vega-Lite, each with its own data."""
+    whole = federation_map(description, by_count).to_dict()
+    tiles, bars = ({**part, "data": whole["datasets"][part["data"]["name"]]} for part in whole["hconcat"])
+    return tiles, bars
+
+
+def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = chart["data"]
+    return found
+
+
+def test_a_cell_is_the_share_of_the_clients_rows() -> None:
+    description = described([[30, 10], [5, 15], [0, 0]], class_names=("a", "b"), affected_clients=(1,))
+    tiles, bars = drawn(description)
+    shares = {(cell["client"], cell["class"]): cell["share"] for cell in values_of(tiles)}
+    assert shares == {("0", "a"): 0.75, ("0", "b"): 0.25, ("1 *", "a"): 0.25, ("1 *", "b"): 0.75}
+    assert tiles["encoding"]["x"]["scale"]["domain"] == ["a", "b"]
+    assert tiles["encoding"]["y"]["scale"]["domain"] == ["0", "1 *", "2"]
+    assert (tiles["encoding"]["opacity"]["field"], tiles["encoding"]["opacity"]["scale"]["domain"]) == ("share", [0, 1])
+    assert [bar["rows"] for bar in values_of(bars)] == [40, 20, 0]
+    assert [bar["affected"] for bar in values_of(bars)] == [False, True, False]
+
+
+def test_a_cell_may_be_a_number_of_rows() -> None:
+    tiles, _ = drawn(described([[30, 10], [5, 15]]), by_count=True)
+    assert [cell["rows"] for cell in values_of(tiles)] == [30, 10, 5, 15]
+    assert (tiles["encoding"]["opacity"]["field"], tiles["encoding"]["opacity"]["scale"]["domain"]) == ("rows", [0, 30])
+
+
+def test_many_clients_have_the_rows_of_the_strip() -> None:
+    sizes = np.arange(MAX_ROWS + 5) + 10
+    counts = np.column_stack([sizes**2, np.full(len(sizes), 10)])
+    counts[:2] = [[1, 0], [0, 0]]
+    description = described(counts)
+    strip = strip_of(description, MOST_CLASSES)
+    tiles, bars = drawn(description)
+    assert len(values_of(bars)) == MOST_DIFFERENT + NUM_DECILES
+    assert tiles["encoding"]["y"]["scale"]["domain"] == [row.label for row in (*strip.clients, *strip.deciles)]
+    measured = [client for client in description.clients if client.label_divergence is not None]
+    assert len(measured) == MAX_ROWS + 3
+    rows = [client.num_rows for client in sorted(measured, key=lambda client: client.label_divergence or 0.0)]
+    means = [np.mean(part) for part in np.array_split(rows, NUM_DECILES)]
+    assert [bar["rows"] for bar in values_of(bars)[MOST_DIFFERENT:]] == pytest.approx(means, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_files_are_json_png_and_svg(tmp_path: Path) -> None:
+    description = described([[30, 10], [5, 15]], class_names=("$a_$", "b" * 50))
+    one, two = (write_description(description, tmp_path / name) for name in ("one", "two"))
+    assert [path.name for path in one] == ["description.json", "clients.png", "clients.svg"]
+    assert one[1].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert ElementTree.parse(one[2]).getroot().tag.endswith("svg")
+    assert [path.read_bytes() for path in one[:2]] == [path.read_bytes() for path in two[:2]]  # SVG numbers its clips
+
+
+# What a scenario is said to have changed is what it changed.
+
+
+class FirstColumnToZero:
+    """A transform that is no dataclass."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        changed = features.copy()
+        changed[:, 0] = 0
+        return changed, labels
+
+
+def changes_of(source: Federation) -> tuple[ClientChange, ...]:
+    return describe_federation(source, DetectionConfig(), seed=0).changes
+
+
+def test_without_a_scenario_nothing_is_changed() -> None:
+    assert changes_of(by_counts([[10, 10], [20, 5]])) == ()
+
+
+def test_changes_are_told_client_by_client() -> None:
+    transforms = {2: (FeatureNoise(2.0, 0.5), ShiftLabels()), 1: (ShiftLabels(),), 0: ()}
+    source = by_counts([[10, 10], [20, 5], [500, 500]], transforms=transforms, facts={"feature_unit": 2.0})
+    second, third = changes_of(source)
+    assert (second.client, second.num_rows, second.num_labels_changed) == (1, 25, 25)
+    assert (second.share_numbers_changed, second.feature_shift, second.feature_deviation) == (0, 0, 0)
+    assert second.steps == ("ShiftLabels()",)
+    assert (third.client, third.num_labels_changed, third.share_numbers_changed) == (2, 1000, 1)
+    assert third.steps == ("FeatureNoise(mean=2.0, deviation=0.5)", "ShiftLabels()")
+    # 3,000 numbers: the mean of the noise is 2/2 up to 0.25/sqrt(3000), its deviation 0.5/2 up to 0.25/sqrt(6000)
+    assert third.feature_shift == pytest.approx(1.0, abs=5 * 0.25 / np.sqrt(3000))
+    assert third.feature_deviation == pytest.approx(0.25, abs=5 * 0.25 / np.sqrt(6000))
+
+
+def test_only_numbers_that_differ_count_as_changed() -> None:
+    features = np.ones((20, 4))
+    (change,) = changes_of(
+        federation_of(np.arange(20) % 2, [range(10), range(10, 20)], 2, features, {1: (FirstColumnToZero(),)})
+    )
+    assert change.share_numbers_changed == 0.25
+    assert change.feature_shift == -0.25
+    assert change.steps == ("FirstColumnToZero",)
+
+
+def test_clients_that_miss_rounds_or_take_long_are_named() -> None:
+    first, second = changes_of(
+        by_counts([[10, 10], [20, 5]], dropout={1: 0.3}, devices={0: Device(shift_seconds=1.0, mean_seconds=2.5)})
+    )
+    assert (first.client, first.latency_shift, first.latency_mean, first.dropout) == (0, 1.0, 2.5, 0.0)
+    assert (second.client, second.latency_shift, second.latency_mean, second.dropout) == (1, None, None, 0.3)
+
+
+def test_attackers_are_named_with_what_they_send() -> None:
+    attacks = {1: (ScaledUpdate(-1.0), GaussianUpdate(0.5))}
+    (change,) = changes_of(by_counts([[10, 10], [20, 5]], attacks=attacks))
+    assert (change.client, change.steps, change.num_labels_changed) == (1, (), 0)
+    assert change.attacks == ("ScaledUpdate(factor=-1.0)", "GaussianUpdate(deviation=0.5)")
+
+
+def test_an_empty_client_that_a_scenario_names_has_nothing_to_change() -> None:
+    (change,) = changes_of(by_counts([[10, 10], [20, 5], [0, 0]], transforms={2: (ShiftLabels(),)}))
+    assert (change.num_rows, change.num_labels_changed) == (0, 0)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from fedscout.detectors import DetectionConfig
 from fedscout.engine.data.client import Privacy, Release
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import DataError
-from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.loaders.table import DATASETS
+from fedscout.experiments.federation import build_federation, data_digest, draw_unseen
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from fedscout.experiments.models.table import MODELS
+from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.scenarios.table import SCENARIOS
 from tests.kits.refusals import refused
 
@@ -69,27 +76,11 @@ def test_only_transformed_clients_differ_from_their_clean_view(scenario: str) ->
         np.testing.assert_array_equal(clean[1], federation.labels[rows])
 
 
-def test_corrupted_client_as_the_host_sees_it() -> None:
-    federation = build(FederationConfig(dataset="breast_cancer", scenario="corrupted_client", num_clients=4))
-    (features, labels), (clean_features, clean_labels) = own_rows(federation, 2), clean_rows(federation, 2)
-    noise = features.astype(np.float64) - clean_features
-
-    assert noise.mean() == pytest.approx(1.0, abs=5 * 0.5 / np.sqrt(noise.size) + 1e-6)
-    assert noise.std() == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(2 * noise.size) + 1e-6)
-    np.testing.assert_array_equal(labels, 1 - clean_labels)
-
-
 def test_noise_on_digits_is_in_their_unit() -> None:
     federation = build(FederationConfig(scenario="corrupted_client"))
     unit = np.sqrt(federation.features.astype(np.float64).var(axis=0).mean())
     noise = own_rows(federation, 2)[0].astype(np.float64) - clean_rows(federation, 2)[0]
     assert noise.mean() / unit == pytest.approx(1.0, abs=5 * 0.5 / np.sqrt(noise.size) + 1e-6)
-
-
-def test_noisy_labels_are_three_in_ten() -> None:
-    federation = build(FederationConfig(scenario="noisy_labels", num_clients=6))
-    num_rows = federation.partition.sizes[2]
-    assert (own_rows(federation, 2)[1] != clean_rows(federation, 2)[1]).sum() == round(0.3 * num_rows)
 
 
 def test_federation_travels() -> None:
@@ -98,17 +89,6 @@ def test_federation_travels() -> None:
     for left, right in zip(own_rows(twin, 2), own_rows(federation, 2), strict=True):
         np.testing.assert_array_equal(left, right)
     assert twin.model == federation.model
-
-
-def test_more_clients_than_rows() -> None:
-    config = FederationConfig(dataset="wine", partition=PartitionConfig(kind="iid"), num_clients=179)
-    with refused(DataError, key="federation.num_clients", given="179"):
-        build(config)
-
-
-def test_natural_partition_of_data_without_clients() -> None:
-    with refused(DataError, key="federation.partition.kind", names="federation.client_column"):
-        build(FederationConfig(partition=PartitionConfig(kind="natural")))
 
 
 def test_clients_too_small_to_answer_are_on_record() -> None:
@@ -159,3 +139,133 @@ def test_what_clients_let_out_is_configured() -> None:
     assert build_federation(config, ModelConfig(), privacy).release == Release(7, "abstain", Privacy(2.0, 1e-4, True))
     assert DetectionConfig().privacy is None
     assert build().release == Release(5, "train", None)
+
+
+# The federation's configuration: defaults that make the demo, and contradictions that are refused.
+
+
+def test_defaults_are_the_demo() -> None:
+    config = FederationConfig()
+    assert (config.dataset, config.num_clients, config.seed, config.min_release) == ("digits", 10, 0, 5)
+    assert config.partition == PartitionConfig(kind="dirichlet", alpha=0.1, min_size=5)
+    assert config.scenario is None
+    assert ModelConfig() == ModelConfig(kind="auto", hidden=None)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_alone_keeps_the_number_of_clients(scenario: str) -> None:
+    config = FederationConfig(scenario=scenario)
+    assert config.partition.kind is None
+    assert config.num_clients == 10
+    assert FederationConfig(scenario=scenario, num_clients=4).num_clients == 4
+
+
+@pytest.mark.parametrize("partition", [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}])
+def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> None:
+    (key, value), *_ = partition.items()
+    with pytest.raises(ValidationError, match=f"{key}={value} with scenario=label_skew"):
+        FederationConfig.model_validate({"scenario": "label_skew", "partition": partition})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"scenario": "label_poisoning"},
+        {"partition": {"kind": "natural"}, "client_column": "color", "dataset": "wine_quality"},
+        {"partition": {"kind": "iid"}, "num_clients": 3, "folder": "/somewhere"},
+        {"partition": {"kind": "counts", "counts": [[5, 0], [0, 5]]}},
+        {"partition": {"kind": "counts", "counts": "counts.csv"}},
+    ],
+)
+def test_reads_back_what_it_wrote(given: dict[str, Any]) -> None:
+    config = FederationConfig.model_validate(given)
+    assert FederationConfig.model_validate(config.model_dump()) == config
+    assert FederationConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_natural_clients_are_counted_by_the_data_unless_given() -> None:
+    natural = PartitionConfig(kind="natural")
+    assert FederationConfig(partition=natural).num_clients is None
+    assert FederationConfig(partition=natural, num_clients=10).num_clients == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"kind": "iid", "alpha": 0.5}, r"kind=iid .*alpha=0.5"),
+        ({"class_share": 0.2}, r"kind=dirichlet .*alpha, min_size, self_balancing.*class_share=0.2"),
+        ({"kind": "natural", "min_size": 6}, r"kind=natural .*min_size=6"),
+    ],
+)
+def test_settings_that_the_kind_does_not_read_are_refused(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        FederationConfig.model_validate({"partition": given})
+
+
+@pytest.mark.parametrize("counts", [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5], "", 7, [["5"]]])
+def test_counts_must_be_a_matrix(counts: Any) -> None:
+    with pytest.raises(ValidationError, match=r"partition\.counts"):
+        FederationConfig.model_validate({"partition": {"kind": "counts", "counts": counts}})
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    given = {
+        "dataset": "no_such_data",
+        "scenario": "flood",
+        "partition": {"kind": "pie", "alpha": -1},
+        "seed": -1,
+        "clients": 4,
+    }
+    with pytest.raises(ValidationError) as caught:
+        FederationConfig.model_validate(given)
+    places = {".".join(map(str, error["loc"])) for error in caught.value.errors()}
+    assert places == {"dataset", "scenario", "partition.kind", "partition.alpha", "seed", "clients"}
+    text = str(caught.value)
+    assert all(name in text for name in (*DATASETS, *SCENARIOS, *PARTITIONS))
+
+
+def test_schemas_list_the_members() -> None:
+    text = str(FederationConfig.model_json_schema()) + str(ModelConfig.model_json_schema())
+    assert all(repr(name) in text for name in (*DATASETS, *SCENARIOS, *PARTITIONS, *MODELS))
+
+
+@pytest.mark.parametrize("scenario", [None, "label_skew"])
+@pytest.mark.parametrize("unseen", [-1, 4, 5])
+def test_unseen_clients_leave_one_to_train(scenario: str | None, unseen: int) -> None:
+    assert FederationConfig(num_clients=4, scenario=scenario, unseen_clients=3).num_seen == 1
+    with pytest.raises(ValidationError, match="unseen_clients") as caught:
+        FederationConfig(num_clients=4, scenario=scenario, unseen_clients=unseen)
+    assert (f"of 4 clients to train, got {unseen}" in str(caught.value)) == (unseen > 0)
+
+
+# Who joins after the training.
+
+
+def test_so_many_are_drawn_by_the_seed_and_more_hold_the_fewer() -> None:
+    draws = [draw_unseen(FederationConfig(unseen_clients=count), 10) for count in range(10)]
+    assert [len(draw) for draw in draws] == list(range(10))
+    assert all(fewer < more for fewer, more in pairwise(draws))
+    assert set().union(*(draw_unseen(FederationConfig(unseen_clients=1, seed=seed), 10) for seed in range(99))) == {
+        *range(10)
+    }
+
+
+@pytest.mark.parametrize("given", [{"dataset": "wine"}, {"dataset": "cartpole"}])
+def test_the_federation_is_otherwise_the_same(given: dict[str, Any]) -> None:
+    config = FederationConfig(**given, num_clients=5)
+    plain = build_federation(config, ModelConfig())
+    held = build_federation(config.model_copy(update={"unseen_clients": 2}), ModelConfig())
+    assert (plain.num_clients, plain.num_seen, plain.unseen) == (5, 5, frozenset())
+    assert (held.num_clients, held.num_seen, len(held.unseen)) == (5, 3, 2)
+    assert np.array_equal(plain.partition.rows, held.partition.rows)
+    assert plain.facts == held.facts
+
+
+def test_none_left_of_natural_clients_is_refused() -> None:
+    """Whose number only the data tell."""
+    rows = np.arange(30, dtype=np.float32).reshape(30, 1)
+    natural = Dataset("own", rows, np.arange(30) % 2, ("a", "b"), ("x",), "here", 1.0, np.repeat(["k", "l", "m"], 10))
+    config = FederationConfig.model_validate({"partition": {"kind": "natural"}, "unseen_clients": 3})
+    with refused(ConfigurationError, key="federation.unseen_clients", given="3"):
+        build_federation(config, ModelConfig(), dataset=natural)

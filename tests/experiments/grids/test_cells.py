@@ -185,9 +185,7 @@ def test_a_report_is_what_detect_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [{}, {"kind": "choose", "by": "FedAvg"}, {"kind": "detect", "value": "num_clients"}])
-def test_data_that_are_not_there_are_said_and_the_rest_is_measured(
-    method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_are_told(method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSCOUT_DATA", str(tmp_path))
     columns: dict[str, Settings] = {"gone": {"federation.dataset": "cifar10"}, "wine": WINE}
     found = measured(tmp_path / "out", {"a": method}, columns)
@@ -204,9 +202,7 @@ def test_data_that_are_not_there_are_said_and_the_rest_is_measured(
     ],
     ids=lambda measurement: type(measurement).__name__,
 )
-def test_so_they_are_of_measurements_of_their_own(
-    measurement: TimedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_of_timings(measurement: TimedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSCOUT_DATA", str(tmp_path))
     found = measurement.measure(ANY, CellContext(tmp_path / "out", num_seeds=2))
     assert (found.values, {*found.absent}) == ({}, {"gone"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import fmean, stdev
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 
 from fedscout.experiments.grids.cells import Measured
 from fedscout.experiments.grids.comparison import (
+    ExperimentResult,
     Verdict,
     bootstrap_mean,
     cell_results,
@@ -20,6 +22,7 @@ from fedscout.experiments.grids.comparison import (
     statement_results,
 )
 from fedscout.experiments.grids.experiment import Experiment
+from fedscout.experiments.grids.tables import experiment_picture
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
 VALUES = {("high", "x"): HIGH, ("low", "x"): LOW, ("near", "x"): NEAR}
@@ -142,3 +145,62 @@ def test_a_share_has_wilson_s_interval() -> None:
         assert found == ones / count
         for end in ends:
             assert abs(found - end) == pytest.approx(quantile * np.sqrt(end * (1 - end) / count), abs=1e-9)
+
+
+# What is drawn of a study: panels of intervals, or curves over what is a quantity.
+
+
+ROWS, COLUMNS = ("one", "other"), ("round 1", "round 2", "round 10")
+Steps = Literal["rows", "columns"]
+
+
+def drawn(steps: Steps | None) -> dict[str, Any]:
+    values = {(row, column): (0.1 * place, 0.2) for row in ROWS for place, column in enumerate(COLUMNS)}
+    experiment = Experiment.model_validate(
+        {
+            "title": "two curves",
+            "rows": {row: {} for row in ROWS},
+            "columns": {column: {} for column in COLUMNS},
+            "published": {"one": {"round 2": 0.5}},
+        }
+    )
+    whole = ExperimentResult(
+        name="source/fig",
+        title="two curves",
+        scale="",
+        unit="accuracy",
+        date="2026-11-23",
+        version="0",
+        command="",
+        seconds=0,
+        test_to_train=0,
+        rows=ROWS,
+        columns=COLUMNS,
+        reference=None,
+        cells=cell_results(experiment, Measured(values)),
+        statements=(),
+        notes=(),
+        absent={},
+        steps=steps,
+    )
+    document: dict[str, Any] = experiment_picture(whole).to_dict()
+    return document
+
+
+def test_curves_go_over_the_steps_in_their_order() -> None:
+    ways: tuple[tuple[Steps, tuple[str, ...], tuple[str, ...]], ...] = (
+        ("columns", COLUMNS, ROWS),
+        ("rows", ROWS, COLUMNS),
+    )
+    for steps, along, curves in ways:
+        chart = drawn(steps)
+        x = chart["layer"][0]["encoding"]["x"]
+        assert x["sort"] == list(along)
+        (points,) = chart["datasets"].values()
+        assert {point[x["field"]] for point in points} == {*along}
+        assert {point["curve"] for point in points} == {*curves}
+        assert [point["published"] for point in points].count(None) == 5
+
+
+def test_what_is_no_quantity_is_in_panels() -> None:
+    assert [panel["title"] for panel in drawn(None)["concat"]] == list(ROWS)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.models.dense import ACTIVATIONS
+from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
-from fedscout.experiments.models.table import MODELS, build_model
+from fedscout.experiments.models.table import MODELS, automatic_kind, build_model, embedding_source
 from tests.experiments.models.requests import SMALL, request, with_settings
 from tests.kits.refusals import refused
 
@@ -185,45 +190,10 @@ def test_factory_travels_and_follows_the_seed(name: str) -> None:
     assert not torch.equal(vectors[0], vectors[2])
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("linear", "linear 5-2"),
-        ("dense", "dense 5-8-4-2"),
-        ("dense with batch norm", "dense 5-8-4-2 with batch norm"),
-        ("dense with tanh and dropout", "dense 5-8-4-2 with batch norm, activation tanh, dropout 0.2"),
-        ("cnn2 with gelu", "cnn2 with activation gelu"),
-        ("dense_large", "dense 5-1024-512-256-128-64-2 with batch norm"),
-        ("lenet", "lenet"),
-        ("cnn4", "cnn4"),
-        ("resnet18", "resnet18 of 16-16-32-32 channels with group norm"),
-        ("embedding_bag", "embedding_bag 12-4-2"),
-        ("textcnn", "textcnn of 5 maps per width, 12 tokens"),
-        ("char_lstm", "char_lstm 3-7-5-2"),
-        ("auto", "char_lstm 8-256-256-11"),
-    ],
-)
-def test_factory_tells_its_name(name: str, told: str) -> None:
-    assert str(build_model(SMALL[name])) == told
-
-
-@pytest.mark.parametrize("kind", ["dense", "dense_large", "lenet", "cnn2", "cnn4", "dqn"])
-def test_what_is_spelt_out_as_it_is_by_default_is_the_same_model(kind: str) -> None:
-    plain = with_settings(SMALL[kind], kind=kind)
-    spelt = {"activation": "relu", **({"dropout": 0} if kind.startswith("dense") else {})}
-    assert build_model(with_settings(plain, kind=kind, **spelt)) == build_model(plain)
-
-
 def test_activation_and_dropout_stand_behind_every_hidden_layer() -> None:
     asked = with_settings(SMALL["dense_large"], kind="dense_large", activation="elu", dropout=0.3)
     found = [type(layer).__name__ for layer in build_model(asked)()]
     assert found == ["Linear", "BatchNorm1d", "ELU", "Dropout"] * 5 + ["Linear"]
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_every_activation_can_be_asked_for(name: str) -> None:
-    layers = [*build_model(with_settings(SMALL["cnn4"], kind="cnn4", activation=name))()]
-    assert sum(type(layer) is ACTIVATIONS[name].layer for layer in layers) == 5
 
 
 def test_an_unknown_activation_is_refused_with_those_that_there_are() -> None:
@@ -254,3 +224,214 @@ def test_nothing_heavy_is_imported_until_it_is_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# The model that is chosen where none is named.
+
+
+@pytest.mark.parametrize(
+    ("data_kind", "shape", "vocabulary_size", "num_classes", "kind"),
+    [
+        ("table", (11,), 0, 6, "dense"),
+        ("table", (3, 32, 32), 0, 6, "dense"),
+        ("image", (3, 32, 32), 0, 10, "lenet"),
+        ("image", (1, 16, 16), 0, 10, "lenet"),
+        ("image", (1, 16, 15), 0, 10, "cnn2"),
+        ("image", (1, 8, 8), 0, 10, "cnn2"),
+        ("image", (1, 4, 40), 0, 10, "cnn2"),
+        ("image", (1, 3, 40), 0, 10, "dense"),
+        ("image", (64,), 0, 10, "dense"),
+        ("tokens", (80,), 67, 65, "char_lstm"),  # as many characters as Shakespeare uses
+        ("tokens", (32,), 10_000, 2, "embedding_bag"),
+        ("tokens", (32,), 300, 2, "embedding_bag"),  # a small vocabulary, but the classes are no tokens
+        ("tokens", (32,), 50_000, 49_000, "embedding_bag"),
+        ("embedding", (384,), 0, 2, "embedding_classifier"),
+    ],
+)
+def test_choice(data_kind: DataKind, shape: tuple[int, ...], vocabulary_size: int, num_classes: int, kind: str) -> None:
+    asked = ModelRequest(shape, num_classes, data_kind=data_kind, vocabulary_size=vocabulary_size)
+    assert automatic_kind(asked) == kind
+    assert build_model(asked) == MODELS[kind](asked)
+
+
+# What detectors compare of which data.
+
+
+IMAGES = ModelRequest((3, 16, 16), 10, ModelSettings(kind="lenet"), "image")
+TABLE = ModelRequest((8,), 2, ModelSettings(kind="dense"))
+
+
+def test_images_are_compared_by_the_model_s_last_hidden_layer_and_tables_as_they_are() -> None:
+    lenet = build_model(IMAGES)
+    assert embedding_source("auto", IMAGES, lenet) == EmbeddingSource(lenet, penultimate=True)
+    assert embedding_source("features", IMAGES, lenet) is None
+    assert embedding_source("auto", TABLE, build_model(TABLE)) is None
+
+
+def test_a_network_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_extractor.py").write_text(
+        "from torch import nn\n\n"
+        "def flat(num_features):\n    return nn.Sequential(nn.Flatten(), nn.Linear(num_features, 7))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = embedding_source("my_extractor:flat", TABLE, build_model(TABLE))
+    assert source is not None
+    assert not source.penultimate
+    assert sum(parameter.numel() for parameter in source.network().parameters()) == 8 * 7 + 7
+
+
+def test_other_words_are_refused() -> None:
+    with refused(ConfigurationError, key="federation.embedding"):
+        embedding_source("pixels", TABLE, build_model(TABLE))
+
+
+# Numbers of parameters, each derived by hand from the layers: weights + biases.
+
+
+# One LSTM layer of width h on inputs of width i has four gates, each with weights (i + h) h and, in torch, two biases.
+LSTM_8_256 = 4 * (8 + 256) * 256 + 4 * 2 * 256
+LSTM_256_256 = 4 * (256 + 256) * 256 + 4 * 2 * 256
+
+# ResNet-18: 3 x 3 convolutions without bias, each followed by a scale and a shift a channel; so are 1 x 1 shortcuts.
+STEM = 9 * 3 * 64 + 2 * 64
+WIDTH_64 = 4 * (9 * 64 * 64 + 2 * 64)
+WIDTH_128 = (9 * 64 * 128 + 2 * 128) + 3 * (9 * 128 * 128 + 2 * 128) + (64 * 128 + 2 * 128)
+WIDTH_256 = (9 * 128 * 256 + 2 * 256) + 3 * (9 * 256 * 256 + 2 * 256) + (128 * 256 + 2 * 256)
+WIDTH_512 = (9 * 256 * 512 + 2 * 512) + 3 * (9 * 512 * 512 + 2 * 512) + (256 * 512 + 2 * 512)
+RESNET_18 = STEM + WIDTH_64 + WIDTH_128 + WIDTH_256 + WIDTH_512 + 513 * 10
+
+COUNTS = [
+    ("linear", "table", (254,), 2, {}, 254 * 2 + 2),
+    ("dense", "table", (254,), 2, {}, (254 * 64 + 64) + (64 * 32 + 32) + (32 * 2 + 2)),
+    ("dense", "table", (254,), 2, {"hidden": (3,)}, (254 * 3 + 3) + (3 * 2 + 2)),
+    ("dense", "table", (254,), 2, {"hidden": (3,), "norm": "batch"}, (254 * 3 + 3) + 2 * 3 + (3 * 2 + 2)),
+    (
+        "dense_large",
+        "table",
+        (39,),
+        2,
+        {},
+        (39 * 1024 + 1024)
+        + (1024 * 512 + 512)
+        + (512 * 256 + 256)
+        + (256 * 128 + 128)
+        + (128 * 64 + 64)
+        + (64 * 2 + 2)
+        + 2 * (1024 + 512 + 256 + 128 + 64),
+    ),
+    (  # LeCun et al. 1998, section II: 6 and 16 maps of 5 x 5, 120, 84 and 10 units; here with full connections
+        "lenet",
+        "image",
+        (1, 32, 32),
+        10,
+        {},
+        (25 + 1) * 6 + (6 * 25 + 1) * 16 + (16 * 25 + 1) * 120 + (120 + 1) * 84 + (84 + 1) * 10,
+    ),
+    ("cnn2", "image", (1, 28, 28), 10, {}, 1_663_370),  # McMahan et al. 2017, section 3
+    (
+        "cnn4",
+        "image",
+        (3, 32, 32),
+        10,
+        {},
+        (9 * 3 + 1) * 32
+        + (9 * 32 + 1) * 32
+        + (9 * 32 + 1) * 64
+        + (9 * 64 + 1) * 64
+        + (64 * 8 * 8 + 1) * 512
+        + (512 + 1) * 10,
+    ),
+    ("resnet18", "image", (3, 32, 32), 10, {}, RESNET_18),
+    ("resnet18", "image", (3, 32, 32), 10, {"norm": "batch"}, RESNET_18),
+    ("embedding_bag", "tokens", (32,), 2, {}, 10_000 * 32 + (32 * 2 + 2)),
+    ("textcnn", "tokens", (32,), 2, {}, 10_000 * 100 + (3 + 4 + 5) * 100 * 100 + 3 * 100 + (300 * 2 + 2)),
+    ("char_lstm", "tokens", (80,), 65, {}, 10_000 * 8 + LSTM_8_256 + LSTM_256_256 + 257 * 65),
+    ("embedding_classifier", "embedding", (384,), 2, {}, 384 * 2 + 2),
+    ("embedding_classifier", "embedding", (384,), 2, {"hidden": (16,)}, (384 * 16 + 16) + (16 * 2 + 2)),
+    ("dqn", "table", (4,), 2, {}, (4 * 64 + 64) + (64 * 64 + 64) + (64 * 2 + 2)),
+]
+EACH = pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
+
+
+def tensors_of(
+    kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object]
+) -> tuple[int, int]:
+    """Return numbers in parameters and in floating-point buffers, without memory for them."""
+    import torch
+
+    chosen = ModelSettings.model_validate({"kind": kind, **settings})
+    asked = ModelRequest(shape, num_classes, chosen, data_kind, 10_000 if data_kind == "tokens" else 0)
+    with torch.device("meta"):
+        module = build_model(asked)()
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    return sum(prod(p.shape) for p in module.parameters()), sum(prod(buffer.shape) for buffer in buffers)
+
+
+@EACH
+def test_number_of_parameters(
+    kind: str, data_kind: DataKind, shape: tuple[int, ...], num_classes: int, settings: dict[str, object], expected: int
+) -> None:
+    assert tensors_of(kind, data_kind, shape, num_classes, settings)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "data_kind", "shape", "settings", "num_normalised"),
+    [
+        ("dense", "table", (5,), {"norm": "batch"}, 64 + 32),
+        ("dense_large", "table", (5,), {}, 1024 + 512 + 256 + 128 + 64),
+        ("resnet18", "image", (3, 8, 8), {}, 0),  # group normalisation keeps no statistics
+        # the stem, four convolutions a width, and three shortcuts
+        ("resnet18", "image", (3, 8, 8), {"norm": "batch"}, 64 + 4 * (64 + 128 + 256 + 512) + (128 + 256 + 512)),
+    ],
+)
+def test_batch_normalisation_keeps_a_mean_and_a_variance_a_channel(
+    kind: str, data_kind: DataKind, shape: tuple[int, ...], settings: dict[str, object], num_normalised: int
+) -> None:
+    assert tensors_of(kind, data_kind, shape, 10, settings)[1] == 2 * num_normalised
+
+
+# `docs/models.md` says what the program does: numbers, settings, and an example that runs.
+
+
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "models.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| .* \| ([\d,]+) \| (.*) \|$", re.MULTILINE)
+ROWS = {kind: (int(number.replace(",", "")), rows) for kind, number, rows in ROW.findall(DOCUMENT)}
+
+
+def documented_request(kind: str, rows: str) -> ModelRequest:
+    """Read what the table's last column says, such as `3 × 32 × 32 pixels, 10 classes` or `66 tokens, 65 classes`."""
+    *shape, num_classes = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", rows)]
+    settings = ModelSettings(kind=kind)
+    if "words" in rows or "tokens" in rows:
+        return ModelRequest((80,), num_classes, settings, "tokens", shape[0])
+    return ModelRequest(tuple(shape), num_classes, settings)
+
+
+def test_every_model_has_a_row() -> None:
+    assert set(ROWS) == set(MODELS) - {"auto"}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_numbers_of_parameters(kind: str) -> None:
+    import torch
+
+    documented, rows = ROWS[kind]
+    with torch.device("meta"):
+        module = build_model(documented_request(kind, rows))()
+    assert sum(prod(parameter.shape) for parameter in module.parameters()) == documented
+
+
+def test_settings_are_read_by_the_models_that_the_document_names() -> None:
+    table = DOCUMENT.partition("| key | read by |")[2].partition("\n\n")[0]
+    found: dict[str, set[str]] = {}
+    setting = ""
+    for line in table.splitlines()[2:]:
+        key, kinds = line.split("|")[1:3]
+        setting = key.strip(" `").removeprefix("model.") or setting
+        found.setdefault(setting, set()).update(re.findall(r"`(\w+)`", kinds))
+    expected: dict[str, set[str]] = {}
+    for kind, settings in READ.items():
+        for name in settings:
+            expected.setdefault(name, set()).add(kind)
+    assert found == expected

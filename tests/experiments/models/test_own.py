@@ -377,29 +377,9 @@ def test_an_extractor_that_does_not_work(user_folder: Path, name: str, named: st
         own_extractor(f"users_extractors:{name}", ModelRequest((6,), 3))
 
 
-def test_every_wrong_tensor_is_told(build: Build) -> None:
-    with refused(ConfigurationError, key="model.kind") as caught:
-        build("users_nets:doubles")
-    told = [str(fault.given).partition(" ")[0] for fault in caught.value.faults]
-    assert told == ["'1.weight'", "'1.bias'", "'3.weight'", "'3.bias'"]
-
-
 def test_a_vocabulary_that_is_too_small_is_found(build: Build) -> None:
     with refused(ConfigurationError, key="model.kind", names="'words' (Embedding)"):
         build("users_nets:FewWords", (6,), "tokens")
-
-
-def test_an_image_s_layers_are_named_by_their_place(build: Build, user_folder: Path) -> None:
-    (user_folder / "users_images.py").write_text(
-        "from torch import nn\n"
-        "def net(num_classes):\n"
-        "    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())\n"
-        "    return nn.Sequential(body, nn.Linear(4 * 9, num_classes))\n"
-    )
-    assert build("users_images:net", (3, 5, 5), "image")
-    for shape, layer in (((3, 6, 6), "'1' (Linear)"), ((1, 5, 5), "'0.0' (Conv2d)")):
-        with refused(ConfigurationError, key="model.kind", names=layer):
-            build("users_images:net", shape, "image")
 
 
 @pytest.mark.parametrize(
@@ -452,9 +432,7 @@ def in_another_process(script: str, *arguments: str | Path, folder: Path) -> str
 
 
 @pytest.mark.slow
-def test_another_process_finds_the_module_and_still_our_packages(
-    build: Build, user_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_another_process_finds_it(build: Build, user_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A host works elsewhere. The user's folder, which holds a `fedscout.py`, is searched last there.
 
     That the module builds another one when it is imported, the first time only, changes no initial model.

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.base import PartitionSettings
+from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.experiments.data.dataset import TextArray
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings, whole_rows
 from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
-from tests.experiments.partitions.requests import asked, deal, label_distance, noise
+from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
 from tests.kits.refusals import refused
 
 FIXED_BY_DATA = {kind for kind, partition in PARTITIONS.items() if partition.fixes_num_clients}
@@ -71,14 +73,6 @@ def test_seed_fixes_the_partition(kind: str) -> None:
     np.testing.assert_array_equal(first.rows, again.rows)
     np.testing.assert_array_equal(first.offsets, again.offsets)
     assert not np.array_equal(first.rows, other.rows)
-
-
-@pytest.mark.parametrize("kind", sorted(RANDOM - {"natural"}))
-def test_another_seed_gives_other_rows_to_a_client(kind: str) -> None:
-    labels = np.arange(800) % 3
-    settings = choices(kind, 6, 3)
-    first, other = (deal(kind, labels, 6, seed, **settings).partition for seed in (1, 2))
-    assert set(first.client(0).tolist()) != set(other.client(0).tolist())
 
 
 @KINDS
@@ -208,3 +202,224 @@ def test_document_names_the_keys_that_a_kind_reads(kind: str) -> None:
         if line.startswith(f"| `{kind}` | ") and line.count("|") == 5
     ]
     assert row[3].strip() == ", ".join(f"`{name}`" for name in PARTITIONS[kind].reads)
+
+
+# Skew is monotone in the knob, from one extreme to the other.
+
+
+NUM_CLIENTS, NUM_CLASSES = 10, 10
+LABELS = np.repeat(np.arange(NUM_CLASSES), 300)
+# Total variation distance of a client with c of C equal classes is (C − c)/C: 0.9 for one class.
+ONE_CLASS = 0.9
+# A kind, its knob from weak to strong, and what the distance is at both ends, if known.
+LABEL_KNOBS: list[tuple[str, str, list[Any], float | None, float | None]] = [
+    ("dirichlet", "alpha", [1e5, 1.0, 0.1, 0.01], 0.0, None),
+    ("inner_dirichlet", "alpha", [1e5, 1.0, 0.1, 0.01], 0.0, None),
+    ("pathological", "classes_per_client", [10, 7, 4, 2, 1], 0.0, ONE_CLASS),
+    ("classes_per_client", "class_share", [1.0, 0.7, 0.4, 0.2, 0.1], 0.0, ONE_CLASS),
+    ("heterogeneity_index", "levels", [(0.0,), (0.3,), (0.6,), (1.0,)], 0.0, ONE_CLASS),
+    ("shard", "shards_per_client", [30, 10, 3, 1], None, ONE_CLASS),
+    ("gaussian", "class_sigma", [100.0, 3.0, 1.0, 0.5, 0.01], 0.0, ONE_CLASS),
+    ("poisson", "class_rate", [1000.0, 5.0, 1.0, 0.3, 1e-6], 0.0, ONE_CLASS),
+    ("dominant_class", "dominant_share", [0.1, 0.4, 0.8, 1.0], 0.0, ONE_CLASS),
+    ("dominant_class", "dominant_fraction", [0.0, 0.3, 0.6, 1.0], 0.0, 0.7),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "knob", "values", "weakest", "strongest"), LABEL_KNOBS)
+def test_label_skew(kind: str, knob: str, values: list[Any], weakest: float | None, strongest: float | None) -> None:
+    others = {"dominant_fraction": 1.0} if knob == "dominant_share" else {}
+
+    def distance(value: Any) -> float:
+        settings = {**others, knob: value}
+        dealt = [deal(kind, LABELS, NUM_CLIENTS, seed, **settings).partition for seed in range(4)]
+        return float(np.mean([label_distance(LABELS, partition) for partition in dealt]))
+
+    distances = [distance(value) for value in values]
+    assert distances == sorted(distances)
+    assert distances[-1] > distances[0] + 0.1
+    if weakest is not None:
+        # With all clients' mixtures alike, the 300 rows of a client are rounded to whole ones or, at worst, drawn: ten
+        # counts with p = 0.1, each within three of its standard deviations √(0.09/300) on average.
+        assert distances[0] == pytest.approx(weakest, abs=10 * 3 * np.sqrt(0.09 / 300) / 2)
+    if strongest is not None:
+        assert distances[-1] == pytest.approx(strongest, abs=0.01)
+
+
+def test_quantity_skew() -> None:
+    def spread(alpha: float) -> float:
+        sizes = [deal("quantity_skew", LABELS, NUM_CLIENTS, seed, alpha=alpha).partition.sizes for seed in range(20)]
+        return float(np.mean([size.std() / size.mean() for size in sizes]))
+
+    spreads = [spread(alpha) for alpha in (1e6, 10.0, 1.0, 0.1, 0.001)]
+    assert spreads == sorted(spreads)
+    # Shares of a Dirichlet(α) have the coefficient of variation √((K − 1)/(Kα + 1)): 0.001 at α = 10⁶, or a third of a
+    # row; rounding moves a size of 300 by one row at most. At α → 0 one client has all but the others' five rows each.
+    assert spreads[0] < 2 / 300
+    sizes = np.array([5] * 9 + [2955])
+    assert spreads[-1] == pytest.approx(sizes.std() / sizes.mean(), rel=0.05)
+
+
+@pytest.mark.slow
+def test_spread_of_the_distribution() -> None:
+    def spread(sigma: float) -> float:
+        settings = {"lognormal_sigma": sigma, "min_size": 2}
+        sizes = [deal("distribution", LABELS, NUM_CLIENTS, seed, **settings).partition.sizes for seed in range(5)]
+        return float(np.mean([size.std() for size in sizes]))
+
+    spreads = [spread(sigma) for sigma in (0.0, 0.3, 1.0, 2.0)]
+    assert spreads == sorted(spreads)
+    assert spreads[0] <= 1  # equal shares: the odd row of a class is all that can differ
+
+
+def test_laws_of_growing_sizes() -> None:
+    labels = np.zeros(3000, np.int64)
+    shares = {"linear": np.arange(1, 6), "square": np.arange(1, 6) ** 2, "exponential": np.exp(np.arange(1, 6))}
+    for kind, weights in shares.items():
+        sizes = deal(kind, labels, 5).partition.sizes
+        # Rounded down, and what is left goes to the last.
+        expected = 3000 * weights / weights.sum()
+        assert (np.abs(sizes[:-1] - expected[:-1]) < 1).all()
+        assert sizes.sum() == 3000
+        assert deal(kind, labels, 1).partition.sizes.tolist() == [3000]
+
+
+# IID: equal sizes, and labels as chance has them.
+
+
+@given(st.integers(1, 300), st.data())
+def test_sizes_differ_by_one_at_most(num_rows: int, data: st.DataObject) -> None:
+    num_clients = data.draw(st.integers(1, num_rows))
+    deal = PARTITIONS["iid"].deal(PartitionRequest(np.zeros(num_rows, np.int64), num_clients, np.random.default_rng(0)))
+    assert deal.partition.sizes.max() - deal.partition.sizes.min() <= 1
+
+
+# Natural clients own the rows that bear their name.
+
+
+def natural_deal(client_ids: TextArray | None, num_clients: int | None = None, num_rows: int = 0) -> PartitionResult:
+    labels = np.zeros(num_rows if client_ids is None else len(client_ids), dtype=np.int64)
+    return PARTITIONS["natural"].deal(
+        PartitionRequest(labels, num_clients, np.random.default_rng(0), client_ids=client_ids)
+    )
+
+
+@given(st.lists(st.sampled_from(["bern", "oslo", "rome", "riga"]), min_size=1, max_size=60))
+def test_each_client_has_its_rows_and_no_others(names: list[str]) -> None:
+    result = natural_deal(np.array(names))
+    owners = result.facts["client_names"]
+
+    assert owners == tuple(sorted(set(names)))
+    assert sorted(result.partition.rows.tolist()) == list(range(len(names)))
+    for client, owner in enumerate(owners):
+        assert {names[row] for row in result.partition.client(client)} == {owner}
+
+
+def test_number_of_clients_may_be_given_if_right() -> None:
+    assert natural_deal(np.array(["a", "b", "a"]), num_clients=2).partition.sizes.tolist() == [2, 1]
+    with refused(DataError, key="federation.num_clients", given="10"):
+        natural_deal(np.array(["a", "b", "a"]), num_clients=10)
+
+
+def test_data_without_clients() -> None:
+    with refused(DataError, key="federation.partition.kind", names="federation.client_column"):
+        natural_deal(None, num_rows=5)
+
+
+# Quantity skew: sizes as drawn, labels at random.
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 500), st.integers(0, 99))
+def test_whole_rows_add_up_and_are_within_one(weights: list[float], num_rows: int, seed: int) -> None:
+    shares = np.array(weights) + 1e-3
+    shares /= shares.sum()
+    counts = whole_rows(shares, num_rows, np.random.default_rng(seed))
+    assert counts.sum() == num_rows
+    assert np.abs(counts - shares * num_rows).max() < 1 + 1e-6
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 0.1, 1.0])
+def test_minimum_size_is_reached_whatever_alpha(alpha: float) -> None:
+    for seed in range(20):
+        sizes = deal("quantity_skew", np.zeros(100, np.int64), 10, seed, alpha=alpha, min_size=9).partition.sizes
+        assert sizes.min() >= 9
+        assert sizes.sum() == 100
+
+
+@pytest.mark.slow
+def test_shares_have_the_second_moment_of_the_distribution() -> None:
+    # A symmetric Dirichlet(α) over K has E Σ p² = (α + 1)/(Kα + 1); of 10⁴ rows, rounding is 10⁻⁴ of a share.
+    seconds = []
+    for seed in range(100):
+        partition = deal("quantity_skew", np.zeros(10_000, np.int64), 5, seed, alpha=0.5, min_size=1).partition
+        seconds.append(((partition.sizes / 10_000) ** 2).sum())
+    error = np.std(seconds) / np.sqrt(len(seconds))
+    assert np.mean(seconds) == pytest.approx(1.5 / 3.5, abs=5 * error + 2e-3)
+
+
+# A given matrix of counts: dealt to the row, or refused with what does not fit.
+
+
+COUNTED = np.repeat(np.arange(3), [30, 20, 10])
+
+
+@given(arrays(np.int64, st.tuples(st.integers(1, 5), st.just(3)), elements=st.integers(0, 2)))
+def test_counts_are_as_given(counts: np.ndarray) -> None:
+    counts[:, 0] += 1  # nobody is empty
+    given_counts = tuple(tuple(int(cell) for cell in row) for row in counts)
+    partition = deal("counts", COUNTED, None, counts=given_counts).partition
+    np.testing.assert_array_equal(class_counts(COUNTED, partition), counts)
+    assert len(np.unique(partition.rows)) == counts.sum()
+
+
+def test_a_file_says_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "counts.csv"
+    file.write_text("\ufeff10, 0,5\n0,20,5\n\n")
+    from_file = deal("counts", COUNTED, 2, counts=file).partition
+    given_counts = deal("counts", COUNTED, None, counts=((10, 0, 5), (0, 20, 5))).partition
+    np.testing.assert_array_equal(from_file.rows, given_counts.rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "given"),
+    [
+        (b"a,b,c\n1,2,3\n", ", line 1", "'a,b,c'"),
+        (b"1,2,3\n1,2\n", ", line 2", "'1,2'"),
+        (b"1,2,3\n1,-2,3\n", ", line 2", "'1,-2,3'"),
+        (b"1,2.5,3\n", ", line 1", "'1,2.5,3'"),
+        (b"1;2;3\n", ", line 1", "'1;2;3'"),
+        (b"", "", "none"),
+        (b"\xff\xfe1", "", "0xff"),
+        (None, "", "No such file"),
+    ],
+)
+def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None, place: str, given: str) -> None:
+    file = tmp_path / "counts.csv"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        deal("counts", COUNTED, None, counts=file)
+    (fault,) = caught.value.faults
+    assert str(fault.key).startswith("federation.partition.counts")
+    assert f"{file}{place}" in fault
+    assert given in str(fault.given)
+
+
+@pytest.mark.parametrize(
+    ("counts", "num_clients", "given", "names"),
+    [
+        (None, None, "nothing", ""),
+        (((1, 1),), None, 2, "3 columns"),
+        (((31, 0, 0),), None, 31, "class 0 than exist, 30"),
+        (((5, 5, 6), (5, 5, 6)), None, 12, "class 2 than exist, 10"),
+        (((1, 1, 1), (0, 0, 0)), None, "none for client 1", ""),
+        (((1, 1, 1),), 10, 10, "federation.partition.counts"),
+    ],
+)
+def test_counts_that_do_not_fit(
+    counts: tuple[tuple[int, ...], ...] | None, num_clients: int | None, given: object, names: str
+) -> None:
+    key = "federation.partition.counts" if num_clients is None else "federation.num_clients"
+    with refused(ConfigurationError if counts is None else DataError, key=key, given=given, names=names):
+        deal("counts", COUNTED, num_clients, counts=counts)

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import verdicts
-from fedscout.engine.trials.record import TrialSettings
-from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.study_console import show_verdict, verdict_lines
+from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.experiments.reports.console import PlainConsole, bytes_text, paragraph
+from fedscout.experiments.reports.details import TrialLine, informative_columns
+from fedscout.experiments.reports.progress import Cost
+from fedscout.experiments.reports.study_console import (
+    SEVERITY_BAR,
+    StudyScreen,
+    bar,
+    diagnosis_lines,
+    few_clients,
+    reason,
+    verdict_lines,
+)
+from fedscout.experiments.text import visible
 from fedscout.search.config import SearchConfig
+from fedscout.search.objective import ACCURACY, Objective
+from fedscout.search.recommenders.rules import DRAWN
 from fedscout.search.study import StudyOutcome, run_study
+from fedscout.search.warm_start import WarmProposal, WarmStart
+from fedscout.strategies import StrategySpec
 from tests.search.recommenders.reports import report_of
 from tests.search.studies import NUM_CLIENTS, SEED, Measured, ScriptedRunner, completed, failed, open_ledger
 
@@ -83,24 +102,6 @@ def test_where_no_trial_went_through_nothing_is_advised(tmp_path: Path, report: 
     assert line.startswith("No trial ")
 
 
-def test_what_was_detected_is_told_and_why_the_winner_was_tried(tmp_path: Path) -> None:
-    outcome = found(tmp_path, by_kind(fedadam=0.75), SKEWED, informed=True)
-    tried = outcome.first_generation[0]
-    assert tried.spec.kind == "fedadam"
-    (skew,) = [verdict for verdict in verdicts(SKEWED) if verdict.detected]
-    *lines, why = verdict_lines(outcome, SKEWED)
-    assert lines == [f"Use {tried.spec}.", sentence_of(outcome), skew.sentence]
-    assert why.endswith(f": {tried.explanation}")
-
-
-def test_clients_that_are_alike_are_called_so_and_fedavg_needs_no_reason(tmp_path: Path) -> None:
-    outcome = found(tmp_path, by_kind(fedadam=0.25), ALIKE, informed=True)
-    assert outcome.first_generation
-    *lines, alike = verdict_lines(outcome, ALIKE)
-    assert lines == ["Use FedAvg.", sentence_of(outcome)]
-    assert "No difference" in alike
-
-
 def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_search(tmp_path: Path) -> None:
     """Of two that are confirmed, the one that was best on the search's seed is as bad as FedAvg on all others."""
     kinds = ("fedadam", "fedyogi")
@@ -119,8 +120,297 @@ def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_sear
     assert last.endswith(f": {advised.explanation}")
 
 
-def test_the_lines_are_printed_as_they_are(tmp_path: Path) -> None:
-    outcome = found(tmp_path, by_kind(fedmedian=0.75))
+# Why a study tried what it advises: who proposed it, and what the rules say.
+
+
+def only(name: str) -> Callable[[TrialSettings], Measured]:
+    """Return trials of which one configuration is good."""
+    return lambda spec: completed(0.75 if str(spec.strategy) == name else 0.5)
+
+
+def study(
+    folder: Path, outcome: Callable[[TrialSettings], Measured], report: Any = SKEWED, **more: Any
+) -> StudyOutcome:
+    return found(folder, outcome, report, **{"informed": True, "budget": 4, **more})
+
+
+def advice(outcome: StudyOutcome) -> tuple[StrategySpec, str]:
+    assert outcome.advice is not None
+    return outcome.advice.spec, outcome.advice.reasons[0].explanation
+
+
+def tells(outcome: StudyOutcome, *names: str) -> None:
+    """Hold that the reason names these, in their order, and ends with the last."""
+    said = reason(outcome)
+    assert re.search(".*".join(map(re.escape, names)) + "$", said), said
+
+
+def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_instead(tmp_path: Path) -> None:
+    again = study(tmp_path / "plain", by_kind(), strategies=("fedadam", "fedavgm", "fedyogi"))
+    spec, _ = advice(again)
+    other = next(one for one in again.first_generation if one.explanation != DRAWN and one.spec.kind != spec.kind)
+    outcome = study(tmp_path / "other", only(str(other.spec)), strategies=("fedadam", "fedavgm", "fedyogi"))
+    tells(outcome, f"the rules recommend {spec};", "first", f". {other.explanation}")
+
+
+def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
+    """The search draws from the whole space, of which another FedAdam than the rules' is the best."""
+    outcome = study(tmp_path, by_kind(fedadam=0.75), informed=False)
+    spec, explanation = advice(outcome)
+    assert spec.kind == "fedadam"
+    assert spec not in [trial.spec for trial in outcome.trials]
+    tells(outcome, "found by the search;", f"the rules recommend {spec}. {explanation}")
+
+
+def test_without_a_diagnosis_no_rule_is_named(tmp_path: Path) -> None:
+    for name, outcome in (("found", by_kind(fedmedian=0.75)), ("no other", by_kind())):
+        said = reason(study(tmp_path / name, outcome, None))
+        assert said.startswith(name)
+        assert "rules" not in said
+
+
+def test_an_earlier_study_is_named(tmp_path: Path) -> None:
+    outcome = study(tmp_path, by_kind(fedmedian=0.75), None)
+    proposal = WarmProposal(strategy={"kind": "fedmedian"}, study="runs/like", gain=0.1)
+    tells(replace(outcome, warm_start=WarmStart(studies=(), proposals=(proposal,))), "first", "runs/like.")
+
+
+@pytest.mark.parametrize("report", [ALIKE, SKEWED])
+@pytest.mark.parametrize("seeds", [0, 3])
+def test_the_rules_answer_is_told_where_fedavg_is_kept(tmp_path: Path, report: HeterogeneityReport, seeds: int) -> None:
+    outcome = study(tmp_path, by_kind(fedadam=0.25, fedmedian=0.25), report, confirmation_seeds=seeds)
+    spec, explanation = advice(outcome)
+    too = ", too" if spec.kind == "fedavg" else ""
+    tells(outcome, "no other ", f"the rules recommend {spec}{too}. {explanation}")
+
+
+def test_where_nothing_went_through_there_is_no_reason(tmp_path: Path) -> None:
+    assert reason(study(tmp_path, lambda spec: failed("diverged"))) == ""
+
+
+# One screen of 80 × 24 for any study, verdict first.
+
+
+LONG = "federation with a very long name, " * 5
+COMMAND = " \\\n  ".join(["fedscout train " + "x" * 50, *["strategy." + "y" * 50] * 4])
+STEPS = (("Train", COMMAND), ("Export", "fedscout app"), ("Report", "fedscout report"), ("More", "-v"))
+
+
+def screen(outcome: StudyOutcome, report: HeterogeneityReport | None = None, **parts: Any) -> StudyScreen:
+    given: dict[str, Any] = {"federation": LONG, "cost": Cost(9, 0, 12.4), "next_steps": STEPS}
+    return StudyScreen(outcome, report, **{**given, **parts})
+
+
+def lines_of(*parts: Any, **more: Any) -> list[str]:
+    return [line.plain for line in screen(*parts, **more).lines()]
+
+
+def diverging(spec: TrialSettings) -> Measured:
+    return failed("diverged " * 30) if spec.strategy.kind != "fedavg" else completed(0.5)
+
+
+OUTCOMES: dict[str, tuple[Callable[[TrialSettings], Measured], dict[str, Any]]] = {
+    "better": (by_kind(fedmedian=0.75), {}),
+    "fedavg is best": (by_kind(fedmedian=0.25, fedadam=0.25), {}),
+    "no difference": (lambda spec: completed(0.5), {}),
+    "one seed": (by_kind(fedmedian=0.75), {"confirmation_seeds": 1}),
+    "not confirmed": (by_kind(fedmedian=0.75), {"confirmation_seeds": 0}),
+    "tuned": (by_kind(fedmedian=0.75), {"tuned_baseline": True}),
+    "several that are level": (by_kind(fedmedian=0.75, fedadam=0.75), {"confirmation_top": 2}),
+    "failures": (diverging, {}),
+    "nothing went through": (lambda spec: failed("diverged " * 30), {}),
+    "long names": (
+        by_kind(**{"fedadam+fedprox": 0.75}),
+        {"strategies": ("fedadam+fedprox", "fedyogi+fedprox"), "budget": 4},
+    ),
+}
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
+def test_lines_fit_and_nothing_is_cut(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:
+    measured, settings = OUTCOMES[name]
+    notes = ["Test rows have near copies. " * 20]
+    shown = screen(found(tmp_path, measured, report, **settings), report, dependence=notes)
+    lines = [*shown.lines()]
+    assert max(line.cell_len for line in lines) <= 80
+    words = " ".join(line.plain for line in lines).split()
+    assert not any("…" in word for word in words)
+    text = " ".join(words)
+    assert " ".join(notes[0].split()) in text
+    assert " ".join(LONG.split()) in text
     file = io.StringIO()
-    show_verdict(PlainConsole(file=file, width=400), outcome, None)
-    assert file.getvalue() == f"  Use fedmedian.\n  {sentence_of(outcome)}\n"
+    shown.show(PlainConsole(file=file, width=80))
+    assert file.getvalue().splitlines() == [line.plain for line in lines]  # as they are, and none broken
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
+def test_verdict_then_reason_then_cost(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:
+    measured, settings = OUTCOMES[name]
+    outcome = found(tmp_path, measured, report, **settings)
+    lines = lines_of(outcome, report)
+    assert lines[0].startswith(("Use ", "Best of the search: ", "No trial completed"))
+    starts = [
+        next((at for at, line in enumerate(lines) if word in line), None) for word in ("Why: ", "Cost: ", "Train ")
+    ]
+    assert (starts[0] is not None) == (outcome.best is not None)
+    known = [at for at in starts if at is not None]
+    assert known == sorted(known)
+    if outcome.confirmation is not None:
+        assert outcome.confirmation.scores_text in " ".join(" ".join(lines[: known[0]]).split())
+
+
+def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:
+    """Of 48 seeds in batches of two; by the first look at which it may give up, any difference is possible."""
+
+    def noisy(spec: TrialSettings) -> Measured:
+        return completed(0.5 + 0.2 * ((spec.session.seed + len(spec.strategy.kind)) % 7 - 3) / 3)
+
+    outcome = found(tmp_path, noisy, confirmation_seeds=48, confirmation_batch=2)
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.stopped_for_futility
+    text = " ".join(" ".join(lines_of(outcome)).split())
+    assert f"{len(outcome.confirmation.seeds)} of 48 fresh seeds" in text
+    assert "95 %" not in text
+
+
+def test_a_race_says_what_it_never_started(tmp_path: Path) -> None:
+    """One training of two rounds has room for one of FedMedian and FedAdam, two trainings for both."""
+    raced = found(tmp_path, by_kind(fedmedian=0.75), kind="racing", racing={"trainings": 1, "min_rounds": 2})
+    shown = lines_of(raced)
+    assert [line for line in shown if "1 of 2 strategies" in line and "search.racing.trainings=2" in line]
+    both = found(tmp_path / "both", by_kind(fedmedian=0.75), kind="racing", racing={"trainings": 2, "min_rounds": 2})
+    assert not any("search.racing.trainings" in line for line in lines_of(both))
+
+
+@pytest.mark.parametrize("text", ["word " * 60, "字" * 200, "w" * 300, "short", "\x1b[2J" * 40])
+def test_a_paragraph_holds_the_whole_text_in_lines_that_fit(text: str) -> None:
+    lines = paragraph(text, 40)
+    assert all(line.cell_len <= 40 and "\x1b" not in line.plain for line in lines)
+    assert "".join(line.plain for line in lines).replace(" ", "") == visible(text).replace(" ", "")
+
+
+# Three lines of diagnosis: the calibrated answer, a bar of its strength, and who.
+
+
+def length(drawn: str) -> float:
+    """Return how long a bar is, by the eighths that its last character has."""
+    return sum(1.0 if character == "█" else (" ▏▎▍▌▋▊▉".index(character)) / 8 for character in drawn)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.03, 0.25, 0.5, 0.765, 0.999, 1.0, 1.8, -0.2])
+def test_a_bar_is_as_long_as_what_it_shows(strength: float) -> None:
+    assert length(bar(strength)) == pytest.approx(SEVERITY_BAR * min(max(strength, 0.0), 1.0), abs=1 / 16)
+
+
+def shown(calibrated: CalibratedFinding, names: Names = UNNAMED) -> list[Text]:
+    report = report_of(divergence=0.5, outliers=(1,), calibrated=(calibrated,))
+    return [*diagnosis_lines(report.model_copy(update={"names": names}), 80)]
+
+
+def outlier_finding(detected: bool) -> CalibratedFinding:
+    return CalibratedFinding(
+        name="outliers",
+        rate=0.05,
+        method="test",
+        p_value=0.001 if detected else 0.9,
+        effect=0.25,
+        detected=detected,
+        flagged_clients=(2,) if detected else (),
+        sentence="Outlier clients, calibrated: told.",
+    )
+
+
+def test_the_calibrated_answer_alone_is_told_where_there_is_one() -> None:
+    """The published rule flags client 1; the test no one, or client 2."""
+    label, feature, outlier = (line.plain for line in shown(outlier_finding(False)))
+    assert label.split()[:3] == ["Label", "skew", "yes"]
+    assert "0.5 vs 0.1" in label
+    assert feature.split()[:3] == ["Feature", "skew", "no"]
+    assert outlier.split()[:3] == ["Outlier", "clients", "no"]
+    assert "client 1" not in outlier
+    *_, outlier = (line.plain for line in shown(outlier_finding(True), Names(clients=("a", "b", "c", "d"))))
+    assert outlier.split()[2:] == ["yes", bar(0.25), "25%", "of", "labels", "client", "c"]
+
+
+def test_what_was_not_measured_is_no_no() -> None:
+    line = next(diagnosis_lines(report_of(divergence=None), 80)).plain
+    assert line.split()[2:] == ["?", "not", "measured"]
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_what_rows_that_belong_together_leave_open_is_told_in_a_line(measured: bool, together: bool) -> None:
+    note = f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client."
+    report = report_of(divergence=0.5 if measured else None)
+    report = report.model_copy(update={"notes": ("Another note.", note) if together else ("Another note.",)})
+    lines = [line.plain for line in diagnosis_lines(report, 80)]
+    assert len(lines) == 3 + (together and not measured)
+    assert all("federation.group_column" in line and len(line) <= 80 for line in lines[3:])
+
+
+def test_names_that_steer_a_terminal_are_shown_and_cut() -> None:
+    *_, outlier = shown(outlier_finding(True), Names(clients=("a", "b", "\x1b[31m" + "c" * 90, "d")))
+    assert "\x1b" not in outlier.plain
+    assert outlier.cell_len == 80
+
+
+@pytest.mark.parametrize("width", range(8, 90))
+def test_a_list_of_clients_fits_and_counts_them_all(width: int) -> None:
+    line = few_clients(UNNAMED, (3, 5, 8, *range(10, 22)), width)
+    named, _, rest = line.removeprefix("clients ").partition(" and ")
+    others = int(rest.split()[0]) if rest else 0
+    assert len(named.split(", ")) + others == 15
+    assert len(line) <= width or named == "3"
+
+
+# What tables of trials tell beside fitness.
+
+
+FEDAVG = TrialLine(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
+DITTO = TrialLine(own=0.75, shared=0.5, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
+SCAFFOLD = TrialLine(own=0.625, shared=None, new_client=None, bytes_down=1900.0, bytes_up=2000.0)
+FAILED = TrialLine(own=None, shared=None, new_client=None, bytes_down=None, bytes_up=None)
+
+
+def test_nothing_where_nothing_differs() -> None:
+    assert informative_columns([FEDAVG, FEDAVG, FAILED]) == {}
+    assert informative_columns([FAILED]) == {}
+    assert informative_columns([]) == {}
+
+
+def test_the_global_model_beside_models_of_clients_own() -> None:
+    """Where clients use it, it is what they are scored by."""
+    assert informative_columns([FEDAVG, DITTO, FAILED]) == {"global model": ["0.5000", "0.5000", ""]}
+
+
+def test_new_clients_where_there_are_some() -> None:
+    new = TrialLine(own=0.5, shared=None, new_client=0.25, bytes_down=1.0, bytes_up=1.0)
+    assert informative_columns([new, new]) == {"new client": ["0.2500", "0.2500"]}
+
+
+def test_bytes_where_they_differ_or_stand_alone() -> None:
+    differing = {"down per round": ["1 kB", "1.9 kB"], "up per round": ["1 kB", "2 kB"]}
+    assert informative_columns([FEDAVG, SCAFFOLD]) == differing
+    assert informative_columns([SCAFFOLD]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (73_850, "73.8 kB"), (4e6, "4 MB"), (1e9, "1 GB"), (2e16, "2e+04 TB")],
+)
+def test_bytes_for_people(count: float, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+def test_time_stands_where_there_is_a_clock_and_time_to_a_target_where_there_is_one() -> None:
+    """Five rounds of 30 s; a mean of 0.6 is reached by the whole of them, one of 0.7 is not."""
+    trial = Trial(round_accuracy=(0.4, 0.5, 0.6, 0.7, 0.8), round_seconds=(30.0,) * 5)
+    near, far = (Objective("time_to_accuracy", 5, target).measure(ACCURACY) for target in (0.6, 0.7))
+    assert informative_columns([TrialLine.of_trial(trial)])["simulated time"] == ["2.5 min"]
+    assert "time to target" not in informative_columns([TrialLine.of_trial(trial)])
+    assert informative_columns([TrialLine.of_trial(trial, near)])["time to target"] == ["2.5 min"]
+    assert "time to target" not in informative_columns([TrialLine.of_trial(trial, far)])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.scenarios.labels import LabelFlipEffect
+from fedscout.experiments.scenarios.table import EFFECTS
 
 CLIENTS = 4
 NOISE = {"kind": "feature_noise", "mean": 3.0, "std": 1.0}
@@ -59,19 +63,6 @@ def test_others_keep_their_data_to_the_last_bit(partition: dict[str, Any]) -> No
         np.testing.assert_array_equal(clean, own)
 
 
-def test_noise_and_flips_are_as_strong_as_asked() -> None:
-    federation = build({**NOISE, "clients": [0]}, {"kind": "label_flip", "clients": [0, 1], "rate": 0.25})
-    (features, labels), (clean_features, clean_labels) = view(federation, 0), view(federation, 0, clean=True)
-    noise = features.astype(np.float64) - clean_features
-    # Standard errors of a mean, σ/√n, and of a deviation, σ/√(2n); sums are rounded to float32.
-    assert noise.mean() == pytest.approx(3.0, abs=5 / np.sqrt(noise.size) + 1e-6)
-    assert noise.std() == pytest.approx(1.0, abs=5 / np.sqrt(2 * noise.size) + 1e-6)
-    assert (labels != clean_labels).sum() == round(0.25 * len(labels))
-    assert (view(federation, 1)[1] != view(federation, 1, clean=True)[1]).sum() == round(
-        0.25 * federation.partition.sizes[1]
-    )
-
-
 def test_effects_go_in_order() -> None:
     num_dropped = round(0.5 * 13)
     assert empty_features(build(NOISE, DROP), 2) == num_dropped  # the noise is dropped, too
@@ -85,21 +76,6 @@ def test_label_effects_compose_in_order() -> None:
     swapped = np.array([1, 0, 2])
     np.testing.assert_array_equal(view(build(swap, shift), 2)[1], (swapped[before] + 1) % 3)
     np.testing.assert_array_equal(view(build(shift, swap), 2)[1], swapped[(before + 1) % 3])
-
-
-def test_a_client_s_parameters_differ_by_stacking() -> None:
-    federation = build(
-        {"kind": "label_flip", "clients": [0], "rate": 0.1},
-        {"kind": "label_flip", "clients": [3], "rate": 0.5},
-        {"kind": "latency", "clients": "all", "mean_seconds": 1},
-        {"kind": "latency", "clients": [3], "shift_seconds": 2, "mean_seconds": 30},
-        {"kind": "dropout", "clients": [1, 3], "probability": 0.1},
-        {"kind": "dropout", "clients": [3], "probability": 0.9},
-    )
-    assert federation.affected_clients == (0, 3)
-    usual = Device(shift_seconds=0, mean_seconds=1)
-    assert federation.devices == {0: usual, 1: usual, 2: usual, 3: Device(shift_seconds=2, mean_seconds=30)}
-    assert federation.dropout == {1: 0.1, 3: 0.9}
 
 
 def test_equal_seeds_give_equal_clients_and_others_do_not() -> None:
@@ -119,9 +95,7 @@ def test_equal_seeds_give_equal_clients_and_others_do_not() -> None:
         ("corrupted_client", {"kind": "corrupted"}),
     ],
 )
-def test_published_scenarios_on_the_same_rows_are_the_effect_on_an_iid_partition(
-    published: str, effect: dict[str, Any]
-) -> None:
+def test_published_scenarios_are_effects_on_an_iid_partition(published: str, effect: dict[str, Any]) -> None:
     config = FederationConfig(dataset="wine", num_clients=CLIENTS, scenario=published, seed=3)
     scenario, stacked = build_federation(config, ModelConfig()), build(effect, seed=3)
     np.testing.assert_array_equal(stacked.partition.rows, scenario.partition.rows)
@@ -150,6 +124,95 @@ def test_what_came_about_is_on_record_and_is_json() -> None:
     assert records[1]["flipped_rows"] == wrong
 
 
-def test_the_name_tells_partition_and_effects() -> None:
-    federation = build(NOISE, {"kind": "poisoning"}, partition={"kind": "dirichlet", "alpha": 0.5})
-    assert federation.name == "wine, dirichlet 0.5 with feature_noise + poisoning, 4 clients"
+# Effects in the configuration: how they are written, which mistakes are told, and that they survive being written.
+
+
+def faults(scenario: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as caught:
+        load_config([f"federation.scenario={scenario}"])
+    return caught.value.faults
+
+
+def scenario_of(*arguments: str, file: Path | None = None) -> Any:
+    return load_config(arguments, file).federation.scenario
+
+
+def test_one_mapping_is_a_list_of_one() -> None:
+    expected = (LabelFlipEffect(rate=0.3),)
+    for text in ("{kind: label_flip, rate: 0.3}", "[{kind: label_flip, rate: 0.3}]"):
+        assert scenario_of(f"federation.scenario={text}") == expected
+    assert scenario_of("federation.scenario.kind=label_flip", "federation.scenario.rate=0.3") == expected
+
+
+@pytest.mark.parametrize("kind", EFFECTS)
+def test_every_kind_survives_being_written_and_read(kind: str) -> None:
+    required = {"std": 0.5, "share": 0.5, "mean_seconds": 2, "probability": 0.1, "rate": 0.1, "factor": 2}
+    required |= {"seconds_per_step": 1, "quality": 50}
+    own = {name: value for name, value in required.items() if name in EFFECTS[kind].model_fields}
+    for clients in ("all", [0, 3], 1.0, None):
+        text = json.dumps({"kind": kind, "clients": clients, **own})
+        config = load_config([f"federation.scenario={text}"])
+        assert StudyConfig.model_validate(json.loads(config.model_dump_json())) == config
+        assert StudyConfig.model_validate(config.model_dump()) == config
+        assert config.digest() != StudyConfig().digest()
+
+
+def test_the_digest_depends_on_every_key_and_on_the_order_of_effects_but_not_of_clients() -> None:
+    texts = [
+        "[{kind: poisoning}, {kind: feature_noise, std: 1}]",
+        "[{kind: feature_noise, std: 1}, {kind: poisoning}]",
+        "[{kind: feature_noise, std: 1.5}, {kind: poisoning}]",
+        "[{kind: feature_noise, std: 1.5}, {kind: poisoning, clients: [0, 1]}]",
+    ]
+    digests = [load_config([f"federation.scenario={text}"]).digest() for text in texts]
+    assert len(set(digests)) == len(texts)
+    turned = load_config(["federation.scenario=" + texts[3].replace("[0, 1]", "[1, 0]")])
+    assert turned.digest() == digests[3]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "place", "named"),
+    [
+        ("[]", "", "at least one"),
+        ("poisoning", "", "iid, label_skew"),
+        ("5", "", "iid, label_skew"),
+        ("[poisoning]", ".0", "got 'poisoning'"),
+        ("{rate: 1}", ".0.kind", "feature_noise, label_flip"),
+        ("{kind: flood}", ".0.kind", "feature_noise, label_flip"),
+        ("{kind: [1]}", ".0.kind", "feature_noise, label_flip"),
+        ("{kind: feature_noise}", ".0.std", "feature_noise"),
+        ("{kind: feature_noise, std: -1}", ".0.std", "to 0, got -1"),
+        ("{kind: feature_noise, std: .inf}", ".0.std", "got inf"),
+        ("{kind: label_flip}", ".0", "rate, or alpha and beta"),
+        ("{kind: label_flip, rate: 1.5}", ".0.rate", "to 1, got 1.5"),
+        ("{kind: label_flip, alpha: 1}", ".0", "rate, or alpha and beta"),
+        ("{kind: label_flip, rate: 0.1, beta: 1}", ".0", "rate, or alpha and beta"),
+        ("{kind: label_flip, rate: 0.1, rat: 1}", ".0", "kind, clients, num_clients, rate, alpha, beta, got 'rat'"),
+        ("{kind: sign_flip, factor: 0}", ".0.factor", "than 0, got 0"),
+        ("{kind: scaled_update, factor: -2}", ".0.factor", "than 0, got -2"),
+        ("{kind: gaussian_update, std: -1}", ".0.std", "to 0, got -1"),
+        ("{kind: little_is_enough, z: -1}", ".0.z", "to 0, got -1"),
+        ("{kind: dropout, probability: 1}", ".0.probability", "than 1, got 1"),
+        ("{kind: feature_drop, share: 0.1, value: max}", ".0.value", "'zero' or 'mean', got"),
+        ("{kind: concept_shift, permutation: [0, 0]}", ".0.permutation", "each class"),
+        ("{kind: concept_shift, permutation: [1, 0], share: 0.5}", ".0", "shared and share"),
+        *(
+            (f"{{kind: poisoning, clients: {c}}}", ".0.clients", "list")
+            for c in ("2", "true", "0.0", "1.5", "[]", "[-1]")
+        ),
+        ("{kind: poisoning, clients: [1, 1]}", ".0.clients", "got [1, 1]"),
+        ("{kind: poisoning, num_clients: 0}", ".0.num_clients", "to 1, got 0"),
+        ("{kind: poisoning, clients: all, num_clients: 2}", ".0", "num_clients"),
+    ],
+)
+def test_a_mistake_is_one_line_at_its_place(scenario: str, place: str, named: str) -> None:
+    (found,) = faults(scenario)
+    assert found.startswith(f"federation.scenario{place} ")
+    assert named in found
+    assert "\n" not in found
+
+
+def test_all_mistakes_are_told_at_once_with_their_places() -> None:
+    found = faults("[{kind: label_flip, rate: 2, clients: x}, {kind: flood}, {kind: dropout}, 7]")
+    places = [fault.split(" ")[0].removeprefix("federation.scenario.") for fault in found]
+    assert places == ["0.clients", "0.rate", "1.kind", "2.probability", "3"]

@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.studies.client_settings import check_proxy_rows
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.search.settings_table_file import write_settings_table
 from tests.kits.refusals import refused
@@ -114,13 +118,6 @@ def test_what_is_refused(path: Path, tmp_path: Path, more: str, subject: str, na
     assert not (tmp_path / "out").exists()
 
 
-def test_a_table_of_another_model_or_data_set_is_a_warning(path: Path, tmp_path: Path, caplog: Any) -> None:
-    config = load_config(with_table(path, "model.kind=dense"))
-    with caplog.at_level(logging.WARNING, logger="fedscout"):
-        run_training(config, tmp_path / "out")
-    assert sum("tuned for model auto" in message for message in caplog.messages) == 1
-
-
 def told_of(message: str) -> tuple[str, ...]:
     """Return the table of a warning, what it was tuned for, and what the study has instead."""
     found = re.fullmatch(r"(\S+) was tuned for (.*); this study has (.*)", message)
@@ -203,6 +200,45 @@ def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         run_training(config, tmp_path / "other")
 
 
-def test_it_survives_being_written_and_read(path: Path) -> None:
-    config = load_config(with_table(path, "client_settings.threshold=0.5"))
-    assert StudyConfig.model_validate_json(config.model_dump_json()) == config
+# Clients that could hold a row that a table was tuned on are refused, others are not.
+
+
+def tuned_on(**federation: Any) -> dict[str, Any]:
+    """Return the provenance of a table tuned on a federation's server rows."""
+    config = FederationConfig(**federation, server_labels=True)
+    proxy = {"dataset": config.server_dataset or config.dataset, "synthetic": None}
+    return {"dataset": config.dataset, "proxy": proxy, "config": {"federation": config.model_dump(mode="json")}}
+
+
+TUNED_TABLE = tuned_on(dataset="wine", server_rows=0.3, seed=4)
+
+
+def test_the_same_keys_keep_the_proxy_rows_from_the_clients() -> None:
+    check_proxy_rows(
+        TUNED_TABLE, FederationConfig(dataset="wine", server_rows=0.3, seed=4, num_clients=3), "hrt.parquet"
+    )
+    own = build_federation(FederationConfig(dataset="wine", server_rows=0.3, seed=4), ModelConfig()).server
+    again = build_federation(FederationConfig(dataset="wine", server_rows=0.3, seed=4, num_clients=3), ModelConfig())
+    assert own is not None
+    assert again.server is not None
+    assert np.array_equal(own.features, again.server.features)
+
+
+@pytest.mark.parametrize("given", [{"seed": 4}, {"server_rows": 0.3}, {"server_rows": 0.3, "seed": 4, "max_rows": 100}])
+def test_other_keys_are_refused_with_those_that_would_do(given: dict[str, Any]) -> None:
+    with refused(ConfigurationError, key="clients"):
+        check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="wine", **given), "hrt.parquet")
+
+
+def test_clients_of_the_proxy_data_set_are_refused_and_others_are_not() -> None:
+    table = tuned_on(dataset="wine", server_dataset="breast_cancer")
+    with refused(ConfigurationError, key="clients"):
+        check_proxy_rows(table, FederationConfig(dataset="breast_cancer"), "hrt.parquet")
+    check_proxy_rows(table, FederationConfig(dataset="wine"), "hrt.parquet")
+    check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="digits"), "hrt.parquet")
+    check_proxy_rows(
+        {**TUNED_TABLE, "proxy": {**TUNED_TABLE["proxy"], "synthetic": 50}},
+        FederationConfig(dataset="wine"),
+        "t",
+    )
+    check_proxy_rows({"dataset": "wine"}, FederationConfig(dataset="wine"), "made by hand")

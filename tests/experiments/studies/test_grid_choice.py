@@ -14,14 +14,16 @@ import pytest
 import torch
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.config import EngineConfig
+from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import HostCall, Session, TrainResults
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import runner
-from fedscout.experiments.studies.runner import Estimate, ExpectedWork, local_host_if_faster
+from fedscout.experiments.studies.runner import Estimate, ExpectedWork, device_for, local_host_if_faster
 from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training, run_workflow
+from tests.kits.refusals import refused
 
 ALL_DAY = 10**9
 
@@ -49,15 +51,6 @@ def test_one_processor_gains_nothing_from_ray(round_seconds: float, num_rounds: 
 def test_rounds_that_cost_less_than_rays_own_share_stay_however_many_there_are() -> None:
     less = runner.RAY_ROUND_SECONDS - runner.LOCAL_ROUND_SECONDS
     assert Estimate.of(less, ALL_DAY, num_hosts=100).is_local
-
-
-def test_the_line_names_the_choice_and_what_overrules_it() -> None:
-    told = Estimate(2.4, 9.6).told(238)
-    assert [*re.findall(r"\d+", told)] == ["238", "2", "10"]
-    assert "engine.grid=ray" in told
-    told = Estimate(100.0, 60.0).told(7)
-    assert [*re.findall(r"\d+", told)] == ["7", "60", "100"]
-    assert "engine.grid=local" in told
 
 
 def test_what_is_long_by_its_operations_alone_is_not_tried(
@@ -236,3 +229,23 @@ def test_a_long_training_goes_to_ray(wine: Federation, tmp_path: Path, monkeypat
     long = ["federation.dataset=wine", "federation.num_clients=3", "training.batch_size=1", "training.local_epochs=100"]
     with pytest.raises(GoesToRayError):
         run_training(load_config([*long, "training.num_rounds=1000"]), tmp_path)
+
+
+# What hosts train on, by what is asked for, what is there and what clients do.
+
+
+@pytest.fixture(scope="module", params=["cartpole", "wine"])
+def federation(request: pytest.FixtureRequest) -> Federation:
+    config = load_config([f"federation.dataset={request.param}", "federation.num_clients=2"])
+    return build_federation(config.federation, config.model)
+
+
+def test_clients_that_play_do_so_on_cores(federation: Federation) -> None:
+    plays = federation.task is not None
+    assert device_for(federation, EngineConfig(), has_gpu=True) == (CPU if plays else HostDevice.gpu())
+    assert device_for(federation, EngineConfig(), has_gpu=False) == CPU
+    if plays:
+        with refused(ConfigurationError, key="engine.device"):
+            device_for(federation, EngineConfig(device="cuda"), has_gpu=True)
+    else:
+        assert device_for(federation, EngineConfig(device="cuda"), has_gpu=True) == HostDevice.gpu()

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -15,7 +17,10 @@ import pytest
 import fedscout
 from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.trials.log import read_trials
+from fedscout.engine.trials.record import Trial
 from fedscout.experiments.cli.main import main
+from fedscout.experiments.studies.interface import MOST_CLIENTS, federation_view, in_notebook, notebook_progress
+from fedscout.experiments.studies.workflow import SILENT
 from tests.conftest import REPOSITORY
 from tests.kits.refusals import refused
 from tests.test_docs import fences
@@ -64,36 +69,6 @@ def test_a_study_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pytest
     assert list(found.trials["fitness"]) == list(read_trials("command").sort_values("trial")["fitness"])
     assert federation.detect(engine=HERE).without_timings().model_dump(mode="json") == document["report"]
     assert federation.describe().realised.model_dump(mode="json") == document["realised"]
-
-
-def test_the_log_of_a_study_has_the_columns_of_the_strategies_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    federation = fedscout.Federation("wine", **WINE)
-    search = {**SEARCH, "confirmation_seeds": 0, "strategies": ["rfa"]}
-    found = fedscout.study(federation, training={"num_rounds": 2}, search=search, engine=HERE, detection_first=False)
-    assert list(found.trials["strategy"]) == ["fedavg", "rfa", "rfa"]
-    assert found.trials["param_num_iterations"][1:].between(1, 10).all()
-    assert "param_epsilon" not in found.trials
-
-
-def test_a_training_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    trained = fedscout.train(
-        fedscout.Federation("wine", num_clients=4),
-        {"kind": "fedadam", "eta": 0.1},
-        training={"num_rounds": 2},
-        engine=HERE,
-    )
-    settings = ["federation.num_clients=4", "strategy.kind=fedadam", "strategy.eta=0.1", "training.num_rounds=2"]
-    run("train", "federation.dataset=wine", *settings, "engine.grid=local", "--out", "command")
-
-    (row,) = read_trials("command").to_dict("records")
-    assert list(trained.rounds["accuracy"]) == list(row["round_accuracy"])
-    assert list(trained.rounds["loss"]) == list(row["round_loss"])
-    assert trained.trial["fitness"] == row["fitness"]
-    assert trained.folder.parent == tmp_path / "runs"
 
 
 def test_a_training_tells_three_accuracies_where_there_are_so_many(tmp_path: Path, monkeypatch: Any) -> None:
@@ -191,3 +166,106 @@ def test_what_the_document_shows_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     names: dict[str, Any] = {}
     for example in fences("python.md"):
         exec(example, names)
+
+
+# What a notebook shows of federations, reports, studies and trainings, and how it is told of progress.
+
+
+ROUNDS = {"num_rounds": 2}
+
+
+def tree(shown: str) -> ElementTree.Element:
+    return ElementTree.fromstring(f"<page>{shown}</page>")
+
+
+def cells(shown: str) -> list[list[str]]:
+    return [["".join(cell.itertext()) for cell in row.iter("td")] for row in tree(shown).iter("tr")]
+
+
+@pytest.fixture(scope="module")
+def federation() -> fedscout.Federation:
+    return fedscout.Federation("wine", num_clients=3, scenario="label_poisoning")
+
+
+@pytest.fixture(scope="module")
+def study(federation: fedscout.Federation, tmp_path_factory: pytest.TempPathFactory) -> fedscout.Study:
+    search = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "tuned_baseline": False}
+    return fedscout.study(federation, training=ROUNDS, search=search, engine=HERE, out=tmp_path_factory.mktemp("study"))
+
+
+def test_a_federation_shows_each_client(federation: fedscout.Federation) -> None:
+    rows = cells(federation._repr_html_())
+    assert [row[:3] for row in rows[1:]] == [
+        [str(client), "", str(n)] for client, n in enumerate(federation.client_rows)
+    ]
+    shares = [cell.get("title") for cell in tree(federation._repr_html_()).iter("td") if cell.get("title")]
+    first = federation.clients.iloc[0]
+    assert shares[0] == f"class_0: {first['class_0']} of {first['rows']}"
+
+
+def test_names_of_clients_and_classes_are_shown_and_not_obeyed() -> None:
+    table = pd.DataFrame({"x": np.arange(40.0), "who": ["<b>a</b>", "b"] * 20, "y": ["<i>no</i>", "yes"] * 20})
+    shown = fedscout.Federation(table, label="y", client_column="who")._repr_html_()
+    assert {"b", "i"}.isdisjoint(element.tag for element in tree(shown).iter())
+    assert "<b>a</b>" in [row[1] for row in cells(shown)[1:]]
+
+
+def test_of_many_clients_some_are_shown_and_the_rest_counted() -> None:
+    clients = pd.DataFrame({"name": None, "rows": [3] * 1000, "no": [1] * 1000, "yes": [2] * 1000})
+    shown = federation_view("many", clients)
+    assert len(cells(shown)) == 1 + MOST_CLIENTS
+    assert f"{1000 - MOST_CLIENTS} more clients" in shown
+
+
+def test_a_report_names_what_was_found_and_where(federation: fedscout.Federation) -> None:
+    report = federation.detect(engine=HERE)
+    rows = cells(report._repr_html_())[1:]
+    assert [row[0] for row in rows] == ["Label skew", "Feature skew", "Outlier clients"]
+    assert [row[3] for row in rows] == [report.calibrated_finding(one.name).sentence for one in report.findings]
+
+
+def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
+    assert study.confirmation is not None
+    assert study.curves.columns.tolist() == study.trials["trial"].tolist()
+    assert study.curves.loc[2].tolist() == [one[1] for one in study.trials["round_accuracy"]]
+    assert study.seeds.index.tolist() == list(study.confirmation.seeds)
+    assert study.seeds.iloc[:, 0].tolist() == list(study.confirmation.contestants[0].own)
+    difference = study.seeds.iloc[:, 0] - study.seeds.iloc[:, 1]
+    assert difference.tolist() == list(study.confirmation.versus["fedavg"]["own"].differences)
+
+
+def test_no_notebook_is_told_nothing() -> None:
+    with notebook_progress() as display:
+        assert display is SILENT
+
+
+class Shown:
+    """Stands for IPython's display of one line."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def update(self, html: SimpleNamespace) -> None:
+        self.texts.append(html.data)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    shown = Shown()
+    told = SimpleNamespace(
+        get_ipython=lambda: SimpleNamespace(kernel=object()),
+        display=SimpleNamespace(display=lambda _, display_id: shown, HTML=lambda data: SimpleNamespace(data=data)),
+    )
+    monkeypatch.setitem(sys.modules, "IPython", told)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", told.display)
+    return shown
+
+
+def test_a_notebook_is_told_of_stages_and_is_left_clean(notebook: Shown, study: fedscout.Study) -> None:
+    assert in_notebook()
+    with notebook_progress() as display:
+        display.stage("detection")
+        display.stage("search")
+        assert display.trials.on_record is not None
+        display.trials.on_record(Trial(), False)
+    assert notebook.texts == ["<p>measuring heterogeneity …</p>", "<p>running trials …</p>", ""]

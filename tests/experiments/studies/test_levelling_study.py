@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 import pytest
-from optuna.trial import TrialState
 
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config, planned_trials
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.details import show_outcome
-from fedscout.experiments.reports.export import optuna_trials, read_study
+from fedscout.experiments.reports.export import read_study
 from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import Display, FinishedStudy, run_workflow
 from fedscout.search.ledger import StudyEvents
-from fedscout.search.warm_start import read_earlier_studies
+from tests.experiments.cli.processes import lasting
 
 SMALL = [
     "engine.grid=local",
@@ -61,12 +58,6 @@ def finished(
     return run_workflow(CONFIG, tmp_path_factory.mktemp("study"), display)
 
 
-def lasting(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what is written of a result, without timings."""
-    written: dict[str, Any] = json.loads(json.dumps(document))
-    return {name: value for name, value in written.items() if name != "timings"}
-
-
 @pytest.mark.slow
 def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(finished: FinishedStudy) -> None:
     table = read_trials(finished.folder).sort_values("trial")
@@ -102,9 +93,7 @@ def test_no_more_trials_than_were_planned(finished: FinishedStudy) -> None:
     assert len(list((finished.folder / "trials").iterdir())) <= num_trials
 
 
-def test_what_follows_the_levelling_is_planned_once_its_rounds_are_known(
-    finished: FinishedStudy, told: list[tuple[int, int]]
-) -> None:
+def test_what_follows_is_planned_once_rounds_are_known(finished: FinishedStudy, told: list[tuple[int, int]]) -> None:
     """At most: whole FedAvg, the search's trial, another rate, and three on a fresh seed, all of so many rounds."""
     ((num_before, early_stopping_round),) = told
     assert (num_before, early_stopping_round) == (len(SHORTER), ROUNDS)
@@ -115,7 +104,7 @@ def test_what_follows_the_levelling_is_planned_once_its_rounds_are_known(
 
 def test_a_finished_one_is_told_without_a_trial(finished: FinishedStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LazyRunner, "started", lambda _: pytest.fail("a trial was run"))
-    assert lasting(run_workflow(CONFIG, finished.folder, Display()).document) == lasting(finished.document)
+    assert lasting(run_workflow(CONFIG, finished.folder, Display())) == lasting(finished)
 
 
 @pytest.mark.sampled(1)
@@ -126,24 +115,8 @@ def test_cut_off_anywhere_it_ends_with_the_same_result(finished: FinishedStudy, 
     (tmp_path / "trials").mkdir()
     for file in [finished.folder / "config.json", finished.folder / "report.json", *files[:num_kept]]:
         (tmp_path / file.relative_to(finished.folder)).write_bytes(file.read_bytes())
-    assert lasting(run_workflow(CONFIG, tmp_path, Display()).document) == lasting(finished.document)
+    assert lasting(run_workflow(CONFIG, tmp_path, Display())) == lasting(finished)
     assert [path.name for path in sorted((tmp_path / "trials").iterdir())] == [file.name for file in files]
-
-
-def test_optuna_reads_fedavg_s_shorter_trainings_as_pruned(finished: FinishedStudy) -> None:
-    states = [trial.state for trial in optuna_trials(read_study(finished.folder))]
-    assert states == [TrialState.PRUNED, TrialState.PRUNED, *[TrialState.COMPLETE] * 3]
-
-
-def test_a_later_study_reads_its_full_trainings(finished: FinishedStudy) -> None:
-    (study,), notes = read_earlier_studies([str(finished.folder)])
-    assert notes == []
-    fedadam, fedavg, *_ = finished.document["confirmation"]["contestants"]
-    gains = [
-        finished.document["trials"][1]["fitness"] - finished.document["baseline"]["fitness"],
-        fedadam["own"][0] - fedavg["own"][0],
-    ]
-    assert [(spec.kind, gain) for spec, gain in study.gains] == [("fedadam", pytest.approx(fmean(gains)))]
 
 
 def test_where_fewer_rounds_are_allowed_than_the_first_look_needs_all_are_trained(tmp_path: Path) -> None:

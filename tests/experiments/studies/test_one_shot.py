@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,35 +17,29 @@ from fedscout.experiments.reports.page import write_report
 from fedscout.experiments.reports.study_console import verdict_lines
 from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
 from fedscout.search.ledger import StudyEvents
+from fedscout.strategies import FedMedianSpec, FedProxSpec
+from tests.experiments.cli.conftest import SMALL
+from tests.experiments.cli.processes import lasting
 from tests.experiments.studies.language_models import Server, no_key, server
 from tests.kits.refusals import refused
+from tests.search.earlier import FEDAVG, report_of, write_study
 from tests.search.recommenders.loopback import KEY, ModelServer, chooses, fails, says
 
-SMALL = [
-    "engine.grid=local",
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=2",
+ONE_SHOT = (
+    *(one for one in SMALL if not one.startswith(("search.budget", "search.generation", "search.tuned"))),
     "search.kind=one_shot",
-    "search.confirmation_seeds=2",
     "search.tuning_factors=[2]",
     "search.tuning_seeds=1",
-    "detection.outlier_repetitions=2",
-    "detection.outlier_min_flags=2",
     "recommender.connection_retries=0",
     "recommender.timeout_seconds=10",
-]
+)
 GOOD = chooses("fedprox", proximal_mu=0.1, reason="as clients drift")
 OTHER = chooses("fedmedian")
 __all__ = ["no_key", "server"]
 
 
 def small(*arguments: str, at: ModelServer | None = None) -> StudyConfig:
-    return load_config([*SMALL, *arguments, *([] if at is None else [f"recommender.base_url={at.url}"])])
-
-
-def lasting(found: FinishedStudy) -> dict[str, Any]:
-    return {name: value for name, value in found.document.items() if name != "timings"}
+    return load_config([*ONE_SHOT, *arguments, *([] if at is None else [f"recommender.base_url={at.url}"])])
 
 
 def killed_after_the_answer(folder: Path, target: Path) -> Path:
@@ -88,14 +82,6 @@ def test_who_answered_is_told_and_why_no_one_else(by_rules: FinishedStudy) -> No
     assert by_rules.outcome.recommendation.answered_by == answer["instead_of_model"]
 
 
-def test_every_stage_is_timed(by_rules: FinishedStudy) -> None:
-    seconds = by_rules.document["timings"]["seconds"]
-    stages = ("data", "detection", "recommendation", "training", "tuning", "confirmation")
-    assert set(seconds) == {*stages, "hosts", "total"}
-    assert all(seconds[stage] >= 0 for stage in stages)
-    assert sum(seconds[stage] for stage in stages) <= seconds["total"]
-
-
 def test_a_step_within_another_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recommendation takes 10 seconds, 3 of which are the detection that it asks for; and later 2 more."""
     clock = iter([0.0, 1.0, 4.0, 10.0, 20.0, 22.0])
@@ -108,9 +94,7 @@ def test_a_step_within_another_is_counted_once(monkeypatch: pytest.MonkeyPatch) 
     assert road.timings == {"detection": 3.0, "recommendation": 7.0 + 2.0}
 
 
-def test_a_killed_study_reads_the_rules_answer_back_though_a_model_could_be_asked_now(
-    by_rules: FinishedStudy, server: Server, tmp_path: Path
-) -> None:
+def test_a_killed_study_reads_the_rules_answer_back(by_rules: FinishedStudy, server: Server, tmp_path: Path) -> None:
     at = server([OTHER])
     again = run_workflow(small(at=at), killed_after_the_answer(by_rules.folder, tmp_path / "killed"))
     assert lasting(again) == lasting(by_rules)
@@ -137,9 +121,7 @@ def test_a_kept_answer_names_nothing_outside_of_the_space(by_rules: FinishedStud
 
 
 @pytest.mark.slow
-def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_study_does_not_ask_again(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = server([says("hm"), GOOD, OTHER])
     found = run_workflow(small(at=at), tmp_path / "whole")
     assert found.document["trials"][1]["parameters"]["proximal_mu"] == 0.1
@@ -160,9 +142,7 @@ def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
 
 
 @pytest.mark.slow
-def test_a_study_that_is_interrupted_in_its_first_round_has_its_answer(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_study_has_its_answer(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = server([GOOD, OTHER])
 
     def interrupt(*_: object) -> None:
@@ -178,9 +158,7 @@ def test_a_study_that_is_interrupted_in_its_first_round_has_its_answer(
 
 
 @pytest.mark.slow
-def test_where_a_model_can_not_be_reached_the_rules_answer_and_still_do_when_it_can(
-    server: Server, by_rules: FinishedStudy, tmp_path: Path
-) -> None:
+def test_the_rules_answer_where_a_model_is_unreachable(server: Server, by_rules: FinishedStudy, tmp_path: Path) -> None:
     down, up = server([fails(503, "overloaded")]), server([GOOD])
     found = run_workflow(small(at=down), tmp_path / "whole")
     answer = found.document["recommendation"]
@@ -219,19 +197,6 @@ def test_words_take_the_place_of_the_diagnosis(server: Server, tmp_path: Path) -
     assert len(at.asked) == 1
 
 
-def test_rules_can_not_read_words_and_say_so(by_rules: FinishedStudy, tmp_path: Path) -> None:
-    found = run_workflow(small(WORDS), tmp_path / "whole")
-    answer = found.document["recommendation"]
-    assert answer["source"] == "rules"
-    plain = by_rules.document["recommendation"]
-    assert answer["instead_of_model"] != plain["instead_of_model"]
-    assert answer["instead_of_model"].startswith(plain["instead_of_model"])
-    assert found.outcome.recommendation is not None
-    assert found.outcome.recommendation.answered_by == answer["instead_of_model"]
-    assert found.document["trials"] == by_rules.document["trials"]
-    assert found.document["timings"]["seconds"]["detection"] > 0
-
-
 # What is left.
 
 
@@ -259,3 +224,98 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
 def test_a_key_in_a_persons_words_is_kept_nowhere() -> None:
     config = small("recommender.text='my key is sk-proj-0123456789abcdefABCDEF, labels are skewed'")
     assert config.recommender.text == "my key is [redacted], labels are skewed"
+
+
+# A study that starts from earlier ones: what it tries first, what it keeps, and what it may not use.
+
+
+ARGUMENTS = (*SMALL, "search.confirmation_seeds=0")
+PROX = FedProxSpec(proximal_mu=0.5)
+
+
+def config_from(*folders: Path, more: tuple[str, ...] = ()) -> StudyConfig:
+    names = ", ".join(str(folder) for folder in folders)
+    return load_config([*ARGUMENTS, f"search.warm_start=[{names}]", *more])
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    folder = tmp_path / "earlier"
+    write_study(
+        folder / "near", {FEDAVG: 0.5, FedMedianSpec(): 0.9, PROX: 0.6}, report_of(num_clients=4, num_classes=3)
+    )
+    write_study(folder / "far", {FEDAVG: 0.5, PROX: 0.9}, report_of(num_clients=500), data_digest="others")
+    return folder
+
+
+def test_a_killed_study_goes_on_from_what_the_earlier_ones_said_then(earlier: Path, tmp_path: Path) -> None:
+    config = config_from(earlier)
+    finished = run_workflow(config, tmp_path / "study", Display())
+
+    start = finished.document["warm_start"]
+    assert [Path(study["study"]).name for study in start["studies"]] == ["near", "far"]
+    tried = [entry.spec for entry in finished.outcome.trials]
+    assert tried[:2] == [FedMedianSpec(), PROX]
+    assert len(tried) == 3
+    assert json.loads((tmp_path / "study" / "warm_start.json").read_text()) == start
+
+    shutil.rmtree(earlier)
+    for path in sorted((tmp_path / "study" / "trials").iterdir())[1:]:
+        path.unlink()
+    again = run_workflow(config, tmp_path / "study", Display())
+    assert lasting(again) == lasting(finished)
+
+
+def test_a_race_enters_what_it_is_given(earlier: Path, tmp_path: Path) -> None:
+    config = config_from(earlier, more=("search.kind=racing", "search.racing.min_rounds=1", "training.num_rounds=4"))
+    finished = run_workflow(config, tmp_path / "study", Display())
+    assert [entry.spec for entry in finished.outcome.trials][:2] == [FedMedianSpec(), PROX]
+    assert finished.document["trainings"] <= 2.5
+    assert {trial["num_rounds"] for trial in finished.document["trials"]} == {1, 4}
+
+
+@pytest.mark.slow
+def test_a_study_is_not_told_of_its_own_federation(tmp_path: Path) -> None:
+    first = run_workflow(load_config(ARGUMENTS), tmp_path / "first", Display())
+    finished = run_workflow(config_from(tmp_path, more=("seed=1",)), tmp_path / "second", Display())
+    start = finished.document["warm_start"]
+    (study,) = start["studies"]
+    assert study.pop("note")
+    assert study == {"study": str(first.folder), "distance": None, "same_data": False}
+    assert (start["proposals"], len(start["notes"])) == ([], 1)
+    alone = run_workflow(load_config([*ARGUMENTS, "seed=1"]), tmp_path / "alone", Display())
+    assert finished.document["trials"] == alone.document["trials"]
+
+
+def test_mistakes_are_told_before_anything_is_done_and_leave_nothing(earlier: Path, tmp_path: Path) -> None:
+    for folder, detection in ((tmp_path / "nowhere", True), (earlier, False)):
+        with refused(ConfigurationError, key="search.warm_start"):
+            run_workflow(config_from(folder), tmp_path / "study", Display(), detection=detection)
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.slow
+def test_a_kept_warm_start_names_no_code(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who plants one can't have a module imported, whatever the file proposes; what does not fit is made again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "planted_module.py").touch()
+    config = config_from(earlier)
+    finished = run_workflow(config, tmp_path / "study", Display())
+    kept = tmp_path / "study" / "warm_start.json"
+    start = json.loads(kept.read_text())
+    planted = {"kind": "custom", "path": "planted_module:Own"}
+    for strategy in (planted, {"kind": "fedmedian", "no": 1}, {"kind": "gone"}):
+        kept.write_text(json.dumps({**start, "proposals": [{"strategy": strategy, "study": "near", "gain": 1.0}]}))
+        (tmp_path / "study" / "result.json").unlink()
+        again = run_workflow(config, tmp_path / "study", Display())
+        assert "planted_module" not in sys.modules
+        assert lasting(again) == lasting(finished)
+        assert json.loads(kept.read_text()) == start
+
+
+def test_studies_of_another_measure_propose_nothing(earlier: Path, tmp_path: Path) -> None:
+    """What is best by accuracy need not serve the worst clients."""
+    config = config_from(earlier, more=("search.objective=worst_clients", "search.budget=1"))
+    start = run_workflow(config, tmp_path / "study", Display()).document["warm_start"]
+    assert all("measure" in study["note"] for study in start["studies"])
+    assert start["proposals"] == []

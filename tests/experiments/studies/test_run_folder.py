@@ -57,26 +57,6 @@ def test_a_new_folder_says_whose_it_is_and_opens_again(tmp_path: Path) -> None:
         assert json.loads((out / "config.json").read_text()) == stored
 
 
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
-    with open_run_folder(tmp_path, CONFIG):
-        assert (tmp_path / "config.json").is_file()
-
-
-def test_a_relative_folder_is_fixed_when_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with open_run_folder(Path("out"), CONFIG) as folder:
-        monkeypatch.chdir("/")
-        folder.write_json("result.json", {"a": 1})
-    assert (tmp_path / "out" / "result.json").is_file()
-
-
-def test_default_folder_is_that_of_the_configuration() -> None:
-    folder = default_folder(CONFIG)
-    assert folder.parent == Path("runs")
-    assert folder.name.startswith("digits-")
-    assert folder == default_folder(load_config(["engine.grid=local"])) != default_folder(load_config(["seed=1"]))
-
-
 @pytest.mark.parametrize("dataset", ["/data/mine.csv", "../mine.csv", "..", "a/" * 200 + "t.csv", "hf:owner/name"])
 def test_the_default_folder_lies_below_runs_wherever_the_data_are(dataset: str) -> None:
     folder = default_folder(CONFIG.model_copy(update={"federation": FederationConfig(dataset=dataset)}))
@@ -170,14 +150,6 @@ def test_a_report_serves_a_search_that_begins_otherwise_but_trials_do_not(tmp_pa
     assert "search.informed" in refusal(tmp_path, informed)
 
 
-def test_what_a_folder_does_not_say_is_told_as_its_default(tmp_path: Path) -> None:
-    narrow = load_config(["training.precision=bfloat16"])
-    with open_run_folder(tmp_path / "wide", CONFIG), open_run_folder(tmp_path / "narrow", narrow):
-        pass
-    assert "training.precision: 'float32' before, 'bfloat16' now" in refusal(tmp_path / "wide", narrow)
-    assert "training.precision: 'bfloat16' before, 'float32' now" in refusal(tmp_path / "narrow", CONFIG)
-
-
 def test_differences_name_keys_that_only_one_side_has() -> None:
     old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 4}
     new = {"a": 1, "b": {"c": 2, "d": 5}, "new": 6}
@@ -265,13 +237,6 @@ def test_a_json_file_appears_at_once_or_not_at_all(tmp_path: Path, monkeypatch: 
             folder.write_json("result.json", {"value": float("inf")})
         assert folder.read_json("result.json") == {"value": 1}
         assert content(tmp_path) == before
-
-
-def test_equal_contents_are_equal_files(tmp_path: Path) -> None:
-    with open_run_folder(tmp_path, CONFIG) as folder:
-        one = folder.write_json("one.json", {"b": [1.5], "a": {"y": 1, "x": 2}}).read_bytes()
-        two = folder.write_json("two.json", {"a": {"x": 2, "y": 1}, "b": [1.5]}).read_bytes()
-    assert one == two
 
 
 @pytest.mark.parametrize("write", [lambda p: None, lambda p: p.write_text("{"), lambda p: p.write_text("[1]")])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedscout.engine.data.client import Privacy
-from fedscout.engine.errors import LogError, StrategyError, UserError
+from fedscout.engine.errors import LogError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config
@@ -29,20 +28,10 @@ from fedscout.experiments.studies.workflow import (
 )
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.objective import DataOrigin
+from tests.experiments.cli.conftest import SMALL
+from tests.experiments.cli.processes import lasting_result
 from tests.kits.refusals import refused
 
-SMALL = [
-    "engine.grid=local",
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=2",
-    "search.budget=3",
-    "search.generation_size=2",
-    "search.confirmation_seeds=2",
-    "search.tuned_baseline=false",
-    "detection.outlier_repetitions=2",
-    "detection.outlier_min_flags=2",
-]
 NUM_TRIALS = 1 + 3 + 2 * 2
 
 
@@ -58,15 +47,6 @@ def run_noting(config: StudyConfig, folder: Path) -> tuple[FinishedStudy, list[b
     """Run a study, and tell of each trial whether it was known."""
     known: list[bool] = []
     return run_workflow(config, folder, on_record(lambda _, was_known: known.append(was_known))), known
-
-
-def lasting(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name != "timings"}
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return document
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +83,7 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
         (["federation.dataset=cartpole"], None),
     ],
 )
-def test_how_rows_are_dealt_is_known_where_nothing_else_moves_them(
-    arguments: list[str], known: DataOrigin | None
-) -> None:
+def test_the_origin_of_rows(arguments: list[str], known: DataOrigin | None) -> None:
     assert data_origin_of(small(*arguments)) == known
 
 
@@ -113,7 +91,7 @@ def test_how_rows_are_dealt_is_known_where_nothing_else_moves_them(
 
 
 def test_the_result_is_returned_as_it_is_written(finished: FinishedStudy) -> None:
-    assert read_result(finished.folder) == json.loads(json.dumps(finished.document))
+    assert json.loads((finished.folder / "result.json").read_text()) == json.loads(json.dumps(finished.document))
 
 
 def test_the_result_holds_what_was_found(finished: FinishedStudy) -> None:
@@ -150,29 +128,15 @@ def test_a_scenario_s_affected_clients_are_told(tmp_path: Path, scenario: str, a
     assert document["confirmation"] is None
 
 
-def test_every_stage_is_told(tmp_path: Path) -> None:
-    stages: list[str] = []
-    run_workflow(small("search.confirmation_seeds=0"), tmp_path / "out", Display(stage=stages.append))
-    assert stages == ["data", "hosts", "detection", "search"]
-
-
 # Going on.
 
 
-def test_a_finished_study_runs_nothing_again(finished: FinishedStudy, tmp_path: Path) -> None:
-    again, known = run_noting(small(), copy_of(finished.folder, tmp_path / "out"))
-    assert known == [True] * NUM_TRIALS
-    assert lasting(again.document) == lasting(finished.document)
-
-
 @pytest.mark.parametrize("num_lost", [1, 2, 4, 5, 7, NUM_TRIALS])
-def test_a_study_that_lost_its_last_trials_ends_the_same(
-    finished: FinishedStudy, tmp_path: Path, num_lost: int
-) -> None:
+def test_without_its_last_trials_it_ends_the_same(finished: FinishedStudy, tmp_path: Path, num_lost: int) -> None:
     folder = copy_of(finished.folder, tmp_path / "out", without=num_lost)
     _, known = run_noting(small(), folder)
     assert known.count(False) == num_lost
-    assert lasting(read_result(folder)) == lasting(read_result(finished.folder))
+    assert lasting_result(folder) == lasting_result(finished.folder)
 
 
 @pytest.mark.parametrize("stopped_at", [0, 2, 5])
@@ -185,7 +149,7 @@ def test_an_interrupted_study_ends_the_same(finished: FinishedStudy, tmp_path: P
         run_workflow(small(), tmp_path, on_record(stop))
     assert not (tmp_path / "result.json").exists()
     run_workflow(small(), tmp_path, Display())
-    assert lasting(read_result(tmp_path)) == lasting(read_result(finished.folder))
+    assert lasting_result(tmp_path) == lasting_result(finished.folder)
 
 
 def test_search_then_an_uninformed_run_adds_the_diagnosis_alone(tmp_path: Path) -> None:
@@ -267,14 +231,6 @@ def test_a_mistake_is_told_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_parameter_that_a_strategy_lacks_is_told_and_nothing_written(tmp_path: Path) -> None:
-    with pytest.raises(StrategyError, match="etta"):
-        run_training(small("strategy.kind=fedadam", "strategy.etta=1"), tmp_path / "out", Display())
-    with pytest.raises(StrategyError, match="pth"):
-        run_workflow(small("search.customs=[{pth: 'a:B'}]"), tmp_path / "out", Display())
-    assert list(tmp_path.iterdir()) == []
-
-
 # The other commands' ways.
 
 
@@ -303,9 +259,7 @@ def test_a_trained_strategy_and_a_search_do_not_share_a_folder(finished: Finishe
         run_training(small(), copy_of(finished.folder, tmp_path / "searched"), Display())
 
 
-def test_detection_alone_is_that_of_the_study(
-    finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_detection_alone(finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, report = run_detection(small(), Display())
     assert report.without_timings().model_dump(mode="json") == finished.document["report"]
@@ -318,19 +272,17 @@ def test_with_an_epsilon_clients_answer_with_noise_alone() -> None:
     assert run_detection(small(), Display())[0].release.privacy is None
 
 
-def test_a_finished_study_is_told_without_starting_anything(
+def test_a_finished_study_starts_nothing(
     finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = copy_of(finished.folder, tmp_path / "out")
     monkeypatch.setattr(LazyRunner, "started", lambda _: pytest.fail("a finished study needs no hosts"))
     again = run_workflow(small(), folder, Display())
-    assert lasting(again.document) == lasting(finished.document)
+    assert lasting_result(folder) == lasting_result(finished.folder)
     assert again.document["timings"]["seconds"]["hosts"] == 0
 
 
-def test_a_federation_that_is_built_already_is_taken_as_it_is(
-    finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_built_federation_is_taken(finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small("search.confirmation_seeds=0")
     federation = build_federation(config.federation, config.model)
     monkeypatch.setattr(workflow, "build_federation", lambda *_: pytest.fail("it was built again"))

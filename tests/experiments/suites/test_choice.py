@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
+from fedscout.engine.errors import ConfigurationError, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.grids.cells import CellContext, Measured
@@ -34,7 +36,9 @@ from fedscout.search.recommenders.diagnosis import Alternative
 from fedscout.search.searchers.genetic import range_points
 from fedscout.search.study import StudyOutcome
 from fedscout.strategies import FedAdamSpec, space_of
+from tests.experiments.suites.made_up_tables import SEEDS, by_rate, federation, replayed, written
 from tests.search.studies import FACTS, ScriptedRunner, completed
+from tests.snippets import blocks
 
 COMMON: Settings = {
     "federation.dataset": "wine",
@@ -118,9 +122,7 @@ def test_no_choice_rests_on_studies_of_the_same_data(outcome: tuple[Path, Measur
 
 
 @pytest.mark.slow
-def test_the_same_measurement_trains_nothing_again_and_finds_the_same(
-    outcome: tuple[Path, Measured], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_measurement_trains_nothing(outcome: tuple[Path, Measured], monkeypatch: pytest.MonkeyPatch) -> None:
     out, found = outcome
     training = "fedscout.engine.trials.runner.run_trial"
     monkeypatch.setattr(training, lambda *_: pytest.fail("a stored trial was trained again"))
@@ -128,9 +130,7 @@ def test_the_same_measurement_trains_nothing_again_and_finds_the_same(
 
 
 @pytest.mark.slow
-def test_alone_nobody_starts_warm_and_without_a_key_no_model_is_asked(
-    outcome: tuple[Path, Measured], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_absent_without_archive_or_key(outcome: tuple[Path, Measured], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     found = measured(outcome[0], ("genetic 8", "warm start 8", "LLM"), ("one",))
     assert {*found.absent} == {"warm start 8 × one", "LLM × one"}
@@ -161,9 +161,7 @@ def test_the_regret_of_what_a_step_size_does_not_give(lost: float, regret: float
     ("mean", "error", "is_to_win"),
     [(0.0101, 0.0, True), (0.0099, 0.0, False), (0.05, 0.0249, True), (0.05, 0.0251, False), (-0.05, 0.0, False)],
 )
-def test_there_is_to_win_from_a_point_on_and_beyond_two_standard_errors(
-    mean: float, error: float, is_to_win: bool
-) -> None:
+def test_a_gain_counts_from_a_point_and_two_standard_errors(mean: float, error: float, is_to_win: bool) -> None:
     """Two gains m ± e have the standard error e."""
     assert (regret_tuned(0.1, (mean + error, mean - error)) is not None) == is_to_win
     assert regret_fedavg(0.1, 0.0199) is None
@@ -233,3 +231,93 @@ def test_the_oracle_is_not_fooled_by_the_seeds_on_which_all_are_tried(tmp_path: 
         best, worst = best_and_worst(runner, density)
     assert (best.kind, getattr(best, "eta", None)) == ("fedadam", 1.0)
     assert worst.kind == "fedadam"
+
+
+# A searcher of the user's own in a replay: the page's example, and what is said to one that can't search.
+
+
+SHOWN = "# file: halving.py"
+WRONG = """
+from fedscout.search.searcher import Searcher
+from fedscout.strategies import FedAdamSpec, parse_strategy
+
+class Idle(Searcher):
+    pass
+
+class Greedy(Searcher):
+    def ask(self, num_proposals):
+        return [FedAdamSpec(eta=0.3)] * (num_proposals + 1)
+
+class Outside(Searcher):
+    def ask(self, num_proposals):
+        return [parse_strategy("fedexp")]
+
+class Texts(Searcher):
+    def ask(self, num_proposals):
+        return ["fedadam"]
+
+class Faulty(Searcher):
+    def ask(self, num_proposals):
+        return self.nothing
+
+class NoTask(Searcher):
+    def __init__(self):
+        pass
+
+    def ask(self, num_proposals):
+        return []
+
+class Silent(Searcher):
+    def ask(self, num_proposals):
+        return []
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A table of one federation, in a folder with the page's example and others that are wrong."""
+    (page,) = (block for block in blocks() if block.page == "choice.md" and block.text.startswith(SHOWN))
+    (tmp_path / "halving.py").write_text(page.text)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield written(tmp_path / "t.parquet", federation(by_rate))
+    for name in ("halving", "wrong"):
+        sys.modules.pop(name, None)
+
+
+def costs(found: Measured) -> set[float | None]:
+    return {cost for costs in found.figures["cost, trainings"].values() for cost in costs}
+
+
+def test_the_example_of_the_page_finds_what_it_tries(table: Path) -> None:
+    """Its first trial is nearest to eta 0.3, which is the oracle; more than eight trials it is not given."""
+    found = replayed(table, ["halving:Halving"])
+    ((cell, values),) = found.values.items()
+    assert values == pytest.approx([0.0] * len(SEEDS), abs=1e-9)
+    assert costs(found) == {8.0}
+    assert {*found.figures["archives, trainings"][cell]} == {0.0}
+
+
+def test_the_budget_is_the_studies(table: Path) -> None:
+    assert costs(replayed(table, ["halving:Halving"], "search.budget=3")) == {3.0}
+
+
+def test_without_a_proposal_fedavg_is_chosen(table: Path) -> None:
+    found = replayed(table, ["wrong:Silent"])
+    (regrets,) = found.figures["R_f"].values()
+    assert costs(found) == {0.0}
+    assert regrets == pytest.approx([1.0] * len(SEEDS))
+
+
+@pytest.mark.parametrize("path", ["nowhere:Search", "wrong:Nobody", "wrong:FedAdamSpec", "wrong:Idle"])
+def test_what_is_no_searcher_is_refused(table: Path, path: str) -> None:
+    with pytest.raises(StrategyError):
+        replayed(table, [path])
+
+
+@pytest.mark.parametrize(
+    "path", ["wrong:Greedy", "wrong:Outside", "wrong:Texts", "wrong:Faulty", "wrong:NoTask", "no searcher:"]
+)
+def test_a_searcher_that_can_t_search_is_told_in_one_line(table: Path, path: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^[^\n]*{path}[^\n]*$"):
+        replayed(table, [path])

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from fedscout.engine.trials import runner as trial_runner
 from fedscout.experiments import suites
@@ -25,7 +24,6 @@ from fedscout.experiments.suites.client_settings import (
     by_hand,
     every_client,
     finer_table,
-    interpolated_table,
     one_for_all,
     own_table,
     random_table,
@@ -62,9 +60,7 @@ def measure(out: Path, rows: dict[str, Any]) -> Measured:
 
 
 @pytest.mark.slow
-def test_a_whole_table_is_measured_and_nothing_is_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_table_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row: {"arguments": method.arguments} for row, method in TABLE.rows.items() if isinstance(method, Given)}
     found = measure(tmp_path, rows)
     clients, cells, tried = 6, 6, 2
@@ -85,15 +81,6 @@ def test_a_whole_table_is_measured_and_nothing_is_trained_twice(
 
 
 @pytest.mark.slow
-def test_strategies_train_with_the_same_settings(tmp_path: Path) -> None:
-    rows = {kind: {"arguments": {"way": "table", "strategy": kind}} for kind in ("fedavg", "fedadam")}
-    found = measure(tmp_path, rows)
-    steps = found.figures["steps of proxy clients"]
-    assert steps["fedavg", "digits"] == steps["fedadam", "digits"]
-    assert found.values["fedavg", "digits"] != found.values["fedadam", "digits"]
-
-
-@pytest.mark.slow
 def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
     tuned = table(tuning, "fedavg")
     assert sorted(settings_in(shuffled_table(tuning, "fedavg"))) == sorted(settings_in(tuned))
@@ -110,13 +97,6 @@ def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
     assert learner.lookup is None
     assert learner.strategy is not None
     assert learner.setting == settings_in(one_for_all(tuning, "fedavg"))[0]
-
-
-@pytest.mark.slow
-def test_interpolated_cells_lie_between_the_tuned_ones(tuning: SettingsTuning) -> None:
-    guessed = interpolated_table(tuning, "fedavg")
-    assert guessed.proxy_steps == table(tuning, "fedavg").proxy_steps, "of two by three cells all are tuned"
-    assert_allclose(settings_in(guessed), settings_in(table(tuning, "fedavg")))
 
 
 def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(tuning: SettingsTuning) -> None:

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from fedscout.detectors import CalibratedFinding
+from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig, HeterogeneityReport
+from fedscout.detectors.detect import detect
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import UserError
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments import suites
 from fedscout.experiments.grids.cells import CellContext, Measured
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS
-from fedscout.experiments.suites.detection import CASES, MEASURES, RULES, Detections, Verdict, verdict
+from fedscout.experiments.suites import intervals
+from fedscout.experiments.suites.detection import (
+    CASES,
+    MEASURES,
+    REASON,
+    RULES,
+    AbsentClients,
+    Detections,
+    Verdict,
+    by_dirichlet,
+    found_skew,
+    from_shares,
+    one_client,
+    verdict,
+)
+from fedscout.experiments.suites.intervals import (
+    NUM_CLIENTS,
+    Coverage,
+    Population,
+    Sample,
+    SimulatedRunner,
+    Simulation,
+    configurations,
+)
+from fedscout.search.ledger import StudyFacts
+from tests.detectors.federations import federation, gaussian_clients
 
 COLUMNS: dict[str, Any] = {f"{measure}, {rule}": {} for measure in MEASURES for rule in RULES}
 
@@ -113,3 +149,148 @@ def test_any_alarm_is_that_of_any_detector_and_clients_may_be_absent(tmp_path: P
     for rule in RULES:
         alarms = [found[row, f"false alarms, {rule}"][0] for row in ("labels", "features", "outliers")]
         assert found["any", f"false alarms, {rule}"] == (max(alarm for alarm in alarms if alarm is not None),)
+
+
+# Detection among clients that miss exchanges.
+
+
+def report_of(source: Federation, probability: float, seed: int = 0) -> tuple[HeterogeneityReport, AbsentClients]:
+    runner = AbsentClients(LocalRunner(ClientHost(source, CLIENT_QUERIES)), probability, seed)
+    grid = runner.grid(Session())
+    grouped = source.groups is not None
+    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0, grouped=grouped), runner
+
+
+def test_nobody_absent_changes_nothing() -> None:
+    source = federation(gaussian_clients([40] * 4))
+    plain = LocalGrid(source, CLIENT_QUERIES)
+    expected = detect(plain, plain.initial_vectors, LocalTraining(), DetectionConfig(), seed=0)
+    report, _ = report_of(source, 0.0)
+    assert report.model_dump(exclude={"timings"}) == expected.model_dump(exclude={"timings"})
+
+
+def test_who_misses_the_first_exchange_takes_no_part() -> None:
+    """Labels are compared as if there were the others alone, and the report says who told nothing."""
+    clients = gaussian_clients([40] * 12)
+    report, runner = report_of(federation(clients), 0.3)
+    absent = runner.absent(0, 12)
+    assert 0 < len(absent) < 9
+    assert report.withheld == dict.fromkeys(absent, REASON)
+    there = [client for client in range(12) if client not in absent]
+    assert [facts.client for facts in report.clients] == there
+    alone, _ = report_of(federation([clients[client] for client in there]), 0.0)
+    assert report.calibrated[0].p_value == alone.calibrated[0].p_value
+    assert report.label_skew.value == alone.label_skew.value
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_is_absent_when_there_is_a_report(seed: int, grouped: bool) -> None:
+    """Every exchange has other clients; all that was measured is decided, and nobody who told nothing is flagged."""
+    source = federation(gaussian_clients([40] * 12))
+    source = replace(source, groups=np.arange(480) // 4) if grouped else source
+    report, _ = report_of(source, 0.4, seed)
+    assert len(report.calibrated) == 3
+    told = {facts.client for facts in report.clients}
+    assert all(set(finding.flagged_clients) <= told for finding in (*report.findings, *report.calibrated))
+
+
+# Counts of label skew found where clients withhold small classes.
+
+
+def test_like_clients_and_one_that_differs_are_told_apart() -> None:
+    found, withheld = found_skew("a", "6 × 30", from_shares((0.95, 0.05)), 5, 5)
+    assert found == (0,) * 5
+    assert 0 < withheld < 0.3
+    assert sum(found_skew("b", "6 × 30", one_client, 5, 5)[0]) >= 4
+    assert found_skew("c", "6 × 30", from_shares((0.95, 0.05)), 5, 1)[1] == 0
+
+
+def test_draws_have_the_clients_rows() -> None:
+    generator = np.random.default_rng(0)
+    for draw in (from_shares((0.5, 0.5)), by_dirichlet(0.3), one_client):
+        assert draw(generator, 0, 30).sum() == 30
+
+
+# Simulated studies: their truths are what they are said to be, and they go the confirmation's own way.
+
+
+EVEN = Population((0.6, 0.6), (0.0, 0.0))
+
+
+def test_a_split_deals_every_row_once_and_depends_on_the_seed() -> None:
+    sample = Sample(EVEN, 1)
+    train, test = sample.split(3, 0.2)
+    assert np.array_equal(train, ~test)
+    assert test.sum() == 0.2 * len(test)
+    assert not np.array_equal(sample.split(4, 0.2)[1], test)
+    assert np.array_equal(sample.split(3, 0.2)[1], test)
+
+
+def test_subjects_have_one_label_lie_together_and_are_split_whole() -> None:
+    """Four rows with nine tenths of their variance in common: their mean has 0.9 + 0.1/4 of it."""
+    population = Population((0.0,), (0.0,), group_rows=4, alike=0.9)
+    labels, features = population.draw(40_000, np.random.default_rng(0))
+    assert (labels.reshape(-1, 4) == labels[::4, None]).all()
+    assert features.var() == pytest.approx(1, abs=0.03)
+    assert features[0].reshape(-1, 4, 4).mean(axis=1).var() == pytest.approx(0.925, abs=0.03)
+    _, test = Sample(population, 1).split(3, 0.2)
+    assert (test.reshape(-1, 4) == test[::4, None]).all()
+    assert 0 < test.sum() < len(test)
+
+
+def test_accuracy_is_that_of_the_nearest_mean() -> None:
+    """Far apart every row is right; with no separation it is a coin."""
+    far, near = Sample(Population((50.0,), (0.0,)), 1), Sample(Population((0.0,), (0.0,)), 1)
+    assert far.accuracy(0, *far.split(1, 0.2)) == 1
+    accuracies = [near.accuracy(0, *near.split(seed, 0.2)) for seed in range(50)]
+    assert np.mean(accuracies) == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_trial_is_the_sample_s_word_and_fails_as_often_as_it_is_told() -> None:
+    specs = configurations(2)
+    sample = Sample(Population((0.6, 0.6), (0.0, 0.5)), 2)
+    facts = StudyFacts("simulated", 1, Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1), Session(seed=1))
+    batch = [facts.trial("search", spec, seed=seed) for seed in range(40) for spec in specs]
+    trials = [trial for _, trial in SimulatedRunner(sample, specs).run(batch)]
+    assert all(trial.status == "completed" for trial in trials[::2])
+    assert 10 < sum(trial.status == "failed" for trial in trials[1::2]) < 30
+    assert trials[0].own_fitness == sample.accuracy(0, *sample.split(0, 0.2))
+
+
+@pytest.mark.slow
+def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(intervals, "NUM_FEDERATIONS", 200)
+    monkeypatch.setattr(intervals, "SAME_ROWS_STUDIES", 5)
+    intervals._truths.cache_clear()
+    rows = {
+        "none": {"arguments": {"separations": [0.6, 0.6], "failures": [0, 0]}},
+        "large": {"arguments": {"separations": [0.3, 1.6], "failures": [0, 0], "batch": 4}},
+    }
+    document = {"title": "t", "unit": "share", "method": {"kind": "given"}, "columns": {"8 seeds": {}}, "rows": rows}
+    measured_by = {"function": "fedscout.experiments.suites.intervals:Coverage"}
+    experiment = Experiment.model_validate({**document, "measured_by": measured_by})
+    found = Coverage().measure(experiment, CellContext(tmp_path, num_seeds=40))
+    intervals._truths.cache_clear()
+
+    def mean(what: str, row: str) -> float:
+        return fmean(value for value in found.figures[what][row, "8 seeds"] if value is not None)
+
+    assert abs(mean("truth", "none")) < 0.02
+    assert mean("seeds used", "none") == 8
+    assert mean("share wrongly", "none") <= 0.15
+    assert np.mean(found.values["none", "8 seeds"]) >= 0.85  # type: ignore[arg-type]  # each has a number
+    assert mean("truth", "large") > 0.2
+    assert (mean("share better", "large"), mean("share wrongly", "large")) == (1, 0)
+    assert mean("seeds used", "large") < 8
+    assert sum(value is not None for value in found.figures["share here"]["none", "8 seeds"]) == 5
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("group_rows", [1, 4])
+def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_studies_at_most(group_rows: int) -> None:
+    """Through the ledger, the search's own choice and the confirmation."""
+    population = Population((0.6,) * 9, (0.0,) * 9, group_rows, alike=0.5 if group_rows > 1 else 0.0)
+    num_studies, simulation = 1500, Simulation(population)
+    verdicts = [intervals._study(simulation, 5, number)[1].verdict for number in range(num_studies)]
+    assert stats.binomtest(verdicts.count("better"), num_studies, 0.025, alternative="greater").pvalue > 1e-3

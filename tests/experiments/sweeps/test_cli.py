@@ -9,7 +9,6 @@ import pytest
 
 from fedscout.experiments.studies import workflow
 from tests.experiments.cli.conftest import SMALL, Cli
-from tests.experiments.sweeps.sweeps import written
 
 SETTINGS = (*(one for one in SMALL if not one.startswith("federation.num_clients")), "search.confirmation_seeds=0")
 
@@ -24,17 +23,6 @@ def test_json_stands_alone_on_standard_output(cli: Cli, tmp_path: Path) -> None:
         {"federation.num_clients": 4},
         {"federation.num_clients": 5},
     ]
-
-
-@pytest.mark.slow
-def test_a_failed_study_is_named_and_the_others_count(cli: Cli, tmp_path: Path) -> None:
-    done = cli("sweep", *SETTINGS, "federation.num_clients=4,500", "--out", "out").ok
-    (line,) = done.err.splitlines()
-    assert line.startswith("fedscout: federation.num_clients=500 failed: federation.num_clients ")
-    fitness = {row["chooser"]: f"{row['fitness'] or 0:.4f}" for row in written(tmp_path / "out")}
-    table, plot = tmp_path / "out" / "table.parquet", tmp_path / "out" / "plot.png"
-    for name in ("1 of 2 ", fitness["fedavg"], fitness["search best"], f"Table: {table}", f"\nPlot: {plot}"):
-        assert name in done.out
 
 
 def test_without_any_completed_study_the_command_fails(cli: Cli) -> None:
@@ -57,13 +45,6 @@ def test_a_lost_study_makes_the_exit_code_1(cli: Cli, monkeypatch: pytest.Monkey
     ]
 
 
-def test_a_dry_run_lists_the_studies_and_makes_nothing(cli: Cli, tmp_path: Path) -> None:
-    shown = cli("sweep", *SETTINGS, "federation.num_clients=4,5", "seed=0,1", "--dry-run").silent.out
-    assert shown.split()[0] == "4"
-    assert shown.count(" new ") == 4
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.slow
 def test_a_dry_run_knows_what_is_finished(cli: Cli) -> None:
     assert cli("sweep", *SETTINGS, "seed=0", "--out", "out", "--json").ok
@@ -80,10 +61,58 @@ def test_every_fault_is_told_before_anything_is_made(cli: Cli, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+# `fedscout sweep study.yaml`: a user's own experiment, what it writes, continues and refuses.
+
+
+STUDY = """
+title: two strategies
+settings: {federation.dataset: wine, federation.num_clients: 4, training.num_rounds: 2, model.hidden: [4]}
+axes: {federation.partition.alpha: [0.1, 1]}
+mean_over: {training.local_epochs: [1, 2]}
+rows:
+  FedAvg: {}
+  FedAdam: {settings: {strategy: {kind: fedadam, eta: 0.05}}}
+reference: FedAvg
+seeds: 3
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY)
+    return path
+
+
 @pytest.mark.slow
-def test_the_default_folder_is_found_again_with_more_values(cli: Cli, tmp_path: Path) -> None:
-    assert cli("sweep", *SETTINGS, "seed=0,1", "--json").ok
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("sweep-wine-")
-    listed = cli("sweep", *SETTINGS, "seed=0,1,2", "--dry-run", "--json").document["studies"]
-    assert [study["finished"] for study in listed] == [True, True, False]
+def test_an_experiment_is_run_into_runs_and_continued(cli: Cli, study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "study"
+    asked = ("sweep", study.name, "engine.grid=local", "--columns", "alpha=0.1", "--seeds", "2")
+    assert cli(*asked).code == 0
+    assert {"study.json", "study.md", "study.svg"} <= {path.name for path in out.iterdir()}
+    first = json.loads((out / "study.json").read_text())
+    assert (first["rows"], first["columns"]) == (["FedAvg", "FedAdam"], ["alpha=0.1"])
+    assert len(first["parts"]) == 4
+    again = cli(*asked, "--json")
+    assert again.err == ""  # nothing is measured again
+    assert again.document["cells"] == first["cells"]
+    listed = cli("sweep", study.name, "engine.grid=local", "--seeds", "2", "--dry-run", "--json").document
+    assert [cell["finished"] for cell in listed["cells"]] == [True] * 4 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("study.yaml", "study.yaml"),
+        ("study.yaml", "--rows", "FedProx"),
+        ("study.yaml", "training.num_ronuds=3"),
+        ("study.yaml", "--seeds", "1"),
+        ("seed=0,1", "--rows", "FedAvg"),
+    ],
+)
+@pytest.mark.usefixtures("study")
+def test_mistakes_are_told_before_anything_is_done(cli: Cli, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = cli("sweep", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+    assert not list(tmp_path.rglob("*.parquet"))

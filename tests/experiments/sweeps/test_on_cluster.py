@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow.fs import FileSelector, S3FileSystem, copy_files
 
 from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.experiments.cli.conftest import without_progress
 from tests.experiments.cli.processes import Command
+from tests.experiments.cli.test_ray_runs import STUDY
 from tests.experiments.sweeps.clusters import Raylets, raylets
 from tests.experiments.sweeps.sweeps import sweep_here, written
 
@@ -157,9 +159,7 @@ workers.StudyWorkerPool.storage_for = storage_for
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["all live", "one is lost"])
-def test_nodes_without_a_shared_folder_hand_their_rows_to_the_command(
-    tmp_path: Path, longer: list[dict[str, Any]], is_lost: bool
-) -> None:
+def test_nodes_without_a_shared_folder(tmp_path: Path, longer: list[dict[str, Any]], is_lost: bool) -> None:
     out = tmp_path / "out"
     with raylets(3) as nodes, Command(tmp_path, *arguments(nodes), before=UNSHARED) as command:
         command.wait_until(under_way(nodes, out))
@@ -188,9 +188,7 @@ def test_two_nodes_take_hardly_more_than_half_the_time_of_one(tmp_path: Path) ->
     assert two < 1.3 * one / 2
 
 
-def test_a_lost_node_costs_nothing_that_came_back(
-    tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]
-) -> None:
+def test_a_lost_node_loses_no_result(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
     """The last test of these nodes: the head, where the sweep's folder is, is the first."""
     with Command(tmp_path, *arguments(cluster)) as command:
         command.wait_until(under_way(cluster, tmp_path / "out"))
@@ -201,3 +199,109 @@ def test_a_lost_node_costs_nothing_that_came_back(
     assert code == 0  # with a study that is lost it is 1
     assert written(tmp_path / "out") == longer
     assert len(cluster.all()) == NUM_NODES - 1
+
+
+# A sweep of two raylets into an object store: its command is killed, and goes on from what is in the store.
+
+
+SWEEP = (*SHORT, "training.num_rounds=20", "federation.num_clients=4", "seed=0,1,2,3,4,5")
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return where a stand-in for S3 listens, whose keys are in the environment, as nodes have them."""
+    from moto.server import ThreadedMotoServer
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    finally:
+        server.stop()
+
+
+def test_a_killed_command_goes_on_from_the_store(tmp_path: Path, address: str) -> None:
+    expected = expected_of(tmp_path / "here", SWEEP)
+    store = S3FileSystem(endpoint_override=address, region="us-east-1", allow_bucket_creation=True)
+    store.create_dir("bucket")
+
+    def trials() -> dict[str, int]:
+        found = store.get_file_info(FileSelector("bucket/out/studies", recursive=True, allow_not_found=True))
+        return {entry.path: entry.mtime_ns for entry in found if entry.path.endswith(".parquet")}
+
+    uri = f"s3://bucket/out?endpoint_override={address}&region=us-east-1"
+    with raylets(2) as cluster:
+        arguments = ("sweep", *SWEEP, f"engine.address={cluster.address}", "--out", uri, "--json")
+        with Command(tmp_path, *arguments) as command:
+            command.wait_until(lambda: len(trials()) >= 3)
+            command.process.send_signal(signal.SIGKILL)
+            command.end()
+        done = trials()
+        assert "bucket/out/table.parquet" not in {
+            entry.path for entry in store.get_file_info(FileSelector("bucket/out"))
+        }
+        with Command(tmp_path, *arguments) as command:
+            code, _, _ = command.end()
+    assert code == 0
+    assert {*done} <= {*trials()}
+    copy_files("bucket/out", str(tmp_path / "out"), source_filesystem=store)
+    assert written(tmp_path / "out") == expected
+
+
+# Sweeps on a shared Ray: the table does not depend on it, nor on processes that are killed.
+
+
+RAY_SWEEP = (
+    *STUDY,
+    "search.budget=2",
+    "search.confirmation_seeds=0",
+    "seed=0,1,2",
+    "federation.partition.alpha=0.5",
+)
+WORKER = "ray::StudyWork"
+"""As much of a worker's name as the kernel keeps."""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of the sweep in one process."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    assert len(sweep_here(read_sweep([*RAY_SWEEP, "engine.grid=local"]), out).with_status("completed")) == 3
+    return written(out)
+
+
+def trial_files(out: Path) -> list[Path]:
+    return sorted(out.glob("studies/*/trials/*.parquet"))
+
+
+def test_a_killed_worker_harms_no_other_study(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    with Command(tmp_path, "sweep", *RAY_SWEEP, "--parallel", "2", "--out", "out", "--json") as command:
+        command.wait_until(lambda: len(trial_files(tmp_path / "out")) >= 1)
+        workers = [process for process in command.alive() if process.name().startswith(WORKER)]
+        assert len(workers) >= 1
+        workers[0].kill()
+        code, _, err = command.end()
+        left = command.left_over()
+    assert (code, err) == (0, "")
+    assert written(tmp_path / "out") == expected
+    assert left == []
+
+
+def test_after_a_kill_hosts_run_the_rest(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    out = tmp_path / "out"
+    arguments = ("sweep", *RAY_SWEEP, "engine.num_hosts=2", "--out", "out", "--json")
+    with Command(tmp_path, *arguments) as command:
+        command.wait_until(lambda: len(trial_files(out)) >= 1)
+        command.process.send_signal(signal.SIGKILL)
+        command.end()
+    done = {path: path.stat().st_mtime_ns for path in trial_files(out)}
+    assert not (out / "table.parquet").exists()
+
+    with Command(tmp_path, *arguments) as command:  # at once: what was killed may still be ending
+        code, _, err = command.end()
+
+    assert (code, err) == (0, "")
+    assert written(out) == expected
+    assert {path: path.stat().st_mtime_ns for path in done} == done

@@ -127,14 +127,6 @@ def test_an_axis_has_the_type_of_its_values(values: list[Any], kind: str) -> Non
 
 
 @pytest.mark.slow
-def test_groups_have_a_column_of_lists(tmp_path: Path) -> None:
-    sweep = small("model.hidden=[8],[8,4]", "search.strategies=[fedadam]", "search.confirmation_seeds=0")
-    rows = sweep_here(sweep, tmp_path / "out").table.to_pylist()
-    assert [row["model.hidden"] for row in rows if row["chooser"] == "fedavg"] == ["[8]", "[8, 4]"]
-    assert {row["accuracy"] for row in rows} == {None}
-
-
-@pytest.mark.slow
 def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
     settings = ("search.tuned_baseline=true", "search.tuning_factors=[2]", "search.tuning_seeds=1")
     sweep = small(*settings, "training.metric=macro_f1")
@@ -241,16 +233,6 @@ def test_an_impossible_point_is_a_row_with_its_reason(tmp_path: Path, monkeypatc
     assert lasting(sweep_here(sweep, tmp_path / "out").table) == lasting(first.table)
 
 
-@pytest.mark.slow
-def test_a_point_that_has_become_possible_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = small("seed=0")
-    with monkeypatch.context() as patch:
-        patch.setattr(workflow, "build_federation", fails_with(ConfigurationError("no data there"), 1))
-        assert len(sweep_here(sweep, tmp_path / "out").with_status("failed")) == 1
-    again, begun = sweep_noting(sweep, tmp_path / "out")
-    assert (len(again.with_status("completed")), len(begun)) == (1, 1)
-
-
 def fails_with(error: Exception, times: int) -> Callable[..., Any]:
     left = [error] * times
     build = workflow.build_federation
@@ -267,9 +249,7 @@ def fails_with(error: Exception, times: int) -> Callable[..., Any]:
     "error",
     [EngineError("a host was lost"), OSError(28, "No space left"), ValueError(), UnreachableModelError("it is down")],
 )
-def test_what_is_no_mistake_of_the_user_s_loses_a_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_errors_that_lose_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(workflow, "build_federation", fails_with(error, 1))
     end = run_one(small("seed=0").configurations[0].config, tmp_path)
     assert end.status == "lost"
@@ -290,12 +270,6 @@ def test_a_lost_study_harms_no_other_and_goes_on_later(tmp_path: Path, monkeypat
     again, begun = sweep_noting(sweep, tmp_path / "out")
     assert len(again.with_status("completed")) == 2
     assert [point.config.seed for point in begun] == [0]
-
-
-def test_without_any_completed_study_there_is_a_table_and_no_picture(tmp_path: Path) -> None:
-    outcome = sweep_here(small("federation.num_clients=500,600"), tmp_path / "out")
-    assert outcome.plots == ()
-    assert [row["status"] for row in written(tmp_path / "out")] == ["failed", "failed"]
 
 
 def test_one_process_runs_one_study_at_a_time(tmp_path: Path) -> None:

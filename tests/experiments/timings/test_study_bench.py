@@ -33,7 +33,6 @@ from fedscout.experiments.timings.peers.flower_study_clients import batch_starts
 from fedscout.experiments.timings.peers.study_plan import StudyPlan, read_plan, read_split
 from fedscout.experiments.timings.study import (
     MEASURED,
-    WAYS,
     PeerAnswer,
     PeerStudy,
     StudyBenchConfig,
@@ -43,7 +42,6 @@ from fedscout.experiments.timings.study import (
     WorkName,
     measure_study,
     peer_run,
-    table_lines,
     whole_rounds,
     work_settings,
 )
@@ -89,12 +87,6 @@ def test_a_plan_has_the_trainings_of_the_log(tmp_path: Path) -> None:
     assert (plan.searched, plan.num_tuning, plan.num_confirmation) == (3, 4, 6)
     assert (plan.tuning_rates, plan.finalists, plan.tuning_seeds) == ((0.1, 0.4), 2, (FURTHER,))
     assert (plan.confirmation_seeds, plan.contestants) == (FRESH, 3)
-
-
-@pytest.mark.parametrize("number", [1, 4, 6])
-def test_a_study_that_ended_sooner_has_a_plan_too(number: int, tmp_path: Path) -> None:
-    config, federation = work("digits", tmp_path)
-    assert plan_of(config, federation, TRIALS[:number], workers=1).num_trainings == number
 
 
 def test_a_peer_scores_every_client_on_the_rows_of_our_trial(tmp_path: Path) -> None:
@@ -146,9 +138,7 @@ def test_pictures_are_the_digits_enlarged(tmp_path: Path) -> None:
         ("search.kind=racing", "search.kind"),
     ],
 )
-def test_what_a_peer_cannot_repeat_is_refused_before_anything_is_trained(
-    setting: str, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_peer_cannot_repeat_is_refused(setting: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "run_ours", lambda _: pytest.fail("it was trained"))
     with refused(ConfigurationError, key=key):
         measure_study("digits", StudyBenchConfig(settings=[setting]))
@@ -252,31 +242,6 @@ def study_run(wall_seconds: float, processor_seconds: float = 8.0, **changes: An
         "confirmed": {"winner": 0.9, "fedavg": 0.75},
     }
     return StudyRun(wall_seconds=wall_seconds, processor_seconds=processor_seconds, **fields | changes)
-
-
-def report(peers: dict[str, Any], *ours: StudyRun) -> StudyReport:
-    counts = {"searched": 2, "tuning": 0, "confirming": 2, "rounds": 2, "processors": 2}
-    return StudyReport(title="digits, dense", **counts, ours={"auto": ours}, peers=peers)
-
-
-def test_a_table_has_medians_their_spread_and_ratios_of_medians() -> None:
-    ours = [study_run(wall, place="local") for wall in (4.0, 2.0, 9.0)]
-    peers = {"each": tuple(study_run(wall, 16.0) for wall in (200.0, 160.0)), "one": MissingPeer(missing="not here")}
-    lines = table_lines(report(peers, *ours))
-    rows = {" ".join(line.split()) for line in lines}
-    assert "fedscout, in one process (auto) 4.0 2.0 9.0 8.0 500 90.0 75.0" in rows
-    assert f"{WAYS['each']} 180.0 160.0 200.0 16.0 22500 90.0 75.0 45.0 2.0" in rows
-    assert f"{WAYS['one']} not here" in rows
-    assert lines[0] == "digits, dense; 2 rounds per training"
-    assert "repetitions: 3" in lines[1]
-    assert [line for line in lines if line.startswith(f"{WAYS['each']}: ") and "fedadam" in line]
-
-
-def test_a_table_says_what_was_estimated_and_what_failed_early() -> None:
-    sample = study_run(100.0, measured=3, rounds=6, winner="", confirmed={})
-    lines = table_lines(report({"one": (sample,)}, study_run(4.0, rounds=7)))
-    assert [line for line in lines if line.startswith(f"{WAYS['one']}: 3 of 4 ")]
-    assert all(name in lines[-1] for name in ("fedscout: ", "fedadam; 7 of 8 rounds"))
 
 
 def test_ours_and_peers_take_turns_and_a_way_that_failed_has_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,9 +122,7 @@ def scored(federation: Federation, client: int, seed: int) -> npt.NDArray[np.int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_the_training_become_the_features_that_they_were(
-    training: Callable[[str], Trained], folder: Path, kind: str
-) -> None:
+def test_training_rows_have_the_same_features(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
     out, federation, _ = training(kind)
     found = load(out)._features(rows_of(folder, kind))[0]
     np.testing.assert_array_equal(found, federation.features)
@@ -132,9 +130,7 @@ def test_rows_of_the_training_become_the_features_that_they_were(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "texts", "pictures"])
-def test_predictions_are_right_as_often_as_the_trial_was(
-    training: Callable[[str], Trained], folder: Path, kind: str
-) -> None:
+def test_predictions_have_the_trials_accuracy(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
     out, federation, trial = training(kind)
     found = load(out).predict(rows_of(folder, kind))
     right = found["prediction"].to_numpy() == np.array(federation.class_names)[federation.labels]
@@ -145,9 +141,7 @@ def test_predictions_are_right_as_often_as_the_trial_was(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "texts", "pictures", "quantity"])
-def test_outputs_are_those_of_the_trials_model_to_the_bit(
-    training: Callable[[str], Trained], folder: Path, kind: str
-) -> None:
+def test_outputs_have_the_bits_of_the_trial(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
     """The reference is PyTorch's own call of the module, rows in the same chunks."""
     out, federation, trial = training(kind)
     found = load(out).predict(rows_of(folder, kind))
@@ -179,7 +173,7 @@ def seeds_of(folder: Path, kind: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["quantity", "repeated"])
-def test_a_quantity_is_predicted_in_its_own_unit_with_the_trials_error(
+def test_a_quantity_has_its_unit_and_the_trials_error(
     training: Callable[[str], Trained], folder: Path, kind: str
 ) -> None:
     """Of several trainings the model is that of the median, which has test rows and a unit of its own."""

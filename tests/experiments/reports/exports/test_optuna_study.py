@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +13,20 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from fedscout.engine.errors import LogError
-from fedscout.experiments.reports.export import LoggedStudy, export_to_optuna, read_study
+from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.experiments import text
+from fedscout.experiments.reports.export import (
+    LoggedStudy,
+    export_to_mlflow,
+    export_to_optuna,
+    export_to_tensorboard,
+    export_to_wandb,
+    read_study,
+    settings_of,
+    trial_name,
+)
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
+from tests.forged_trials import forge
 from tests.kits.refusals import refused
 
 SEARCH = ("search.strategies=[fedavg,fedadam,fedprox,multikrum,krum]", "search.budget=12", "search.kind=random")
@@ -47,9 +59,7 @@ def exported(study: LoggedStudy, path: Path) -> optuna.Study:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["optuna.log", "optuna.db"])
-def test_trials_keep_their_numbers_values_and_conditional_parameters(
-    make_study: MakeStudy, tmp_path: Path, name: str
-) -> None:
+def test_trials_keep_numbers_values_and_parameters(make_study: MakeStudy, tmp_path: Path, name: str) -> None:
     study = make_study(*SEARCH)
     found = exported(study, tmp_path / "new" / name)
     assert len(found.trials) == 1 + 12
@@ -141,9 +151,7 @@ def test_a_foreign_file_is_refused_and_left_as_it_was(make_study: MakeStudy, tmp
         export_to_optuna(study, tmp_path / "folder")
 
 
-def test_an_unfinished_study_with_a_damaged_file_is_exported_and_left_as_it_is(
-    make_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_an_unfinished_study_with_a_damaged_file_is_exported(make_study: MakeStudy, tmp_path: Path) -> None:
     study = make_study(*SEARCH)
     files = sorted((study.path / "trials").iterdir())
     files[5].unlink()
@@ -154,3 +162,70 @@ def test_an_unfinished_study_with_a_damaged_file_is_exported_and_left_as_it_is(
     assert str(files[7]) in rest.faults[0]
     assert export_to_optuna(rest, tmp_path / "optuna.log") == 13 - 2
     assert sorted((path, path.stat().st_mtime_ns) for path in study.path.rglob("*")) == before
+
+
+# Reading a study's folder for an export.
+
+
+EXPORTS = {"wandb": export_to_wandb, "tensorboard": export_to_tensorboard, "mlflow": export_to_mlflow}
+
+
+@pytest.mark.parametrize("package", EXPORTS)
+def test_without_its_package_the_extra_is_named(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setattr(text, "find_spec", lambda _: None)
+    with refused(ConfigurationError, key="--to", names=f"fedscout[{package}]"):
+        EXPORTS[package](make_study("search.budget=1"), tmp_path / "runs")
+
+
+@pytest.mark.parametrize("package", ["wandb", "tensorboard"])
+def test_a_folder_that_is_a_file_is_refused(make_study: MakeStudy, tmp_path: Path, package: str) -> None:
+    pytest.importorskip(package)
+    (tmp_path / "runs").write_text("a file")
+    with refused(LogError, key="runs"):
+        EXPORTS[package](make_study("search.budget=1"), tmp_path / "runs")
+
+
+def test_names_are_unique_and_fit_for_folders(make_study: MakeStudy) -> None:
+    study = make_study("search.budget=8")
+    names = [trial_name(record) for record in study.records]
+    assert len({*names}) == len(names)
+    assert names[0].startswith("00000-fedavg-")
+    assert study.name == f"wine-{study.config.digest()[:8]}"
+    assert study.num_clients == 10
+
+
+def test_settings_are_flat(make_study: MakeStudy) -> None:
+    study = make_study("search.strategies=[fedadam]")
+    settings = settings_of(study.records[1])
+    assert settings["strategy"] == "fedadam"
+    assert {"eta", "tau", "beta_1", "beta_2", "learning_rate", "seed"} < set(settings)
+    assert not any(isinstance(value, dict) or value is None for value in settings.values())
+
+
+def test_what_is_no_study_is_refused(make_study: MakeStudy, tmp_path: Path) -> None:
+    with refused(LogError, key="the folder"):
+        read_study(tmp_path)
+    study = make_study("search.budget=1")
+    claim = json.loads((study.path / "config.json").read_text())
+    other = {**claim, "config": {**claim["config"], "novelty": 1}}
+    (study.path / "config.json").write_text(json.dumps(other))
+    with refused(LogError, key="study"):
+        read_study(study.path)
+    (study.path / "config.json").write_text(json.dumps(claim))
+    for file in (study.path / "trials").iterdir():
+        file.unlink()
+    with refused(LogError, key="the folder"):
+        read_study(study.path)
+
+
+def test_what_is_no_trial_is_left_out_and_told(make_study: MakeStudy) -> None:
+    study = make_study("search.budget=1")
+    (path,) = (study.path / "trials").glob("00001-*")
+    forge(path, parameters="[1]")
+    again = read_study(study.path)
+    assert again.records == tuple(record for record in study.records if record.trial != 1)
+    (fault,) = again.faults
+    assert fault.startswith(f"{path} ")
+    assert "parameters" in fault

@@ -5,27 +5,38 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.errors import EngineError, LogError
+from fedscout.engine.errors import ConfigurationError, EngineError, LogError
+from fedscout.engine.runtime.files import json_text
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.charts import ON_FRONT, thinned
+from fedscout.experiments.config import load_config
 from fedscout.experiments.reports import page
-from fedscout.experiments.reports.page import page_of, report_of_finished, study_page, write_report
-from fedscout.experiments.reports.page_study import losers_sentence
+from fedscout.experiments.reports.page import (
+    command_of,
+    comparison_page,
+    report_of_finished,
+    study_page,
+    write_comparison,
+    write_figures,
+    write_report,
+)
+from fedscout.experiments.reports.page_sweep import sweep_page
 from fedscout.experiments.reports.page_tables import (
-    Page,
-    client_table,
     read_study_files,
-    rows_of,
     searched,
     strategy_name,
 )
+from fedscout.experiments.sweeps.results import TABLE_COLUMNS
 from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
 from tests.kits.refusals import refused
@@ -57,50 +68,12 @@ def test_curves_on_the_page_are_those_of_the_log(tmp_path: Path) -> None:
         assert row["score"] == pytest.approx(log.loc[number, "round_accuracy"], abs=1e-5)
 
 
-def test_trials_are_called_as_the_verdict_calls_them(tmp_path: Path) -> None:
-    study = read_study_files(write_study(tmp_path / "out"))
-    assert study.confirmation is not None
-    (chosen,) = [row["name"] for row in rows_of(searched(study)) if row["role"] == "chosen"]
-    assert chosen == study.confirmation.contestants[0].name
-
-
 @pytest.mark.parametrize("strategy", ["mine:Mean", "of_another_version"])
 def test_a_strategy_that_is_not_the_program_s_is_called_as_in_the_log(strategy: str) -> None:
     parameters = {"share": 0.5, **({"path": strategy} if ":" in strategy else {})}
     assert strategy_name({"strategy": strategy, "parameters": parameters}) == f"{strategy}(share=0.5)"
     trained = {"strategy": strategy, "parameters": parameters, "phase": "train", "selection": "oort"}
     assert strategy_name(trained) == f"{strategy}(share=0.5, selection=oort)"
-
-
-def one_training(folder: Path, **told: Any) -> Page:
-    """Return the page of a folder whose log is one training."""
-    study = read_study_files(write_study(folder, num_trials=1, finished=False, diagnosed=False))
-    trained = study.trials.iloc[:1].copy()
-    for name, value in {"phase": "train", **told}.items():
-        trained[name] = [value]
-    return page_of(replace(study, trials=trained))
-
-
-def test_a_training_s_page_says_who_chose_its_clients_and_what_its_rounds_took(tmp_path: Path) -> None:
-    told = {"selection": "flash", "client_rounds": [10, 3, 0, 4], "round_seconds": [30.0] * 10}
-    page = one_training(tmp_path / "one", **told)
-    assert page.headline.startswith("fedavg(selection=flash) ")
-    _, policy, clock = page.lead
-    assert policy.startswith("flash ")
-    assert re.findall(r"\d+", policy) == ["0", "10", "10", "2"]  # trained in 0 to 10 of 10 rounds, client 2 never
-    assert "5 min" in clock
-    plain = one_training(tmp_path / "two")
-    assert plain.headline.startswith("fedavg ")
-    assert len(plain.lead) == 1
-
-
-def test_of_a_search_the_policies_are_told_once(tmp_path: Path) -> None:
-    study = read_study_files(write_study(tmp_path / "out"))
-    chosen = study.trials.assign(selection=["oort" if trial % 2 else "random" for trial in study.trials["trial"]])
-    section = next(one for one in page_of(replace(study, trials=chosen)).sections if one.name == "search")
-    assert [sentence for sentence in section.sentences if "oort, random" in sentence]
-    assert "fedadam(eta=" in section.sentences[0]
-    assert "selection=" not in section.sentences[0]
 
 
 def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
@@ -161,27 +134,6 @@ def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
     assert page.sections[1].table is not None
     assert tuple(page.sections[1].table.rows[0][:3]) == ("Label skew", "yes", "North")
     assert "<West>" not in re.sub(r"<script.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
-
-
-@pytest.mark.slow
-def test_the_page_says_that_rows_belong_together(tmp_path: Path) -> None:
-    study = read_study_files(write_study(tmp_path / "out"))
-    told = "12 of 200 test rows have near copies among the training rows."
-    (federation, *_) = page_of(replace(study, result={**(study.result or {}), "dependence": [told]})).sections
-    assert federation.sentences[-1] == told
-    assert page_of(study).sections[0].sentences == federation.sentences[:-1]
-
-
-def test_of_few_clients_that_were_scored_all_is_not_said_of_all(tmp_path: Path) -> None:
-    study = read_study_files(write_study(tmp_path / "out"))
-    facts = {**study.federation, "client_rows": [40, 30, 20, 10, 50]}
-    table = client_table(study)
-    assert table is not None
-    gain = table[0].assign(change=0.1), table[1]
-    wider = replace(study, result={**(study.result or {}), "federation": facts})
-    of_all, of_scored = (losers_sentence(one, gain) for one in (study, wider))
-    assert ("scored" in of_all, "scored" in of_scored) == (False, True)
-    assert all(" all 4 " in sentence for sentence in (of_all, of_scored))
 
 
 def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
@@ -263,3 +215,152 @@ def test_a_page_of_a_thousand_trials_draws_the_highlighted_and_others_of_every_f
     assert {*drawn["fitness"].agg(["min", "max"])} == {*trials["fitness"].agg(["min", "max"])}
     assert abs(drawn["fitness"].median() - trials["fitness"].median()) < 0.005
     assert write_report(folder).stat().st_size < 2_000_000
+
+
+# Pictures as files, and several studies on one page.
+
+
+MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}
+
+
+@pytest.mark.slow
+def test_every_picture_of_the_page_becomes_a_file(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out")
+    files = write_figures(folder, "svg")
+    assert [file.stem for file in files] == [picture.name for picture in study_page(folder).pictures]
+    assert all(file.read_bytes().startswith(MAGIC["svg"]) for file in files)
+
+
+@pytest.mark.parametrize("file_format", ["png", "pdf"])
+def test_one_picture_in_each_format(tmp_path: Path, file_format: str) -> None:
+    (file,) = write_figures(write_study(tmp_path / "out"), file_format, "client-scores")  # type: ignore[arg-type]
+    assert file == tmp_path / "out" / "figures" / f"client-scores.{file_format}"
+    assert file.read_bytes().startswith(MAGIC[file_format])
+
+
+def test_a_picture_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    with refused(ConfigurationError, key="--what"):
+        write_figures(write_study(tmp_path / "out"), "png", "curves")
+
+
+@pytest.mark.slow
+def test_studies_stand_side_by_side(tmp_path: Path) -> None:
+    folders = [write_study(tmp_path / name, num_trials=3 + place) for place, name in enumerate(("one", "two"))]
+    drawn = specifications(write_comparison(folders))
+    gains = {row["against"]: row["mean"] for row in values_of(drawn["gains"]) if "mean" in row}
+    assert gains == {"one": pytest.approx(11), "two": pytest.approx(11)}
+    assert {row["role"] for row in values_of(drawn["curves"])} == {"one", "two"}
+    table = comparison_page(folders).sections[0].table
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["one", "two"]
+
+
+# The command of a report has the digest of the study that it is of.
+
+
+SETTINGS = [
+    [],
+    ["federation.num_clients=7", "federation.partition.alpha=0.5", "seed=3"],
+    ["federation.dataset=my data/it's.csv", 'federation.label="true"', "federation.partition.kind=iid"],
+    ["federation.scenario=[{kind: label_flip, clients: [2], rate: 0.4}]", "model.hidden=[64, 32]"],
+    ["search.kind=racing", "search.strategies=[fedavg, fedadam]", "training.metric=macro_f1"],
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_command_makes_the_same_configuration(tmp_path: Path, settings: list[str]) -> None:
+    config = load_config(settings)
+    study = read_study_files(write_study(tmp_path / "out"))
+    claim = {"config": config.identity(), "config_hash": config.digest()}
+    command = command_of(replace(study, claim=claim))
+    assert command is not None
+    words = shlex.split(command)
+    assert words[:2] == ["fedscout", "run"]
+    assert load_config(words[2:]).digest() == config.digest()
+
+
+def test_a_configuration_that_is_not_known_has_no_command(tmp_path: Path) -> None:
+    study = read_study_files(write_study(tmp_path / "out"))
+    claim = {"config": {"training": {"no_such_key": 1}}, "config_hash": "0"}
+    assert command_of(replace(study, claim=claim)) is None
+
+
+# The page of a sweep: cells are the table's, and one whose interval contains zero advises FedAvg.
+
+
+AXES = ("federation.partition.alpha", "federation.num_clients")
+
+
+def write_sweep(folder: Path, is_tuned: bool = False) -> Path:
+    """Write four studies: FedAdam gains 5 points where alpha is 0.1, and nothing that is certain where it is 1.
+
+    With `is_tuned`, FedAdam gains 1 point on FedAvg at its tuned rate where alpha is 0.1, and loses 3 where it is 1.
+    """
+    rows: list[dict[str, Any]] = []
+    for alpha in (0.1, 1.0):
+        for clients in (4, 10):
+            better = alpha < 1
+            name = f"alpha_{alpha},num_clients_{clients}"
+            shared = dict.fromkeys(TABLE_COLUMNS) | {
+                AXES[0]: alpha,
+                AXES[1]: clients,
+                "study": name,
+                "path": f"studies/{name}",
+                "config_hash": name,
+                "status": "completed",
+                "measure": "accuracy",
+                "num_trials": 8,
+                "seconds": 2.0,
+            }
+            fedavg = {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7}
+            gain = 0.05 if better else 0.01
+            challenger = {
+                "chooser": "challenger",
+                "strategy": "fedadam",
+                "accuracy": 0.7 + gain,
+                "difference": gain,
+                "difference_low": gain - 0.02,
+                "difference_high": gain + 0.02,
+                "verdict": "better" if better else "no difference",
+            }
+            if is_tuned:
+                on_tuned = 0.01 if better else -0.03
+                fedavg_tuned = {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": 0.7 + gain - on_tuned}
+                rows.append(shared | fedavg_tuned)
+                challenger |= {"gain": on_tuned, "gain_low": on_tuned - 0.01, "gain_high": on_tuned + 0.01}
+                challenger["verdict"] = "no difference" if better else "worse"
+            rows += [shared | fedavg, shared | challenger]
+    (folder / "studies").mkdir(parents=True)
+    (folder / "sweep.json").write_text(json_text({"axes": list(AXES), "fixed": {}}))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
+    return folder
+
+
+def test_cells_are_the_tables(tmp_path: Path) -> None:
+    drawn = specifications(write_report(write_sweep(tmp_path / "sweep")))
+    cells = {(row["x"], row["y"]): row for row in values_of(drawn["gain-map"])}
+    assert cells.keys() == {("0.1", "4"), ("0.1", "10"), ("1", "4"), ("1", "10")}
+    for (alpha, _), cell in cells.items():
+        gain = 5.0 if alpha == "0.1" else 1.0
+        assert (cell["gain"], cell["low"], cell["high"]) == pytest.approx((gain, gain - 2, gain + 2))
+        assert cell["certain"] == (alpha == "0.1")
+        assert cell["advised"] == ("fedadam" if alpha == "0.1" else "fedavg")
+
+
+def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "sweep", is_tuned=True)
+    cells = values_of(specifications(write_report(folder))["gain-map"])
+    assert {(cell["x"], cell["gain"], cell["certain"]) for cell in cells} == {("0.1", 1.0, False), ("1", -3.0, True)}
+    page = sweep_page(folder)
+    assert "0 of 4 " in page.headline
+    assert [sentence for sentence in page.lead if "worse: 2." in sentence]
+    assert "tuned" in page.pictures[0].caption
+    (table,) = (section.table for section in page.sections if section.name == "settings")
+    assert table is not None
+    assert "accuracy of FedAvg, tuned rate" in table.headings
+
+
+def test_a_sweep_without_a_table_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text(json_text({"axes": list(AXES), "fixed": {}}))
+    with refused(LogError, key="the folder"):
+        write_report(tmp_path)

@@ -1,0 +1,216 @@
+"""`fedscout bench detection`, `intervals` and `strategies`: a table, as JSON and as it is printed; and mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.experiments.cli.conftest import Cli
+
+COLUMN = "wine, Dirichlet 0.1, 6 clients, rate 0.02"
+TABLES = [
+    ("detection", "withheld", ("--rows", "one client", "--columns", "6 × 30"), 2),
+    pytest.param(
+        "intervals", "coverage", ("--rows", "a difference", "--columns", "5 seeds"), 8, marks=pytest.mark.slow
+    ),
+]
+
+
+@pytest.mark.parametrize(("suite", "table", "given", "values"), TABLES)
+def test_tables_and_json_tell_the_same(
+    cli: Cli, tmp_path: Path, suite: str, table: str, given: tuple[str, ...], values: int
+) -> None:
+    shown = cli("bench", suite, table, *given, "--seeds", "8", "--out", "out").ok
+    assert shown.out.strip() == (tmp_path / "out" / suite / f"{table}.md").read_text().strip()
+    (found,) = cli("bench", suite, table, *given, "--seeds", "8", "--out", "out", "--json").document["tables"]
+    (cell,) = found["cells"]
+    assert len(cell["values"]) == values
+    assert {*cell["values"]} <= {0.0, 1.0}
+
+
+STRATEGIES = (
+    *("table", "--rows", "fedmedian,fedprox", "--columns", "dirichlet_0.5", "--seeds", "2", "--out", "out"),
+    *("model.hidden=[4]", "training.num_rounds=2", "engine.grid=local"),
+)
+
+
+@pytest.mark.slow
+def test_strategies_are_compared_with_fedavg_at_tuned_rates(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("bench", "strategies", *STRATEGIES).ok
+    assert shown.out.strip() == (tmp_path / "out" / "strategies" / "table.md").read_text().strip()
+    (found,) = cli("bench", "strategies", *STRATEGIES, "--json").document["tables"]
+    stored = json.loads((tmp_path / "out" / "strategies" / "table.json").read_text())
+    assert {**found, "seconds": 0} == {**stored, "seconds": 0}
+    assert found["rows"] == ["fedavg", "fedprox", "fedmedian"]
+    for cell in found["cells"]:
+        assert len(cell["values"]) == 2
+        assert cell["figures"]["client learning rate, tuned"][0] in (0.03, 0.1, 0.3, 1.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("detection", "nowhere"),
+        ("detection", "withheld", "--rows", "nothing"),
+        ("detection", "bundled", "--columns", "nothing"),
+        ("strategies", "--rows", "nothing"),
+        ("strategies", "--columns", "nowhere"),
+        ("strategies", "nowhere"),
+        ("strategies", "strategy.kind=nothing"),
+        ("strategies", "--seeds", "1"),
+        ("choice", "replay", "--rows", "nobody"),
+        ("choice", "replay", "--searcher", "nowhere:Search"),
+        ("choice", "trainings", "--columns", "nowhere"),
+        ("choice", "trainings", "--columns", COLUMN, "--rows", "FedAvg", "strategy.kind=krum"),
+        ("choice", "trainings", "--columns", COLUMN, "--searcher", "nowhere:Search"),
+        ("choice", "trainings", "--seeds", "1"),
+        ("choice", "trainings", "--scale", "large"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_told_before_anything_is_done(cli: Cli, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = cli("bench", *arguments, "--out", "out")
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+# `fedscout bench choice` on one federation, and a searcher of the working directory.
+
+
+SILENT = """
+from fedscout.search.searcher import Searcher
+
+class Silent(Searcher):
+    def ask(self, num_proposals):
+        return []
+"""
+
+
+@pytest.mark.slow
+def test_a_searcher_of_the_working_directory_joins_a_replay(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "silent_here.py").write_text(SILENT)
+    column = ("--columns", "digits, iid, 10 clients", "--rows", "FedAvg")
+    arguments = ("replay", *column, "--searcher", "silent_here:Silent", "--out", "out", "--json")
+    (table,) = cli("bench", "choice", *arguments).document["tables"]
+    cells = {cell["row"]: cell["values"] for cell in table["cells"]}
+    assert cells["silent_here:Silent"] == cells["FedAvg"]
+
+
+# `fedscout bench detection-cost` on a tiny federation, in this process.
+
+
+TINY = ("bench", "detection-cost", "--local", "--samples", "20", "--repeats", "1", "--clients", "3")
+
+
+@pytest.mark.slow
+def test_json_holds_a_measurement_for_each_number_of_clients(cli: Cli) -> None:
+    costs = cli(*TINY, "--clients", "4", "--json").silent.document["costs"]
+    assert [cost["clients"] for cost in costs] == [3, 4]
+    for cost in costs:
+        assert cost["seconds"]["whole detection, merged exchanges"] > cost["round_seconds"]
+
+
+def test_fewer_clients_than_can_be_compared_are_refused(cli: Cli) -> None:
+    cli("bench", "detection-cost", "--local", "--clients", "2").refuses("", "'--clients'", "x>=3")
+
+
+@pytest.mark.slow
+def test_modules_are_told_one_a_line_beside_the_whole(cli: Cli) -> None:
+    (cost,) = cli(*TINY, "--modules", "--json").silent.document["costs"]
+    assert len(cost["seconds"]) == 5
+    assert all(seconds > 0 for seconds in cost["seconds"].values())
+    assert cost["seconds"]["label skew"] < cost["seconds"]["whole detection, merged exchanges"]
+
+
+# `fedscout bench engine` on a tiny federation, in this process.
+
+
+TINY_ENGINE = ("bench", "engine", "--local", "--clients", "2", "--samples", "8", "--rounds", "2")
+
+
+def test_json_of_one_strategy(cli: Cli) -> None:
+    document = cli(*TINY_ENGINE, "--json").silent.document
+    assert 0 < document["min_seconds_per_round"] <= document["median_seconds_per_round"]
+    assert document["seconds_per_round"] > 0
+    assert (document["strategy"], len(document["round_seconds"])) == ("fedavg", 2)
+
+
+def test_strategies_in_turn_beside_fedavg(cli: Cli) -> None:
+    done = cli(*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2", "--memory").ok
+    assert done.err.splitlines() == ["fedscout: repetition 1 of 2: fedscout", "fedscout: repetition 2 of 2: fedscout"]
+    lines = done.out.splitlines()
+    assert lines[0] == "dense, 2 clients of 8 rows, 1 hosts, 4 rounds each"
+    (row,) = [line for line in lines if line.startswith("fedscout, fedmedian")]
+    assert "   FedAvg " in row
+    assert lines[-1].startswith("memory: ")
+
+
+# `fedscout bench engine --strategies` on a tiny federation, in this process.
+
+
+TINY_STRATEGIES = ("bench", "engine", "--clients", "8", "--samples", "8", "--rounds", "1", "--repeats", "2")
+
+
+def test_each_strategy_is_measured_beside_fedavg_on_a_net_that_it_can_train(cli: Cli) -> None:
+    costs = cli(*TINY_STRATEGIES, "--strategies", "fedbn,fedlc,{kind: ditto, personal_pull: 1}", "--json").document[
+        "costs"
+    ]
+    assert [(cost["strategy"], cost["batch_norm"]) for cost in costs] == [
+        ("fedlc(calibration=1.0)", False),
+        ("ditto(personal_pull=1.0)", False),
+        ("fedbn", True),
+    ]
+    assert all(len(cost["ratios"]) == 2 and min(cost["ratios"]) > 0 for cost in costs)
+
+
+def test_an_unknown_strategy_is_one_line(cli: Cli) -> None:
+    cli(*TINY_STRATEGIES, "--strategies", "fedfoo").refuses("", "fedfoo")
+
+
+# `fedscout reproduce`: a study from the command to its table, and on.
+
+
+QUICK = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.local_epochs=1", "model.hidden=[8]")
+
+
+@pytest.mark.stress
+def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
+    done = cli("reproduce", *QUICK, "--out", "again").ok
+    folder = tmp_path / "again" / "fedpilot"
+    table = (folder / "advice.md").read_text()
+    assert table.strip() == done.out.strip()
+    assert "| statement | of | ours | verdict |" in table
+    assert f"`fedscout reproduce {' '.join((QUICK[0], *QUICK[3:]))} --seeds 2`" in table
+    assert (folder / "advice.svg").read_text().startswith("<svg")
+    whole = (tmp_path / "again" / "all.md").read_text()
+    assert table.strip() in whole
+    assert "[fedpilot/advice](#fedpilotadvice)" in whole
+    (study,) = cli("reproduce", *QUICK, "--out", "again", "--json").document["studies"]
+    first = json.loads((folder / "advice.json").read_text())
+    assert {**study, "seconds": 0} == {**first, "seconds": 0}
+    assert len(study["cells"]) == 16
+    assert all(len(cell["values"]) == 2 for cell in study["cells"])
+
+
+def test_what_can_be_run_is_listed(cli: Cli) -> None:
+    listed = cli("reproduce", "list", "--json").document["studies"]
+    names = {one["study"] for one in listed}
+    assert {
+        "choice/table6",
+        "server-rate/fig11",
+        "selection/table1",
+        "client-settings/table1",
+        "fedpilot/advice",
+    } <= names
+    text = cli("reproduce", "list").out
+    assert all(name in text for name in names)
+
+
+def test_mistakes_are_told_in_a_line(cli: Cli, tmp_path: Path) -> None:
+    cli("reproduce", "choice/tabel6").refuses("", "choice/tabel6", "choice/table6 or")
+    cli("reproduce", "fedpilot/advice", "training.num_round=1").refuses(
+        "", "training.num_round ", "training.num_rounds"
+    )

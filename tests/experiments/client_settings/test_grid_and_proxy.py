@@ -1,0 +1,259 @@
+"""The grid: which indices there are, who begins with whom, and what a refined one adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fedscout.detectors.feature_skew import ClassMoments
+from fedscout.engine.contracts.client_table import heterogeneity_index
+from fedscout.engine.data.federation import Federation, ServerData
+from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.experiments.client_settings.proxies import (
+    HETEROGENEITIES,
+    QUANTITIES,
+    CellPosition,
+    ProxyData,
+    cell_federation,
+    classes_of,
+    draw_proxy_clients,
+    draw_rows,
+    grid_of,
+    index_of,
+    place_faults,
+    proxy_data,
+    refined_classes,
+    refined_quantities,
+    row_digests,
+    scaled,
+    synthetic_rows,
+    warm_started_by,
+)
+from fedscout.experiments.client_settings.proxies import test_share as share_of_test
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from tests.kits.refusals import refused
+
+
+def test_ten_classes_give_the_published_rows() -> None:
+    assert [classes_of(value, 10) for value in HETEROGENEITIES] == [8, 6, 5, 3]
+
+
+def test_two_classes_know_two_indices() -> None:
+    held = {classes_of(value, 2) for value in HETEROGENEITIES}
+    assert held == {1, 2}
+    assert [index_of(count, 2) for count in (2, 1)] == [0, 1]
+    assert len(grid_of([classes_of(value, 2) for value in HETEROGENEITIES], QUANTITIES)) == 2 * len(QUANTITIES)
+
+
+@given(st.integers(2, 200), st.floats(0, 1))
+def test_the_index_that_there_is_is_the_nearest(num_classes: int, wanted: float) -> None:
+    distances = [abs(index_of(held, num_classes) - wanted) for held in range(1, num_classes + 1)]
+    held = classes_of(wanted, num_classes)
+    assert distances[held - 1] == pytest.approx(min(distances), abs=1e-12)
+    assert classes_of(index_of(held, num_classes), num_classes) == held
+
+
+def test_quantities_keep_their_proportions() -> None:
+    assert scaled(QUANTITIES, 1000) == scaled(QUANTITIES, 5000) == QUANTITIES
+    assert scaled(QUANTITIES, 120) == (12, 24, 48, 72, 96, 120)
+
+
+def test_a_cell_begins_with_neighbours_before_it_and_never_in_a_circle() -> None:
+    grid = grid_of([8, 6, 5, 3], QUANTITIES)
+    first = warm_started_by(grid)
+    assert first[CellPosition(8, 100)] == ()
+    assert set(first[CellPosition(6, 200)]) == {CellPosition(8, 200), CellPosition(6, 100)}
+    position = {place: number for number, place in enumerate(grid)}
+    assert all(position[near] < position[place] for place in grid for near in first[place])
+
+
+def test_what_is_known_comes_before_all_that_is_new() -> None:
+    known = grid_of([8, 3], [100, 300])
+    new = [place for place in grid_of([8, 5, 3], [100, 200, 300]) if place not in known]
+    first = warm_started_by(new, known)
+    assert set(first[CellPosition(8, 200)]) == {CellPosition(8, 100), CellPosition(8, 300)}
+    assert set(first[CellPosition(5, 200)]) == {CellPosition(8, 200), CellPosition(5, 100)}
+
+
+def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:
+    assert refined_quantities([100, 200, 400]) == (50, 100, 150, 200, 300, 400, 500)
+    assert refined_quantities([100]) == (50, 100, 150)
+    assert refined_classes([9, 5, 1], 9) == (1, 3, 5, 7, 9)
+    assert refined_classes([7, 5], 9) == (4, 5, 6, 7, 8)
+    assert refined_classes([8, 2], 9) == (1, 2, 5, 8, 9)  # no index is below 0 or above 1
+    assert refined_classes([2, 1], 2) == (1, 2)
+
+
+@given(st.sets(st.integers(1, 2000), min_size=1, max_size=8))
+def test_refining_keeps_all_and_goes_beyond_both_ends(quantities: set[int]) -> None:
+    found = refined_quantities(quantities)
+    assert set(found) >= quantities
+    assert found[-1] > max(quantities)
+    assert 1 <= found[0] <= min(quantities)
+
+
+# Proxy rows and clients: nobody else's rows, exactly the cell's heterogeneity and quantity, one shared test part.
+
+
+def rows_of(counts: list[int], num_scored: int = 0) -> ProxyData:
+    """Return proxy data with so many training rows of each class."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    features = np.arange(2 * len(labels), dtype=np.float32).reshape(-1, 2)
+    return ProxyData(features, labels.astype(np.int64), len(counts), num_scored)
+
+
+def federation_with(server: ServerData) -> Federation:
+    """Return one whose server holds these rows."""
+    federation = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    return replace(federation, server=server)
+
+
+def of_digits() -> tuple[Federation, ProxyData]:
+    config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
+    federation = build_federation(config, ModelConfig())
+    return federation, proxy_data(federation, 0, of_another=False)
+
+
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=12), st.data())
+def test_clients_have_exactly_the_index_and_the_quantity_of_their_cell(counts: list[int], data: st.DataObject) -> None:
+    proxy = rows_of(counts)
+    there = sum(count > 0 for count in counts)
+    assume(there)
+    held = data.draw(st.integers(1, there))
+    place = CellPosition(held, data.draw(st.integers(held, proxy.most_rows(held))))
+    clients = draw_proxy_clients(place, proxy, 5, seed=data.draw(st.integers(0, 99)))
+    assert clients.rows.shape == (5, place.quantity)
+    for rows in clients.rows:
+        found = np.bincount(proxy.labels[rows], minlength=len(counts))
+        assert heterogeneity_index(found) == pytest.approx(place.heterogeneity(len(counts)))
+        assert len(np.unique(rows)) == place.quantity  # no client holds a row twice
+    assert clients.num_repeated == clients.rows.size - len(np.unique(clients.rows))
+
+
+def test_rows_repeat_between_clients_only_where_there_are_not_enough() -> None:
+    assert draw_proxy_clients(CellPosition(4, 20), rows_of([25] * 4), 5, seed=0).num_repeated == 0
+    assert draw_proxy_clients(CellPosition(4, 24), rows_of([25] * 4), 5, seed=0).num_repeated == 20
+
+
+def test_shares_of_classes_are_near_equal() -> None:
+    proxy = rows_of([30] * 6)
+    for rows in draw_proxy_clients(CellPosition(4, 30), proxy, 5, seed=3).rows:
+        counts = np.bincount(proxy.labels[rows])
+        assert set(counts[counts > 0]) == {7, 8}
+
+
+@pytest.mark.parametrize(
+    ("place", "cell", "names"),
+    [
+        (
+            CellPosition(2, 61),
+            "heterogeneity 0.75 and quantity 61",
+            "61 rows of 2 classes per client, got proxy data with at most 60",
+        ),
+        (CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes"),
+        (CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 of 5"),
+    ],
+)
+def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused(place: CellPosition, cell: str, names: str) -> None:
+    proxy = rows_of([30, 30, 30, 30, 0])
+    assert names in place_faults(place, proxy)[0]
+    with refused(ConfigurationError, key=f"the cell of {cell}", names=names):
+        draw_proxy_clients(place, proxy, 5, seed=0)
+
+
+def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part() -> None:
+    federation, proxy = of_digits()
+    place = CellPosition(5, 50)
+    clients = draw_proxy_clients(place, proxy, 5, seed=0)
+    cell = cell_federation(clients, proxy, federation.model, "cell")
+    scored = np.arange(proxy.num_trained, len(proxy.labels))
+    assert len({*np.bincount(proxy.labels[scored], minlength=10)}) == 1
+    for client in range(5):
+        rows = cell.partition.client(client)
+        split = cell.split_rows(client, cell.labels[rows], 0, share_of_test(place, proxy), 0.0)
+        assert np.array_equal(np.sort(rows[split.train]), clients.rows[client])
+        assert np.array_equal(rows[split.test], scored)
+        assert len(split.validation) == 0
+
+
+def test_no_client_holds_a_proxy_row() -> None:
+    federation, proxy = of_digits()
+    dealt = federation.partition.rows
+    theirs = {*row_digests(federation.features[dealt], federation.labels[dealt])}
+    assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))
+    assert len(proxy.labels) + proxy.num_left_out == round(0.3 * 1797)
+
+
+def test_rows_that_the_data_set_holds_twice_are_left_out_and_of_another_data_set_refused() -> None:
+    plain = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    own = np.arange(2)
+    new = np.linspace(-1, 1, 12 * plain.features.shape[1], dtype=np.float32).reshape(12, -1)
+    features, labels = np.concatenate([plain.features[own], new]), np.append(plain.labels[own], np.arange(12) % 3)
+    federation = federation_with(ServerData(features, labels))
+    proxy = proxy_data(federation, 0, of_another=False)
+    assert (proxy.num_left_out, len(proxy.labels)) == (2, 12)
+    with refused(DataError, key="proxy data"):
+        proxy_data(federation, 0, of_another=True)
+
+
+def test_one_class_or_one_row_of_a_class_is_refused() -> None:
+    new = np.linspace(-1, 1, 8 * 13, dtype=np.float32).reshape(8, 13)
+    with refused(DataError, key="proxy data", given="1 in 8 rows"):
+        proxy_data(federation_with(ServerData(new, np.zeros(8, np.int64))), 0, of_another=False)
+    with refused(DataError, key="proxy data"):
+        proxy_data(federation_with(ServerData(new, np.array([0] * 7 + [1]))), 0, of_another=False)
+
+
+# Synthetic rows: they have the moments that clients told, of the classes that they told of, and are nobody's rows.
+
+
+WINE = ("federation.dataset=wine", "federation.num_clients=3", "engine.grid=local")
+
+
+def built(*settings: str) -> tuple[Federation, StudyConfig]:
+    config = load_config([*WINE, *settings])
+    return build_federation(config.federation, config.model), config
+
+
+def test_rows_have_the_means_and_the_covariance_they_are_drawn_by() -> None:
+    means = np.array([[0.0, 0.0], [7.0, 7.0], [10.0, -5.0]])
+    counts = np.array([4, 0, 6])  # nobody told of the second class
+    classes = ClassMoments(counts, means * counts[:, None], np.zeros((3, 2)))
+    within = np.array([[2.0, 0.9], [0.9, 1.0]])
+    rows, labels = draw_rows(classes, within, 40_001, np.random.default_rng(0))
+    assert [*np.bincount(labels)] == [20_001, 0, 20_000]
+    for label in (0, 2):
+        own = rows[labels == label]
+        error = 5 * np.sqrt(np.diag(within) / len(own))  # five standard errors of a mean
+        assert (np.abs(own.mean(axis=0) - means[label]) < error).all()
+        assert np.cov(own.T) == pytest.approx(within, abs=5 * np.sqrt(2 / len(own)) * 2)
+
+
+def test_clients_are_asked_for_sums_and_no_row_of_theirs_comes_back() -> None:
+    federation, config = built()
+    server = synthetic_rows(federation, config, 300)
+    assert server.labels is not None
+    own = {*row_digests(federation.features, federation.labels)}
+    assert own.isdisjoint(row_digests(server.features, server.labels))
+    for label in range(3):
+        theirs = federation.features[federation.labels == label].mean(axis=0)
+        assert np.abs(server.features[server.labels == label].mean(axis=0) - theirs).max() < 0.6
+
+
+def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
+    federation, config = built("federation.min_release=70")
+    with refused(DataError, key="--synthetic"):
+        synthetic_rows(federation, config, 300)
+
+
+def test_synthetic_rows_are_proxy_rows_like_others() -> None:
+    federation, config = built()
+    server = synthetic_rows(federation, config, 90)
+    proxy = proxy_data(replace(federation, server=server), 0, of_another=False)
+    assert (len(proxy.labels), proxy.num_left_out, proxy.num_scored) == (90, 0, 21)

@@ -1,0 +1,452 @@
+"""What cells mean, and what is refused rather than guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.columns import (
+    CategoryColumn,
+    Column,
+    NumberColumn,
+    WrittenForm,
+    missing_codes,
+    typed_columns,
+    written_form,
+)
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
+from fedscout.experiments.data.table_files import plain_cells, read_csv, read_frame
+from fedscout.experiments.description import dependence_notes, describe_federation
+from fedscout.experiments.federation import build_federation
+from tests.experiments.data.awkward_tables import saved
+from tests.experiments.data.loading import assert_refused, load_dataset
+
+NAN = float("nan")
+
+
+def typed(cells: list[object], categories: tuple[str, ...] = ()) -> Column:
+    (column,) = typed_columns("t.csv", pa.table({"x": plain_cells(pa.array(cells))}), ["x"], categories)
+    return column
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "-2.5", "+3", "1e3", ".5"], [1, -2.5, 3, 1000, 0.5]),
+        (["1", "", "NA", "nan", "?", "null", "N/A", "None", "2"], [1, *[NAN] * 7, 2]),
+        (["true", "False", "TRUE", ""], [1, 0, 1, NAN]),
+        ([1, 2, 3], [1, 2, 3]),
+        ([1.5, NAN], [1.5, NAN]),
+        (["1e150", "-1e150"], [1e150, -1e150]),
+    ],
+)
+def test_numbers(cells: list[object], expected: list[float]) -> None:
+    column = typed(cells)
+    assert isinstance(column, NumberColumn)
+    np.testing.assert_array_equal(column.numbers, expected)
+    np.testing.assert_array_equal(column.missing, np.isnan(expected))
+
+
+@pytest.mark.parametrize(
+    ("cells", "codes", "categories"),
+    [
+        (["b", "a", "b"], [1, 0, 1], ("a", "b")),
+        (["b", "", "NA", "a"], [1, -1, -1, 0], ("a", "b")),
+        (["yes", "no"], [1, 0], ("no", "yes")),
+        (["A", "a"], [0, 1], ("A", "a")),
+        (["7", "x", "y"], [0, 1, 2], ("7", "x", "y")),  # most are names
+        (["true", "maybe"], [1, 0], ("maybe", "true")),
+        (["é", "-"], [1, 0], ("-", "é")),
+    ],
+)
+def test_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
+    column = typed(cells)
+    assert isinstance(column, CategoryColumn)
+    assert column.codes.tolist() == codes
+    assert column.categories == categories
+
+
+@pytest.mark.parametrize(
+    ("cells", "codes", "categories"),
+    [
+        (["6.0", "3", "", "6"], [2, 0, -1, 1], ("3", "6", "6.0")),  # a text is its own name
+        (["7.178", "7"], [1, 0], ("7", "7.178")),
+        (["007", "7"], [0, 1], ("007", "7")),
+        ([6.0, 3.0, NAN], [1, 0, -1], ("3", "6")),  # of a type in which gaps make whole numbers fractions
+        ([6.5, 3.0], [1, 0], ("3.0", "6.5")),
+        ([2**63 - 1, 7], [1, 0], ("7", "9223372036854775807")),
+    ],
+)
+def test_numbers_declared_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
+    column = typed(cells, categories=("x",))
+    assert isinstance(column, CategoryColumn)
+    assert (column.codes.tolist(), column.categories) == (codes, categories)
+
+
+@pytest.mark.parametrize(
+    ("cells", "named"),
+    [
+        (["", "NA", "?"], "none in 3 rows"),
+        ([NAN, NAN], "none in 2 rows"),
+        (["1", "2", "x"], "'x' in row 3"),
+        (["1", "2", "1.2.3"], "'1.2.3' in row 3"),
+        (["9,4", "1,5"], "point, got '9,4' in row 1"),
+        (["9", "1,5", "", "2,5"], "point, got '1,5' in row 2"),
+        (["1", "inf"], "'inf' in row 2"),
+        (["1", "1e999", "-inf"], "'1e999' in row 2 and in 1 more"),
+        ([1.0, float("inf")], "'inf' in row 2"),
+        (["1e151", "2"], "'1e151' in row 1"),
+        (["2024-01-31", "2024-02-01"], "date such as '2024-01-31' in row 1"),
+        (["", "31.01.2024", "1.2.24"], "date such as '31.01.2024' in row 2"),
+        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "date such as '2024-01-31 10:00'"),
+        (["10:30", "11:45:10"], "date such as '10:30'"),
+        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "date such as 2024-01-31"),
+    ],
+)
+def test_what_is_neither_is_refused_with_the_way_out(cells: list[object], named: str) -> None:
+    with pytest.raises(DataError) as caught:
+        typed(cells)
+    for part in ("column 'x' of data set 't.csv'", named, "federation.drop_columns=[x]"):
+        assert part in str(caught.value)
+
+
+def test_all_faulty_columns_are_named_or_counted() -> None:
+    table = pa.table({f"x{index}": ["1", "2", "x"] for index in range(8)})
+    with pytest.raises(DataError) as caught:
+        typed_columns("t.csv", table, table.column_names)
+    assert len(caught.value.faults) == 6
+    assert "3 more" in caught.value.faults[-1]
+
+
+# A column that tells the label is suspected, one that is independent of it is not.
+
+
+ROWS = np.arange(400)
+
+
+def labels(shares: list[float]) -> np.ndarray:
+    return np.random.default_rng(0).choice(len(shares), len(ROWS), p=shares)
+
+
+def test_the_share_is_that_of_the_mistakes_saved() -> None:
+    """By hand: 30 rows of class 0 and 30 of class 1; one cell of 10 rows is mixed half and half, so no row is told."""
+    classes = np.repeat([0, 1], 30)
+    codes = np.repeat([0, 2, 1], [25, 10, 25])
+    assert goodman_kruskal_lambda(codes, classes) == (25 + 25 - 30) / 30
+    assert goodman_kruskal_lambda(classes, classes) == 1
+    assert (
+        goodman_kruskal_lambda(np.zeros(60, np.int64), classes) == -1
+    )  # a tie of 29 and 30 others votes for the other class
+
+
+def test_names_that_all_differ_tell_nothing() -> None:
+    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.9, 0.1], [0.2] * 5])
+def test_copies_are_suspected(shares: list[float]) -> None:
+    classes = labels(shares)
+    names = tuple("abcde"[: len(shares)])
+    noise = np.random.default_rng(1).normal(size=len(ROWS)) * 0.01
+    copies = [
+        CategoryColumn("x", classes, names),
+        NumberColumn("x", classes.astype(float)),
+        NumberColumn("x", classes + noise),
+    ]
+    assert [suspicion(copy, classes, names, ROWS) for copy in copies] == ["predicts the label nearly exactly"] * 3
+
+
+def test_a_running_number_that_orders_the_classes_is_suspected() -> None:
+    classes = np.repeat([1, 0, 2], [150, 150, 100])
+    assert suspicion(NumberColumn("x", ROWS.astype(float)), classes, ("a", "b", "c"), ROWS)
+
+
+def test_gaps_that_tell_a_class_are_suspected() -> None:
+    classes = labels([0.4, 0.3, 0.3])
+    numbers = np.where(classes == 2, np.nan, np.random.default_rng(2).normal(size=len(ROWS)))
+    assert suspicion(NumberColumn("x", numbers), classes, ("a", "b", "c"), ROWS) == (
+        "separates class c from the others nearly exactly"
+    )
+
+
+def test_too_few_rows_of_other_classes_say_nothing() -> None:
+    classes = np.where(ROWS < 19, 1, 0)
+    assert goodman_kruskal_lambda(classes, classes) == -np.inf
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.95, 0.05], [0.4, 0.3, 0.2, 0.1]])
+def test_independent_columns_are_far_from_suspected(shares: list[float]) -> None:
+    """Of 3000 columns, none comes half as near as it takes."""
+    generator = np.random.default_rng(3)
+    classes = labels(shares)
+    found = []
+    for _ in range(1000):
+        column = generator.permutation(ROWS)
+        found += [
+            goodman_kruskal_lambda(column // 5, classes),
+            goodman_kruskal_lambda(column // 40, classes),
+            goodman_kruskal_lambda(column % 2, classes),
+        ]
+    assert max(found) < SUSPECTED / 2
+
+
+# Tables with the faults of public files: identifiers, numbers as people write them, codes for missing, leaks.
+
+
+RAW = Path(__file__).parents[2] / "fixtures" / "raw"
+LEAKS = (f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward")
+
+
+def load(name: str, label: str = "label", **choices: Any) -> Dataset:
+    return load_dataset(str(RAW / f"types_{name}.csv"), label=label, **choices)
+
+
+def told(dataset: Dataset, key: str = "kind") -> dict[str, Any]:
+    return {column["name"]: column[key] for column in dataset.facts["columns"] if column[key]}
+
+
+# Identifiers.
+
+
+def test_an_identifier_is_no_feature() -> None:
+    """By name where it repeats, as a running number of each client, by near-uniqueness, and as the clients' names."""
+    dataset = load("identifiers", client_column="station")
+    assert told(dataset) == {
+        "station": "client",
+        "site": "identifier",
+        "UNIQUE_ID": "identifier",
+        "No": "identifier",
+        "token": "identifier",
+        "ozone": "number",
+        "label": "label",
+    }
+    assert dataset.feature_names == ("ozone",)
+    assert told(dataset, "key")["UNIQUE_ID"] == "federation.group_column=UNIQUE_ID"
+    kept = load("identifiers", client_column="station", columns={"No": "number", "site": "category"})
+    assert kept.feature_names == ("site=N", "site=S", "site=W", "No", "ozone")
+
+
+def table_of(tmp_path: Path, columns: dict[str, Any]) -> str:
+    num_rows = len(next(iter(columns.values())))
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({**columns, "x": draw.normal(size=num_rows).round(3), "y": draw.permutation(num_rows) % 2})
+    return str(saved(table, tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize("kind", ["group", "identifier"])
+def test_a_copy_of_an_identifier_is_one(tmp_path: Path, kind: str) -> None:
+    people = [row // 3 for row in range(60)]
+    path = table_of(tmp_path, {"SUB_ID": [f"s{one}" for one in people], "who": [7 * one % 20 for one in people]})
+    dataset = load_dataset(path, label="y", group_column="SUB_ID" if kind == "group" else None)
+    assert (told(dataset)["SUB_ID"], told(dataset)["who"]) == (kind, "identifier")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("id_student", [row // 2 for row in range(60)], "identifier"),
+        ("store_id", [row % 10 for row in range(60)], "number"),
+        ("subject", [row % 25 for row in range(60)], "identifier"),
+        ("patient_age", [row % 25 for row in range(60)], "number"),
+        ("account", [10_000_000 + 977 * row for row in range(60)], "identifier"),
+        ("balance", [977 * row % 1_000_000 for row in range(60)], "number"),
+        ("serial", [2**62 + 3 * row for row in range(60)], "identifier"),
+        ("year", [1990 + row % 20 for row in range(60)], "number"),
+        ("cycle", [row % 20 for row in range(60)], "identifier"),
+        ("height", [(12, 80, 400)[row // 20] for row in range(60)], "number"),
+        ("name", [("c0", "c1", "c2")[row // 20] for row in range(60)], "identifier"),
+        ("city", [("p", "q", "r")[row // 20] for row in range(60)], "identifier"),
+        ("colour", [("p", "q", "r")[row % 3] for row in range(60)], "category"),
+    ],
+)
+def test_what_names_rows(tmp_path: Path, name: str, values: list[Any], kind: str) -> None:
+    """Beside three clients of twenty rows; what a site has measured once is a feature, another name of it is none."""
+    path = table_of(tmp_path, {name: values, "client": [f"c{row // 20}" for row in range(60)]})
+    assert told(load_dataset(path, label="y", client_column="client"))[name] == kind
+
+
+# Numbers as people write them.
+
+
+@pytest.mark.parametrize(
+    ("texts", "form", "numbers"),
+    [
+        (["446.864.000", "1.234", "900"], WrittenForm("thousands ."), [446_864_000, 1234, 900]),
+        (["1,234", "987"], WrittenForm("thousands ,"), [1234, 987]),
+        (["1,234", "1,234.5"], WrittenForm("thousands ,"), [1234, 1234.5]),
+        (["1'000", "50"], WrittenForm("thousands '"), [1000, 50]),
+        (["1 234", "12 345 678"], WrittenForm("thousands space"), [1234, 12_345_678]),
+        (["1,5", "0,750"], WrittenForm("decimal comma"), [1.5, 0.75]),
+        (["$1,200", "$35"], WrittenForm("thousands ,", "$"), [1200, 35]),
+        (["12 kg", "3.5kg"], WrittenForm("plain", "", "kg"), [12, 3.5]),
+        (["75,5 %", "-3 %"], WrittenForm("decimal comma", "", "%"), [75.5, -3]),
+        (["9 km/h", "12 km/h"], WrittenForm("plain", "", "km/h"), [9, 12]),
+        (["1950-2200", "2000"], WrittenForm("range"), [2075, 2000]),
+        (["true", "0", "1", "False"], WrittenForm("truth"), [1, 0, 1, 0]),
+        (["Y", "n", "1.0"], WrittenForm("truth"), [1, 0, 1]),
+    ],
+)
+def test_a_form_of_numbers(texts: list[str], form: WrittenForm, numbers: list[float]) -> None:
+    assert written_form(texts, np.ones(len(texts), np.int64)) == (form, 0)
+    assert form.numbers(texts).tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["1,234", "12,345"],  # thousands, or decimals
+        ["1.5", "7"],
+        ["Y", "N"],
+        ["f", "0"],
+        ["a", "12 kg"],
+        ["3-2", "1-4"],
+        ["192.168.1.1", "10.0.0.1"],
+        ["2024-01-31", "2024-02-01"],
+        ["5 kg", "3 g"],
+    ],
+)
+def test_what_has_no_form_of_numbers(texts: list[str]) -> None:
+    assert written_form(texts, np.ones(len(texts), np.int64)) is None
+
+
+def test_numbers_are_read_as_people_write_them_by_each_client_alone() -> None:
+    dataset = load("numbers", client_column="site")
+    numbers = {"people", "weight", "share", "built", "fee", "moved", "temperature"}
+    assert {name for name, kind in told(dataset).items() if kind == "number"} == numbers
+    assert dataset.encoding is not None
+    table = read_csv(RAW / "types_numbers.csv")
+    for site in ("n", "s", "w"):
+        rows = np.flatnonzero(np.array(table["site"].to_pylist()) == site)
+        np.testing.assert_array_equal(encoded_rows("own", table.take(rows), dataset.encoding), dataset.features[rows])
+
+
+def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
+    path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "light"]})
+    keys = ("federation.missing_values=[heavy,light]", "federation.drop_columns=[weight]")
+    assert_refused(path, label="y", names=("'heavy'", "row 31", "of 32", *keys))
+    assert told(load_dataset(path, label="y", columns={"weight": "drop"}))["weight"] == "dropped"
+    assert told(load_dataset(path, label="y", missing_values=("heavy", "light")))["weight"] == "number"
+
+
+@pytest.mark.parametrize("missing", [[-9999, "unknown"], ["-9999.0", "UNKNOWN"]])
+def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing: list[Any]) -> None:
+    dataset = load("numbers", client_column="site")
+    assert told(dataset, "missing_codes") == {"temperature": ("-9999",), "smoker": ("unknown",)}
+    said = load_config([f"federation.missing_values={missing}"]).federation.missing_values
+    clean = load("numbers", client_column="site", missing_values=said)
+    assert told(clean, "missing_codes") == {}
+    assert {"temperature missing", "smoker missing"} <= {*clean.feature_names}
+    assert clean.facts["num_missing_cells"] == 5 + 7
+
+
+@pytest.mark.parametrize(
+    ("numbers", "codes"),
+    [
+        ([*range(18, 90), *[999] * 3], {"999": 3}),
+        ([*range(18, 90), *[999] * 2], {}),
+        ([*range(0, 1000, 7), *[999] * 3], {}),
+        ([*range(10), *[-9] * 4], {"-9": 4}),
+        ([*range(-12, 12), *[-9] * 4], {}),
+        ([-99.0] * 5, {}),
+        ([*range(5), *[99] * 3, *[-9999] * 4], {"-9999": 4, "99": 3}),
+    ],
+)
+def test_what_is_a_code_for_missing_numbers(numbers: list[float], codes: dict[str, int]) -> None:
+    assert missing_codes(NumberColumn("x", np.array(numbers, np.float64))) == codes
+
+
+@pytest.mark.parametrize("values", [[1, 2, None], [1.5, 2.5, None], ["1", "2", None], [True, False, None]])
+def test_a_categorical_of_numbers_is_a_category(tmp_path: Path, values: list[Any]) -> None:
+    frame = pd.DataFrame({"code": pd.Categorical(values * 20), "x": np.arange(60) / 7, "y": [*"ab"] * 30})
+    frame.to_parquet(tmp_path / "t.parquet")
+    dataset = load_dataset(str(tmp_path / "t.parquet"), label="y")
+    assert told(dataset)["code"] == "category"
+    assert read_frame(frame).schema.field("code").metadata == {b"kind": b"category"}
+
+
+# Leaks.
+
+
+def test_leaks_are_told_with_the_key_that_drops_them() -> None:
+    dataset = load("leaks", client_column="ward")
+    assert {*told(dataset, "suspicion")} == {"dsm", "reason", "aqi"}
+    config = load_config(LEAKS)
+    note = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)[0]
+    assert note.startswith("federation.drop_columns=[dsm,reason,aqi] ")
+    kept = load("leaks", client_column="ward", drop_columns=("dsm", "reason", "aqi"))
+    assert told(kept, "suspicion") == {}
+
+
+def test_columns_whose_sum_is_the_label_leak_it() -> None:
+    dataset = load("sums", "count", client_column="site", task="regression")
+    assert {*told(dataset, "suspicion")} == {"casual", "registered"}
+
+
+def test_sums_that_are_the_label_but_for_noise_are_no_leak() -> None:
+    draw = np.random.default_rng(0)
+    first, second = draw.normal(size=(2, 200))
+    columns = [NumberColumn("a", first), NumberColumn("b", second)]
+    rows = np.arange(200)
+    assert parts_of_sum(columns, first + second, rows) == ["a", "b"]
+    assert parts_of_sum(columns, first + second + draw.normal(0, 0.05, 200), rows) == []
+    assert parts_of_sum(columns[:1], first, rows) == []
+
+
+def test_what_is_missing_by_chance_is_no_leak() -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 500)
+    alarms = 0
+    for _ in range(100):
+        codes = np.where(draw.random(500) < 0.9, -1, draw.integers(0, 3, 500))
+        alarms += bool(suspicion(CategoryColumn("x", codes, ("a", "b", "c")), labels, ("n", "y"), np.arange(500)))
+    assert alarms == 0
+    held = np.where((labels == 1) & (draw.random(500) < 0.3), 0, -1)
+    assert suspicion(CategoryColumn("x", held, ("a",)), labels, ("n", "y"), np.arange(500))
+
+
+# Labels, texts and categories.
+
+
+@pytest.mark.parametrize("num_words", [1, 9])
+def test_few_different_values_are_a_category_however_many_words_each(tmp_path: Path, num_words: int) -> None:
+    """Also where each client is too small to see that they repeat."""
+    draw = np.random.default_rng(0)
+    said = [" ".join(f"word{number}" for number in draw.integers(0, 999, num_words)) for _ in range(20)]
+    columns = {"said": draw.permutation(said * 100), "client": np.arange(2000) // 20, "y": draw.integers(0, 2, 2000)}
+    path = str(saved(pd.DataFrame(columns).assign(x=draw.normal(size=2000)), tmp_path / "t.csv"))
+    assert told(load_dataset(path, label="y", client_column="client"))["said"] == "category"
+    seen = load_dataset(path, label="y", client_column="client", min_release=1)
+    assert sum(name.startswith("said=") for name in seen.feature_names) == 20
+
+
+def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
+    arguments = [f"federation.dataset={RAW / 'types_sums.csv'}", "federation.client_column=site"]
+    quantity = load_config([*arguments, "federation.label=count", "federation.task=regression"])
+    description = describe_federation(build_federation(quantity.federation, quantity.model), quantity.detection, 0)
+    assert description.target_name == "count"
+    assert description.realised.label_wasserstein is not None
+    named = load_config(LEAKS)
+    description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
+    assert (description.target_name, description.realised.label_wasserstein) == ("", None)
+    assert description.realised.label_hellinger is not None
+
+
+def test_classes_that_are_one_number_in_two_spellings_are_remarked_on(tmp_path: Path) -> None:
+    """As where one of two joined files was written with decimals."""
+    draw = np.random.default_rng(0)
+    for site, spellings in (("a", ["5", "6"]), ("b", ["5.0", "6"])):
+        rows = pd.DataFrame({"x": draw.normal(size=20).round(3), "y": spellings * 10})
+        rows.to_csv(tmp_path / f"{site}.csv", index=False)
+    dataset = load_dataset(str(tmp_path / "*.csv"), label="y")
+    assert dataset.class_names == ("5", "5.0", "6")
+    assert {*told(dataset, "remark")} == {"y"}
+    assert told(load("identifiers", client_column="station"), "remark") == {}

@@ -1,0 +1,262 @@
+"""Encoded features are finite, complete columns have mean 0 and variance 1; gaps and rare categories have a place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedscout.experiments.data.columns import CategoryColumn, Column, NumberColumn
+from fedscout.experiments.data.encoding import (
+    LARGEST_SCORE,
+    EncodedFeatures,
+    TableStatistics,
+    client_statistics,
+    encode_features,
+    merge_statistics,
+)
+from fedscout.experiments.data.tables import standardise
+
+NAN = float("nan")
+# Features are float32: a value of size 1 is off by 6e-8 at most, and so is a mean of them.
+ROUNDING = 1e-6
+
+
+def number(*values: float) -> NumberColumn:
+    return NumberColumn("x", np.array(values, dtype=np.float64))
+
+
+def category(*values: str) -> CategoryColumn:
+    names = tuple(sorted(set(values) - {""}))
+    return CategoryColumn("c", np.array([names.index(value) if value else -1 for value in values]), names)
+
+
+def encoded(*columns: Column, clients: int = 1, min_release: int = 1) -> EncodedFeatures:
+    num_rows = len(columns[0].missing)
+    answers = [client_statistics(columns, np.arange(k, num_rows, clients), min_release) for k in range(clients)]
+    return encode_features(columns, merge_statistics([answer for answer in answers if answer is not None]))
+
+
+@given(
+    st.lists(st.integers(-1000, 1000), min_size=4, max_size=40).filter(lambda values: len(set(values)) > 1),
+    st.integers(1, 4),
+    st.sampled_from([1e-9, 1.0, 1e9]),
+    st.sampled_from([0.0, 1e5]),
+)
+def test_encoded_columns_are_standardised(values: list[int], clients: int, unit: float, offset: float) -> None:
+    found = encoded(number(*[(value + offset) * unit for value in values]), clients=clients)
+    features = found.features.astype(np.float64)
+    assert features.mean() == pytest.approx(0, abs=ROUNDING)
+    assert np.mean(features**2) == pytest.approx(1, abs=ROUNDING)
+    assert found.names == ("x",)
+    assert found.deviations[0] == pytest.approx(np.std(np.array(values) * unit))
+
+
+def test_missing_numbers_become_the_mean_and_are_marked() -> None:
+    # 1 and 3 have mean 2 and deviation 1.
+    found = encoded(number(1, NAN, 3, NAN))
+    assert found.names == ("x", "x missing")
+    np.testing.assert_array_equal(found.features, [[-1, 0], [0, 1], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(found.deviations, [1, 0.5])  # half of the cells are missing: root of 0.5 · 0.5
+
+
+def test_categories_that_no_client_may_name_share_a_feature() -> None:
+    found = encoded(category("a", "a", "a", "rare", "odd"), min_release=3)
+    assert found.names == ("c=a", "c other")
+    np.testing.assert_array_equal(found.features, [[1, 0]] * 3 + [[0, 1]] * 2)
+    assert not any("rare" in name or "odd" in name for name in found.names)
+
+
+def test_a_category_of_a_silent_client_alone_leaves_all_features_zero() -> None:
+    # Client 0 holds rows 0, 2, 4; client 1 the others, too few to be heard, so nobody knows of "b".
+    found = encoded(category("a", "b", "a", "b", "a"), clients=2, min_release=3)
+    assert found.names == ("c=a",)
+    np.testing.assert_array_equal(found.features[:, 0], [1, 0, 1, 0, 1])
+
+
+def test_a_value_that_no_statistic_covers_stays_finite() -> None:
+    found = encoded(number(0, 1e150, 1e-3, -1e150, 0), clients=2, min_release=3)
+    assert np.isfinite(found.features).all()
+    np.testing.assert_array_equal(found.features[[1, 3], 0], [LARGEST_SCORE, -LARGEST_SCORE])
+
+
+def test_columns_keep_their_order() -> None:
+    found = encoded(category("a", "b"), number(1, 3), NumberColumn("w", np.array([0.0, 2.0])))
+    assert found.names == ("c=a", "c=b", "x", "w")
+    np.testing.assert_array_equal(found.features, [[1, 0, -1, -1], [0, 1, 1, 1]])
+
+
+# Standardised columns have mean 0 and variance 1, whatever their unit was.
+
+
+# Stored numbers are float32: a mean over values of size 1 is off by their rounding, 6e-8, at most.
+
+
+def column(values: list[float]) -> npt.NDArray[np.float64]:
+    return np.array(values, dtype=np.float64)[:, None]
+
+
+@given(
+    st.lists(st.integers(-1000, 1000), min_size=2, max_size=40).filter(lambda values: len(set(values)) > 1),
+    st.sampled_from([1e-300, 1e-6, 1.0, 1e6, 1e300]),
+    st.sampled_from([0.0, 1.0, -1e5]),
+)
+def test_mean_zero_variance_one_in_any_unit(values: list[int], unit: float, offset: float) -> None:
+    result = standardise(column([(value + offset) * unit for value in values])).astype(np.float64)
+
+    assert result.mean() == pytest.approx(0, abs=ROUNDING)
+    assert np.mean(result**2) == pytest.approx(1, abs=ROUNDING)
+    assert (np.argsort(result[:, 0], kind="stable") == np.argsort(values, kind="stable")).all()
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -3e17, 1e308])
+def test_constant_column_becomes_zero(constant: float) -> None:
+    # The mean of three times 0.1 is not 0.1 in floating point, so a test on the computed deviation would miss it.
+    assert (standardise(column([constant] * 3)) == 0).all()
+
+
+def test_known_column() -> None:
+    # 1, 3 has mean 2 and population deviation 1.
+    np.testing.assert_array_equal(standardise(np.array([[1.0, 5], [3, 5]])), np.array([[-1, 0], [1, 0]], np.float32))
+
+
+def test_argument_is_not_changed() -> None:
+    values = column([1, 2, 4])
+    standardise(values)
+    np.testing.assert_array_equal(values, column([1, 2, 4]))
+
+
+# Statistics from clients are those of the pooled table, and nothing leaves a client over too few rows.
+# Tolerance: with eps = 2⁻⁵³, a sum of n numbers of magnitude M is off by at most n·eps·M, so a mean by n·eps·M, and a
+# standard deviation, being a root of squares around that mean, by a few times as much. Columns here have n ≤ 120 rows.
+
+
+EPS = 2.0**-53
+numbers = st.lists(
+    st.one_of(st.none(), st.integers(-1000, 1000), st.floats(-1e6, 1e6, allow_nan=False)), min_size=1, max_size=120
+)
+
+
+def column_of(values: list[float | None]) -> NumberColumn:
+    return NumberColumn("x", np.array([math.nan if value is None else value for value in values]))
+
+
+def categories(values: list[str | None]) -> CategoryColumn:
+    names = tuple(sorted({value for value in values if value is not None}))
+    return CategoryColumn("c", np.array([-1 if value is None else names.index(value) for value in values]), names)
+
+
+def asked(
+    columns: list[NumberColumn | CategoryColumn], owners: list[int], min_release: int = 1
+) -> list[TableStatistics]:
+    answers = [
+        client_statistics(columns, np.flatnonzero(np.array(owners) == client), min_release)
+        for client in sorted(set(owners))
+    ]
+    return [answer for answer in answers if answer is not None]
+
+
+def merged(columns: list[NumberColumn | CategoryColumn], owners: list[int], min_release: int = 1) -> TableStatistics:
+    return merge_statistics(asked(columns, owners, min_release))
+
+
+@given(numbers, st.data())
+def test_merged_moments_are_those_of_the_pooled_column(values: list[float | None], data: st.DataObject) -> None:
+    owners = data.draw(st.lists(st.integers(0, 5), min_size=len(values), max_size=len(values)))
+    statistics = merged([column_of(values)], owners)
+    found = statistics.moments["x"]
+
+    present = [Fraction(value) for value in values if value is not None]
+    assert found.count == len(present)
+    assert statistics.has_missing("x") == (len(present) < len(values))
+    if present:
+        mean = sum(present) / len(present)
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in present) / len(present))
+        bound = 8 * len(values) * EPS * max(abs(float(value)) for value in present)
+        assert found.mean == pytest.approx(float(mean), rel=0, abs=bound)
+        assert found.deviation == pytest.approx(deviation, rel=0, abs=4 * bound)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=60), st.data())
+def test_merged_counts_are_those_of_the_pooled_column(values: list[str | None], data: st.DataObject) -> None:
+    owners = data.draw(st.lists(st.integers(0, 5), min_size=len(values), max_size=len(values)))
+    statistics = merged([categories(values)], owners)
+    found = statistics.tallies["c"]
+
+    assert found.counts == {name: values.count(name) for name in sorted(set(values) - {None}, key=str)}
+    assert list(found.counts) == sorted(found.counts)
+    assert found.num_missing == values.count(None)
+    assert statistics.num_other("c") == 0
+    assert found.num_distinct == len({(owner, value) for owner, value in zip(owners, values, strict=True) if value})
+
+
+def test_the_order_of_clients_does_not_matter_to_the_last_bit() -> None:
+    generator = np.random.default_rng(5)
+    columns = [
+        column_of((generator.normal(size=40) * 10.0 ** generator.integers(-8, 8, 40)).tolist()),
+        categories(generator.choice(["a", "b"], 40).tolist()),
+    ]
+    answers = asked(columns, generator.integers(0, 4, 40).tolist())
+    assert len({str(merge_statistics(order)) for order in itertools.permutations(answers)}) == 1
+
+
+def test_a_large_mean_does_not_swallow_the_spread() -> None:
+    # 1e9 + {0, 1}: squares near 1e18 have a spacing of 128, so their differences would be lost.
+    found = merged([column_of([1e9, 1e9 + 1] * 20)], [0, 0, 1, 1] * 10).moments["x"]
+    assert (found.mean, found.deviation) == (1e9 + 0.5, 0.5)
+
+
+@pytest.mark.parametrize("constant", [0.1, -3e17, 1e150])
+def test_a_constant_column_has_no_deviation_at_all(constant: float) -> None:
+    found = merged([column_of([constant] * 21)], [0, 1, 2] * 7).moments["x"]
+    assert (found.mean, found.deviation) == (constant, 0.0)
+
+
+# What a client keeps to itself.
+
+
+def test_a_client_of_few_rows_says_nothing() -> None:
+    columns = [column_of([1, 2, 3]), categories(["a", "a", "a"])]
+    assert client_statistics(columns, np.arange(3), min_release=4) is None
+    assert client_statistics(columns, np.arange(3), min_release=3) is not None
+
+
+def test_nothing_is_told_of_a_column_with_few_values() -> None:
+    columns = [
+        column_of([1, 2, 3, None, None, None]),
+        column_of([1, 2, 3, 4, None, None]),
+    ]
+    columns[1] = NumberColumn("y", columns[1].numbers)
+    answer = client_statistics(columns, np.arange(6), min_release=4)
+    assert answer is not None
+    assert (answer.moments["x"].count, answer.moments["x"].mean, answer.moments["x"].squares) == (0, 0, 0)
+    # 1, 2, 3, 4: mean 2.5, squared deviations 2.25 + 0.25 + 0.25 + 2.25.
+    assert (answer.moments["y"].count, answer.moments["y"].mean, answer.moments["y"].squares) == (4, 2.5, 5.0)
+
+
+def test_rare_categories_are_not_named() -> None:
+    answer = client_statistics([categories(["a"] * 3 + ["secret"] * 2 + [None])], np.arange(6), min_release=3)
+    assert answer is not None
+    assert answer.tallies["c"].counts == {"a": 3}
+    assert "secret" not in repr(answer)
+
+
+def test_a_category_that_one_client_names_is_known_to_all() -> None:
+    # Client 0 has "b" three times, client 1 once; "z" is rare at both.
+    found = merged([categories(["b", "b", "b", "z", "a", "a", "a", "b", "z"])], [0] * 4 + [1] * 5, min_release=3)
+    assert found.tallies["c"].counts == {"a": 3, "b": 3}
+    assert found.num_other("c") == 3  # "z" twice and the untold "b"
+
+
+def test_silent_clients_have_no_part_in_the_figures() -> None:
+    values = [1.0, 2.0, 3.0, 1000.0]
+    found = merged([column_of(values)], [0, 0, 0, 1], min_release=2)
+    assert found.num_rows == 3
+    assert found.moments["x"].mean == 2.0
+    assert not found.has_missing("x")

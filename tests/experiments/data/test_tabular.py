@@ -1,0 +1,539 @@
+"""Wine Quality: the published files, and every way in which a copy of them can be wrong."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.data.files import FOLDER_VARIABLE
+from fedscout.experiments.data.loaders.tabular import HOSPITALS, MEASUREMENTS, STATES
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data import image_files
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
+from tests.kits.refusals import refused
+
+HEADER = ";".join(f'"{name}"' for name in (*MEASUREMENTS, "quality"))
+
+
+def row(quality: object = 5, alcohol: object = 9.4, delimiter: str = ";") -> str:
+    return delimiter.join([*(f"{index}.5" for index in range(10)), str(alcohol), str(quality)])
+
+
+GOOD = "\n".join([HEADER, row(5, 9.0), row(5, 10), row(6, 11), row(6, 12), ""])
+
+
+def write(folder: Path, content: str | bytes, color: str = "red") -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    return image_files.write(folder / "wine" / f"winequality-{color}.csv", data)
+
+
+def test_well_formed_file(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    dataset = load_dataset("wine_quality_red", folder=tmp_path)
+
+    assert dataset.labels.tolist() == [0, 0, 1, 1]
+    assert dataset.class_names == ("5", "6")
+    assert dataset.feature_names == MEASUREMENTS
+    # 9, 10, 11, 12 have mean 10.5 and variance 1.25; the other columns are constant here.
+    np.testing.assert_allclose(dataset.features[:, 10], np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1.25), rtol=1e-6)
+    assert not dataset.features[:, :10].any()
+    assert dataset.facts["num_constant_columns"] == 10
+    assert dataset.client_ids is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD.replace("\n", "\r\n"),
+        "\ufeff" + GOOD,
+        GOOD.rstrip("\n"),
+        GOOD.replace('"', ""),
+        GOOD.replace(";", " ; "),
+        GOOD.replace("\n", "\n\n"),
+    ],
+    ids=["windows", "byte order mark", "no last newline", "no quotes", "spaces", "blank lines"],
+)
+def test_harmless_variants_read_the_same(tmp_path: Path, content: str) -> None:
+    write(tmp_path, GOOD)
+    expected = load_dataset("wine_quality_red", folder=tmp_path)
+    write(tmp_path, content)
+    dataset = load_dataset("wine_quality_red", folder=tmp_path)
+
+    np.testing.assert_array_equal(dataset.features, expected.features)
+    np.testing.assert_array_equal(dataset.labels, expected.labels)
+    assert dataset.class_names == expected.class_names
+    assert dataset.feature_names == expected.feature_names
+
+
+FILE = "winequality-red.csv"
+COLUMNS, EVERY = f"the columns of {FILE}", f"every column of {FILE}"
+ALCOHOL, QUALITY, ACIDITY = (
+    f"column '{name}' of data set 'wine_quality_red'" for name in ("alcohol", "quality", "fixed acidity")
+)
+MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
+    "empty": ("", FILE, "empty"),
+    "comma for semicolon": (GOOD.replace(";", ","), COLUMNS, "comma"),
+    "no header": ("\n".join([row(5, 1), row(5, 2), row(6, 3), row(6, 4)]), FILE, "fixed acidity"),
+    "label missing": (GOOD.replace("quality", "mark"), FILE, "columns quality,"),
+    "feature missing": (GOOD.replace("alcohol", "ethanol"), FILE, "columns alcohol,"),
+    "delimiter at line ends": (GOOD.replace("\n", ";\n"), EVERY, "column 13 "),
+    "word for number": (GOOD.replace(";10;", ";ten;"), ALCOHOL, "'ten' in row 2"),
+    "nan": (GOOD.replace(";11;", ";NaN;"), ALCOHOL, "'NaN' in row 3"),
+    "absent number": (GOOD.replace(";11;", ";;"), ALCOHOL, "'nothing' in row 3"),
+    "repeated header": (GOOD + HEADER + "\n", ACIDITY, "'fixed acidity' in row 5"),
+    "nan label": (GOOD + row("nan"), QUALITY, "'nan' in row 5"),
+    "one class": (GOOD.replace(";6\n", ";5\n"), QUALITY, "got 1: 5"),
+}
+
+
+@pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_file_is_one_clear_error(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
+    write(tmp_path, content)
+    with refused(DataError, key=key, names=names):
+        load_dataset("wine_quality_red", folder=tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_no_folder_at_all(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(FOLDER_VARIABLE, value)
+    assert_refused("wine_quality", key="federation.folder")
+
+
+def test_environment_names_the_folder_and_the_argument_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, GOOD)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert load_dataset("wine_quality_red").num_rows == 4
+    assert_refused("wine_quality_red", folder=tmp_path / "elsewhere", key="winequality-red.csv")
+
+
+@pytest.mark.parametrize("is_folder", [True, False], ids=["a folder", "packed under the plain name"])
+def test_something_else_in_the_place_of_the_file(tmp_path: Path, is_folder: bool) -> None:
+    if is_folder:
+        (tmp_path / "wine" / FILE).mkdir(parents=True)
+    else:
+        write(tmp_path, gzip.compress(GOOD.encode()))
+    assert_refused("wine_quality_red", folder=tmp_path, key=FILE)
+
+
+def both_colors(folder: Path) -> None:
+    write(folder, GOOD)
+    write(folder, GOOD.replace(";6\n", ";7\n"), "white")
+
+
+def test_color_as_natural_client(tmp_path: Path) -> None:
+    both_colors(tmp_path)
+    dataset = load_dataset("wine_quality", client_column="color", folder=tmp_path)
+    assert clients_of(dataset) == ["red"] * 4 + ["white"] * 4
+    assert dataset.class_names == ("5", "6", "7")
+    assert "color" not in dataset.feature_names
+
+
+def test_color_as_label_makes_quality_a_feature_unless_it_names_clients(tmp_path: Path) -> None:
+    both_colors(tmp_path)
+    dataset = load_dataset("wine_quality", label="color", folder=tmp_path)
+    assert dataset.class_names == ("red", "white")
+    assert dataset.feature_names == (*MEASUREMENTS, "quality")
+    dataset = load_dataset("wine_quality", label="color", client_column="quality", folder=tmp_path)
+    assert dataset.feature_names == MEASUREMENTS
+
+
+@pytest.mark.parametrize(
+    ("label", "client", "key", "names"),
+    [
+        ("grape", None, "federation.label", "got 'grape'; its columns are: fixed acidity,"),
+        (None, "cellar", "federation.client_column", "got 'cellar'; its columns are: fixed acidity,"),
+        ("color", "color", "federation.label", "'color'"),
+    ],
+)
+def test_unusable_columns(tmp_path: Path, label: str | None, client: str | None, key: str, names: str) -> None:
+    both_colors(tmp_path)
+    assert_refused("wine_quality", label=label, client_column=client, folder=tmp_path, key=key, names=names)
+
+
+@pytest.mark.data
+def test_published_files(data_folder: Path) -> None:
+    red = load_dataset("wine_quality_red", folder=data_folder)
+    white = load_dataset("wine_quality_white", folder=data_folder)
+    both = load_dataset("wine_quality", client_column="color", folder=data_folder)
+
+    assert (red.num_rows, white.num_rows, both.num_rows) == (1599, 4898, 6497)
+    assert red.facts["num_duplicate_rows"] + white.facts["num_duplicate_rows"] == 1177
+    assert both.class_names == ("3", "4", "5", "6", "7", "8", "9")
+    assert both.features.shape[1] == 11
+    # winequality.names lists these marks for red wines.
+    assert np.bincount(red.labels).tolist() == [10, 53, 681, 638, 199, 18]
+
+
+# Heart disease by hospital: the published files, and copies of them in the ways in which they differ.
+
+
+def patient(num: object, chol: object = 200, ca: object = 1, thal: object = "3.0", age: object = 50) -> str:
+    return f"{age},1,4,120,{chol},0,0,150,0,1.5,2,{ca},{thal},{num}"
+
+
+def write_heart(folder: Path, **hospitals: list[str]) -> Path:
+    (folder / "heart").mkdir(exist_ok=True)
+    for hospital in HOSPITALS:
+        rows = hospitals.get(hospital, [patient(0), patient(1)] * 4)
+        (folder / "heart" / f"processed.{hospital}.data").write_text("\n".join([*rows, ""]))
+    return folder
+
+
+def test_hospitals_are_natural_clients_whether_asked_for_or_not(tmp_path: Path) -> None:
+    for client_column in (None, "hospital"):
+        dataset = load_dataset("heart", folder=write_heart(tmp_path), client_column=client_column)
+        assert clients_of(dataset) == [hospital for hospital in HOSPITALS for _ in range(8)]
+
+
+def test_disease_is_any_mark_above_zero(tmp_path: Path) -> None:
+    rows = [patient(mark) for mark in (0, 1, 2, 3, 4, 0, 0, 0)]
+    dataset = load_dataset("heart", folder=write_heart(tmp_path, cleveland=rows))
+    assert dataset.class_names == ("absent", "present")
+    assert dataset.labels[:8].tolist() == [0, 1, 1, 1, 1, 0, 0, 0]
+    marks = load_dataset("heart", label="num", folder=tmp_path)
+    assert marks.class_names == ("0", "1", "2", "3", "4")
+    assert marks.labels[:8].tolist() == [0, 1, 2, 3, 4, 0, 0, 0]
+    for label in ("disease", "num"):
+        names = load_dataset("heart", label=label, folder=tmp_path).feature_names
+        assert not any(name.startswith(("num", "disease", "hospital")) for name in names)
+
+
+def test_gaps_and_zeros_are_missing(tmp_path: Path) -> None:
+    rows = [patient(0, chol=chol, ca=ca) for chol, ca in ((0, "?"), ("NaN", "NaN"), (100, 0), (300, 2))] * 5
+    dataset = load_dataset("heart", folder=write_heart(tmp_path, cleveland=rows))
+    chol = dataset.features[:4, dataset.feature_names.index("chol missing")]
+    assert chol.tolist() == [1, 1, 0, 0]
+    ca = dataset.features[:4, dataset.feature_names.index("ca missing")]
+    assert ca.tolist() == [1, 1, 0, 0]  # 0 is a number here
+    assert dataset.facts["num_zeros_taken_as_missing"] == 5
+    # Ten values 100 and 300 in one hospital, 200 in the 24 rows of the others: deviation 100 · root of 10/34.
+    np.testing.assert_allclose(
+        dataset.features[:4, dataset.feature_names.index("chol")], np.array([0, 0, -1, 1]) * np.sqrt(3.4), rtol=1e-6
+    )
+
+
+def test_codes_are_categories_however_they_are_written(tmp_path: Path) -> None:
+    rows = [patient(0, thal="3"), patient(1, thal="7.0")] * 5
+    dataset = load_dataset("heart", folder=write_heart(tmp_path, va=rows))
+    assert [name for name in dataset.feature_names if name.startswith("thal=")] == ["thal=3", "thal=7"]
+
+
+HEART_FILE = "processed.cleveland.data"
+
+
+@pytest.mark.parametrize(
+    ("rows", "key", "names"),
+    [
+        ([], HEART_FILE, "empty"),
+        (["1,2,3"], None, (HEART_FILE, "got 3 columns")),
+        ([patient(0), "1,2,3"], f"every line of {HEART_FILE}", "line 2 has 3 fields"),
+        ([patient(0), patient(5)], f"column 'num', the last of {HEART_FILE},", "'5' in row 2"),
+        ([patient("?")], f"column 'num', the last of {HEART_FILE},", "'?' in row 1"),
+        ([patient("")], f"column 'num', the last of {HEART_FILE},", "'nothing' in row 1"),
+        ([patient(0, age="old")] * 5, None, ("column 'age' of data set 'heart'", "'old' in row 1")),
+        ([patient(0).replace(",", ";")], None, (HEART_FILE, "got 1 columns")),
+    ],
+)
+def test_malformed(tmp_path: Path, rows: list[str], key: str | None, names: str | tuple[str, ...]) -> None:
+    assert_refused("heart", folder=write_heart(tmp_path, cleveland=rows), key=key, names=names)
+
+
+def test_missing_files_and_other_columns(tmp_path: Path) -> None:
+    with refused(DataError, key=HEART_FILE) as caught:
+        load_dataset("heart", folder=tmp_path)
+    assert len(caught.value.faults) == 4
+    with refused(DataError, key="federation.label"):
+        load_dataset("heart", folder=tmp_path, label="age", client_column="sex")
+
+
+@pytest.mark.data
+def test_published_files_of_heart(data_folder: Path) -> None:
+    dataset = load_dataset("heart", folder=data_folder)
+    assert dataset.client_ids is not None
+    # heart-disease.names gives these numbers of patients, and of those without disease.
+    for hospital, (patients, healthy) in {
+        "cleveland": (303, 164),
+        "hungarian": (294, 188),
+        "switzerland": (123, 8),
+        "va": (200, 51),
+    }.items():
+        labels = dataset.labels[dataset.client_ids == hospital]
+        assert (len(labels), int((labels == 0).sum())) == (patients, healthy)
+    age = dataset.features[:, dataset.feature_names.index("age")].astype(np.float64)
+    assert age.mean() == pytest.approx(0, abs=1e-6)
+    assert age.var() == pytest.approx(1, abs=1e-6)
+
+
+# UNSW-NB15 and NF-UNSW-NB15: nothing that tells the label is a feature, and files are read in every form.
+
+
+UNSW_HEADER = "id,dur,proto,service,state,rate,attack_cat,label"
+UNSW_ROWS = [
+    f"{row},0.{row}1,{('tcp', 'udp')[row % 2]},-,FIN,{row * 7},{('Normal', 'DoS')[row % 2]},{row % 2}"
+    for row in range(1, 21)
+]
+UNSW = "\n".join([UNSW_HEADER, *UNSW_ROWS, ""])
+FLOW_HEADER = (
+    "IPV4_SRC_ADDR,L4_SRC_PORT,IPV4_DST_ADDR,L4_DST_PORT,PROTOCOL,L7_PROTO,IN_BYTES,OUT_BYTES,IN_PKTS,OUT_PKTS,"
+    "TCP_FLAGS,FLOW_DURATION_MILLISECONDS,Label,Attack"
+)
+FLOW_ROWS = [
+    f"10.0.0.{row % 3},{row},10.0.1.1,80,{(6, 17)[row % 2]},{(7.0, 5.126)[row % 2]},{row * 10},3,{row},1,27,{row * 5},"
+    f"{row % 2},{('Benign', 'Fuzzers')[row % 2]}"
+    for row in range(20)
+]
+FLOWS = "\n".join([FLOW_HEADER, *FLOW_ROWS, ""])
+
+
+def write_unsw(folder: Path, content: str, form: str = "csv") -> Path:
+    (folder / "unsw_nb15").mkdir(exist_ok=True)
+    path = folder / "unsw_nb15" / f"UNSW_NB15_training-set.{form}"
+    if form == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("UNSW_NB15_training-set.csv", content)
+    else:
+        path.write_bytes(gzip.compress(content.encode()) if form.endswith("gz") else content.encode())
+    return folder
+
+
+def write_flows(folder: Path, content: str) -> Path:
+    (folder / "nf_unsw_nb15").mkdir(exist_ok=True)
+    (folder / "nf_unsw_nb15" / "NF-UNSW-NB15.csv").write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "zip"])
+def test_unsw_in_every_form(tmp_path: Path, form: str) -> None:
+    dataset = load_dataset("unsw_nb15", folder=write_unsw(tmp_path, "\ufeff" + UNSW, form))
+    assert dataset.class_names == ("normal", "attack")
+    assert dataset.labels.tolist() == [row % 2 for row in range(1, 21)]
+    assert dataset.feature_names == ("dur", "proto=tcp", "proto=udp", "service=-", "state=FIN", "rate")
+    assert dataset.facts["columns_left_out"] == ("id", "attack_cat")
+
+
+def test_unsw_by_kind_of_attack_and_service(tmp_path: Path) -> None:
+    dataset = load_dataset("unsw_nb15", label="attack_cat", client_column="proto", folder=write_unsw(tmp_path, UNSW))
+    assert dataset.class_names == ("DoS", "Normal")
+    assert dataset.feature_names == ("dur", "service=-", "state=FIN", "rate")
+    assert {*clients_of(dataset)} == {"tcp", "udp"}
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "names"),
+    [
+        (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv", "columns proto,"),
+        (UNSW.replace(",label", ",mark"), "UNSW_NB15_training-set.csv", "columns label,"),
+        (UNSW.replace(",", ";"), "the columns of UNSW_NB15_training-set.csv", "semicolon"),
+        (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'", "got 1: 1"),
+    ],
+)
+def test_unsw_malformed(tmp_path: Path, content: str, key: str, names: str) -> None:
+    assert_refused("unsw_nb15", folder=write_unsw(tmp_path, content), key=key, names=names)
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))],
+)
+def test_addresses_and_ports_are_never_features(tmp_path: Path, label: str | None, names: tuple[str, ...]) -> None:
+    dataset = load_dataset("nf_unsw_nb15", label=label, folder=write_flows(tmp_path, FLOWS))
+    assert dataset.class_names == names
+    assert dataset.feature_names == (
+        *("PROTOCOL=17", "PROTOCOL=6", "L7_PROTO=5.126", "L7_PROTO=7.0"),
+        *("IN_BYTES", "OUT_BYTES", "IN_PKTS", "OUT_PKTS", "TCP_FLAGS", "FLOW_DURATION_MILLISECONDS"),
+    )
+
+
+def test_an_address_may_be_the_natural_client(tmp_path: Path) -> None:
+    folder = write_flows(tmp_path, FLOWS)
+    dataset = load_dataset("nf_unsw_nb15", client_column="IPV4_SRC_ADDR", folder=folder, min_release=3)
+    assert {*clients_of(dataset)} == {"10.0.0.0", "10.0.0.1", "10.0.0.2"}
+
+
+def test_times_and_identifiers_of_later_versions_are_no_features(tmp_path: Path) -> None:
+    later = "\n".join(
+        [f"FLOW_START_MILLISECONDS,{FLOW_HEADER},MIN_TTL", *(f"{n},{row},6{n}" for n, row in enumerate(FLOW_ROWS))]
+    )
+    names = load_dataset("nf_unsw_nb15", folder=write_flows(tmp_path, later)).feature_names
+    assert "MIN_TTL" in names
+    assert not any(name.startswith("FLOW_START") for name in names)
+
+
+def test_a_column_of_the_published_version_must_not_be_missing(tmp_path: Path) -> None:
+    content = FLOWS.replace("TCP_FLAGS", "FLAGS")
+    assert_refused("nf_unsw_nb15", folder=write_flows(tmp_path, content), key="NF-UNSW-NB15.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_published_unsw(data_folder: Path) -> None:
+    dataset = load_dataset("unsw_nb15", label="attack_cat", folder=data_folder)
+    # N. Moustafa and J. Slay, Information Security Journal 25, 2016, list these counts of the set of 82,332 records.
+    assert dict(zip(dataset.class_names, np.bincount(dataset.labels).tolist(), strict=True)) == {
+        "Analysis": 677,
+        "Backdoor": 583,
+        "DoS": 4089,
+        "Exploits": 11132,
+        "Fuzzers": 6062,
+        "Generic": 18871,
+        "Normal": 37000,
+        "Reconnaissance": 3496,
+        "Shellcode": 378,
+        "Worms": 44,
+    }
+    assert dataset.facts["num_duplicate_rows"] == 26387
+    assert not {"id", "label"} & set(dataset.feature_names)
+    columns = {name.partition("=")[0].removesuffix(" other") for name in dataset.feature_names}
+    assert len(columns) == 42
+
+
+# Commercial vehicles: five states by speed, gyroscope and accelerometer, and never by the time.
+
+
+READINGS = ("speed", "wx", "wy", "wz", "gFx", "gFy", "gFz")
+START = 1_700_000_000_000  # milliseconds since 1970, whose variance is far beyond that of any reading
+NUM_ROWS = 200
+
+
+def readings(num_rows: int = NUM_ROWS) -> dict[str, list[object]]:
+    """Return columns as the paper describes them: seven readings of two dumpers, `gFz` of the largest variance."""
+    generator = np.random.default_rng(0)
+    columns: dict[str, list[object]] = {"timestamp": [START + 100 * row for row in range(num_rows)]}
+    columns |= {name: generator.normal(0, 9 if name == "gFz" else 2, num_rows).tolist() for name in READINGS}
+    columns["vehicle"] = [f"dumper {1 + row % 2}" for row in range(num_rows)]
+    columns["label"] = [STATES[row // 7 % 5] for row in range(num_rows)]
+    return columns
+
+
+def write_readings(folder: Path, columns: dict[str, list[object]], name: str = "any_name.csv") -> Path:
+    (folder / "commercial_vehicles").mkdir(exist_ok=True)
+    with (folder / "commercial_vehicles" / name).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return folder
+
+
+def test_the_time_is_no_feature_and_the_states_have_names(tmp_path: Path) -> None:
+    dataset = load_dataset("commercial_vehicles", client_column="vehicle", folder=write_readings(tmp_path, readings()))
+    assert dataset.feature_names == READINGS
+    assert set(dataset.class_names) == set(STATES)
+    assert [dataset.class_names[label] for label in dataset.labels[:14]] == ["idle"] * 7 + ["driving"] * 7
+    assert {*clients_of(dataset)} == {"dumper 1", "dumper 2"}
+    assert "Smartilizer Scandinavia" in dataset.source
+    assert dataset.series
+
+
+def test_rows_sorted_by_the_column_of_largest_variance_are_sorted_by_g_force(tmp_path: Path) -> None:
+    config = FederationConfig(
+        dataset="commercial_vehicles",
+        folder=write_readings(tmp_path, readings()),
+        num_clients=4,
+        drop_columns=("vehicle",),
+        partition=PartitionConfig(kind="fds_vop"),
+    )
+    federation = build_federation(config, ModelConfig(kind="linear"))
+    force = load_dataset("commercial_vehicles", folder=tmp_path, drop_columns=["vehicle"]).features[
+        :, READINGS.index("gFz")
+    ]
+    blocks = [force[federation.partition.client(client)] for client in range(4)]
+    assert all(lower.max() <= upper.min() for lower, upper in pairwise(blocks))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Time_Stamp", "{row}"),
+        ("time", "{row}.5"),
+        ("taken", "2024-05-0{day} 12:00:{second:02}"),
+        ("clock", "12:00:{second:02}"),
+    ],
+)
+def test_whatever_says_when_a_row_was_taken_is_no_feature(tmp_path: Path, name: str, value: str) -> None:
+    columns = readings()
+    del columns["timestamp"], columns["vehicle"]
+    columns[name] = [value.format(row=row % 90, day=1 + row // 60, second=row % 60) for row in range(NUM_ROWS)]
+    dataset = load_dataset("commercial_vehicles", folder=write_readings(tmp_path, columns))
+    assert dataset.feature_names == READINGS
+    assert name in dataset.facts["columns_left_out"]
+
+
+def test_the_label_may_be_called_otherwise_and_states_written_otherwise(tmp_path: Path) -> None:
+    columns = readings()
+    columns["state"] = [str(name).upper().replace(" ", "_") for name in columns.pop("label")]
+    dataset = load_dataset("commercial_vehicles", label="state", folder=write_readings(tmp_path, columns))
+    assert set(dataset.class_names) == set(STATES)
+    assert_refused("commercial_vehicles", folder=tmp_path, key="federation.label", given="'label'")
+
+
+def test_other_classes_are_ones_own_data(tmp_path: Path) -> None:
+    columns = readings()
+    columns["label"] = ["parked" if state == "idle" else state for state in columns["label"]]
+    with refused(DataError, key="column 'label' of data set 'commercial_vehicles'", given="'parked'"):
+        load_dataset("commercial_vehicles", folder=write_readings(tmp_path, columns))
+
+
+def test_one_file(tmp_path: Path) -> None:
+    write_readings(tmp_path, readings())
+    with refused(DataError, key="data set 'commercial_vehicles'", given="2: any_name.csv, other.csv"):
+        load_dataset("commercial_vehicles", folder=write_readings(tmp_path, readings(), name="other.csv"))
+
+
+# The data sets that come with scikit-learn, against the counts that their publishers state.
+
+
+# optdigits.names, wdbc.names and wine.names in the UCI repository list these class counts.
+PUBLISHED = {
+    "digits": (64, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]),
+    "breast_cancer": (30, [212, 357]),
+    "wine": (13, [59, 71, 48]),
+}
+
+
+@pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
+def test_counts_are_the_published_ones(name: str, published: tuple[int, list[int]]) -> None:
+    num_features, class_counts = published
+    dataset = load_dataset(name)
+
+    assert dataset.features.shape == (sum(class_counts), num_features)
+    assert np.bincount(dataset.labels).tolist() == class_counts
+    assert len(dataset.feature_names) == num_features
+    assert len(dataset.class_names) == len(class_counts)
+    assert "UCI" in dataset.source
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "wine"])
+def test_tables_are_standardised(name: str) -> None:
+    features = load_dataset(name).features.astype(np.float64)
+    np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(features.var(axis=0), 1, atol=1e-6)
+    assert load_dataset(name).feature_unit == 1
+
+
+def test_digits_are_those_that_scikit_learn_itself_loads() -> None:
+    from sklearn.datasets import load_digits
+
+    dataset, bunch = load_dataset("digits"), load_digits()
+    np.testing.assert_array_equal(dataset.features * 16, bunch.data)
+    np.testing.assert_array_equal(dataset.labels, bunch.target)
+    assert list(dataset.feature_names) == bunch.feature_names
+    assert list(dataset.class_names) == [str(name) for name in bunch.target_names]
+
+
+def test_digits_keep_the_scale_of_pixels_and_state_their_unit() -> None:
+    dataset = load_dataset("digits")
+    assert (dataset.features.min(), dataset.features.max()) == (0, 1)
+    # In that unit the variance of a pixel is 1 on average, as it is for standardised columns.
+    variance = (dataset.features.astype(np.float64) / dataset.feature_unit).var(axis=0)
+    assert variance.mean() == pytest.approx(1)

@@ -1,0 +1,341 @@
+"""Words and vocabularies: the same numbers, however texts are dealt to clients and in whatever order they come."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextSettings
+from fedscout.experiments.data.texts import PADDING, UNKNOWN, count_words, text_rows, token_numbers, windows, words_of
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from tests.experiments.data import image_files
+from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
+from tests.kits.refusals import refused
+
+TEXTS = st.lists(st.text(alphabet="ab !@7", max_size=12), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I LOVE it", ["i", "love", "it"]),
+        ("@Anna_1 hello", ["<user>", "hello"]),
+        ("see http://t.co/x?y=1 or www.a.org now", ["see", "<url>", "or", "<url>", "now"]),
+        ("sooooo goood", ["soo", "good"]),
+        ("don't, won\u2019t", ["don't", "won't"]),
+        ("a &amp; b &lt;3", ["a", "b", "<number>"]),
+        ("12 times 7", ["<number>", "times", "<number>"]),
+        ("no!! why?", ["no", "!", "!", "why", "?"]),
+        ("#happy :-)", ["happy"]),
+        ("Übung macht", ["übung", "macht"]),
+        ("me@home", ["me", "<user>"]),
+        ("", []),
+    ],
+)
+def test_words_of_a_text(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+@given(st.text(max_size=60))
+def test_any_text_has_words_without_spaces_or_capitals(text: str) -> None:
+    for word in words_of(text):
+        assert word
+        assert not any(character.isspace() for character in word)
+        assert word == word.lower()
+
+
+def test_numbers_go_by_count_then_by_word() -> None:
+    numbers = token_numbers(["b", "rare", "a", "often"], np.array([5, 4, 5, 9]), min_release=5, vocabulary_size=100)
+    assert numbers.tolist() == [4, UNKNOWN, 3, 2]
+    assert token_numbers(["b", "a"], np.array([5, 5]), min_release=5, vocabulary_size=3).tolist() == [UNKNOWN, 2]
+
+
+def request(length: int, vocabulary_size: int, min_release: int) -> DatasetRequest:
+    return DatasetRequest(text=TextSettings(length=length, vocabulary_size=vocabulary_size), min_release=min_release)
+
+
+def test_rows_of_texts() -> None:
+    # "a" is in three texts, "b" in two, "c" in one although it occurs thrice.
+    rows = text_rows(["a b", "b a a a", "a c c c", "", "..."], request(length=3, vocabulary_size=100, min_release=2))
+    a, b, unknown, none = 2, 3, UNKNOWN, PADDING
+    assert rows.features.tolist() == [[a, b, none], [b, a, a], [a, unknown, unknown], [unknown, 0, 0], [unknown, 0, 0]]
+    assert rows.features.dtype == np.float32
+    assert rows.vocabulary_size == 4
+    assert rows.facts == {
+        "num_words": 3,
+        "num_words_in_vocabulary": 2,
+        "num_texts_cut": 2,
+        "num_texts_without_words": 2,
+    }
+
+
+@given(TEXTS, st.integers(0, 30))
+def test_counts_of_clients_sum_to_those_of_all_texts(texts: list[str], cut: int) -> None:
+    whole = count_words(texts, 4)
+    parts = [count_words(part, 4) for part in (texts[:cut], texts[cut:])]
+    summed: dict[str, int] = {}
+    for part in parts:
+        for word, count in zip(part.words, part.row_counts.tolist(), strict=True):
+            summed[word] = summed.get(word, 0) + count
+    assert summed == dict(zip(whole.words, whole.row_counts.tolist(), strict=True))
+    assert all(1 <= count <= len(texts) for count in summed.values())
+
+
+@given(TEXTS, st.randoms(use_true_random=False), st.integers(1, 4), st.integers(3, 9))
+def test_the_order_of_texts_does_not_matter(texts: list[str], random: object, min_release: int, size: int) -> None:
+    order = list(range(len(texts)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    rows = text_rows(texts, request(5, size, min_release))
+    shuffled = text_rows([texts[index] for index in order], request(5, size, min_release))
+    np.testing.assert_array_equal(shuffled.features, rows.features[order])
+    assert shuffled.vocabulary_size == rows.vocabulary_size <= size
+    assert rows.features.max() < rows.vocabulary_size
+    assert (rows.features[:, 0] != PADDING).all()
+
+
+# Tiny Shakespeare: speeches, windows, and the character behind each.
+
+
+PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"
+
+
+def write(folder: Path, content: str | bytes, name: str = "input.txt") -> None:
+    encoded = content.encode() if isinstance(content, str) else content
+    image_files.write(folder / "shakespeare" / name, encoded)
+
+
+def load(folder: Path, length: int = 2, stride: int | None = 1, min_release: int = 1) -> Dataset:
+    text = TextSettings(length=length, stride=stride)
+    return load_dataset("shakespeare", folder=folder, min_release=min_release, text=text)
+
+
+def decoded(dataset: Dataset) -> list[str]:
+    """Rows as text, by the names of the classes, which follow the characters' numbers only through the rows."""
+    names = {"newline": "\n", "space": " "}
+    number_of: dict[int, str] = {}
+    for row in range(1, dataset.num_rows):  # the last token of a window is the character behind the one before it
+        if dataset.client_ids is not None and dataset.client_ids[row] == dataset.client_ids[row - 1]:
+            name = dataset.class_names[dataset.labels[row - 1]]
+            number_of[int(dataset.features[row, -1])] = names.get(name, name)
+    return ["".join(number_of.get(int(token), "?") for token in row) for row in dataset.features]
+
+
+def test_windows_and_what_follows(tmp_path: Path) -> None:
+    write(tmp_path, PLAY)
+    dataset = load(tmp_path)
+    # ANNA speaks "abcab\ncab\nabc:", BEN "bca".
+    text = "abcab\ncab\nabc:"
+    expected = [text[start : start + 2] for start in range(len(text) - 2)] + ["bc"]
+    following = [*text[2:], "a"]
+    assert decoded(dataset) == expected
+    shown = [{"\n": "newline"}.get(character, character) for character in following]
+    assert [dataset.class_names[label] for label in dataset.labels] == shown
+    assert dataset.class_names == ("newline", ":", "a", "b", "c")
+    assert clients_of(dataset) == ["ANNA"] * 12 + ["BEN"]
+    assert (dataset.kind, dataset.vocabulary_size) == ("tokens", 7)
+    assert set(np.unique(dataset.features)) <= set(range(1, 7))
+
+
+@given(st.text(max_size=40), st.integers(1, 9), st.integers(1, 9))
+def test_windows_are_what_slices_are(text: str, length: int, stride: int) -> None:
+    expected = [text[start : start + length + 1] for start in range(0, len(text) - length, stride)]
+    assert ["".join(map(chr, row)) for row in windows(text, length, stride)] == expected
+
+
+def test_windows_do_not_overlap_unless_asked(tmp_path: Path) -> None:
+    write(tmp_path, PLAY)
+    assert load(tmp_path, length=3, stride=None).num_rows == load(tmp_path, length=3, stride=3).num_rows
+    # 14 and 3 characters: windows of 3 with one behind them start at 0, 3, 6, 9, and nowhere.
+    assert load(tmp_path, length=3, stride=None).facts["num_speakers_without_rows"] == 1
+
+
+def test_rare_characters_are_unknown_and_no_class(tmp_path: Path) -> None:
+    write(tmp_path, "A:\n" + "ab" * 30 + "$" + "ab" * 30 + "\n")
+    dataset = load(tmp_path, length=2, stride=1, min_release=5)
+    # "$" is in the three windows (of two and one behind) that reach it: fewer than five.
+    assert dataset.class_names == ("a", "b")
+    assert dataset.facts["num_rows_without_class"] == 1
+    assert dataset.num_rows == 121 - 2 - 1
+    assert np.count_nonzero(dataset.features == 1) == 2
+    assert load(tmp_path, length=2, stride=1, min_release=3).num_classes == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [PLAY.replace("\n", "\r\n"), "\ufeff" + PLAY, "\n\n" + PLAY, PLAY.replace("\n\n", "\n\n\n"), PLAY.rstrip("\n")],
+    ids=["windows", "byte order mark", "blank start", "two blank lines", "no last newline"],
+)
+def test_harmless_variants_read_the_same(tmp_path: Path, content: str) -> None:
+    write(tmp_path / "plain", PLAY)
+    write(tmp_path / "variant", content, "tinyshakespeare_input.txt")
+    expected, dataset = load(tmp_path / "plain"), load(tmp_path / "variant")
+    np.testing.assert_array_equal(dataset.features, expected.features)
+    np.testing.assert_array_equal(dataset.labels, expected.labels)
+
+
+SPEECH = "every speech of input.txt"
+MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
+    "empty": ("", SPEECH, "'nothing' in speech 1"),
+    "no speaker": ("ANNA:\nabcabcabc\n\nonce upon a time\n", SPEECH, "'once upon a time' in speech 2"),
+    "a colon alone": (":\nabcabcabc\n", SPEECH, "':' in speech 1"),
+    "latin-1": ("ANNA:\nd\u00e9j\u00e0 vu\n".encode("latin-1"), "input.txt", "UTF-8"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "input.txt", "UTF-8"),
+    "one character": ("ANNA:\naaaaaaaaaaa\n", "data set 'shakespeare'", "got 1: a"),
+    "short": ("ANNA:\nab\n", "federation.text.length", "got 2"),
+}
+
+
+@pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
+    write(tmp_path, content)
+    with refused(DataError, key=key, names=names) as caught:
+        load(tmp_path)
+    assert len(caught.value.faults) == 1
+
+
+def test_nothing_but_rare_characters(tmp_path: Path) -> None:
+    write(tmp_path, PLAY)
+    with refused(DataError, key="data set 'shakespeare'", given="none"):
+        load(tmp_path, min_release=100)
+
+
+@pytest.mark.data
+def test_the_whole_text_by_speaker(data_folder: Path) -> None:
+    config = FederationConfig(dataset="shakespeare", folder=data_folder, partition=PartitionConfig(kind="natural"))
+    federation = build_federation(config, ModelConfig())
+    text = (data_folder / "shakespeare" / "tinyshakespeare_input.txt").read_text()
+    lengths: dict[str, int] = {}
+    for speaker, speech in re.findall(r"(?:^|\n\n)\n*([^\n]+):\n?((?:[^\n]+\n?)*?)(?=\n\n|\n*\Z)", text):
+        lengths[speaker] = lengths.get(speaker, -1) + 1 + len(speech)
+    # Windows of 80 with one behind them, none overlapping.
+    sizes = {name: -(-(length - 80) // 80) for name, length in lengths.items() if length > 80}
+    assert federation.num_clients == len(sizes)
+    assert federation.partition.sizes.tolist() == [sizes[name] for name in sorted(sizes)]
+    assert federation.num_classes > 50
+
+
+# Sentiment140: the published form, its usual copies, and what is wrong with others.
+
+
+FILE = "training.1600000.processed.noemoticon.csv"
+HEADER = '"target","ids","date","flag","user","text"\n'
+
+
+def line(polarity: object, user: str, text: str) -> str:
+    return f'"{polarity}","17","Mon Apr 06 22:19:45 PDT 2009","NO_QUERY","{user}","{text}"\n'
+
+
+GOOD = "".join(line(4 * (row % 2), f"u{row % 3}", f"the text {'good' if row % 2 else 'bad'}, ok") for row in range(12))
+
+
+def write_tweets(folder: Path, content: str | bytes, name: str = FILE) -> Path:
+    return image_files.write(folder / "sentiment140" / name, content.encode() if isinstance(content, str) else content)
+
+
+def test_rows_of_the_published_form(tmp_path: Path) -> None:
+    write_tweets(tmp_path, GOOD)
+    dataset = load_dataset("sentiment140", folder=tmp_path)
+
+    assert (dataset.kind, dataset.features.shape, dataset.vocabulary_size) == ("tokens", (12, 32), 7)
+    assert dataset.class_names == ("negative", "positive")
+    assert dataset.labels.tolist() == [0, 1] * 6
+    assert clients_of(dataset) == ["u0", "u1", "u2"] * 4
+    # In 12 texts: ok, text, the; in 6: bad, good.
+    assert dataset.features[0, :5].tolist() == [4, 3, 5, 2, 0]
+    assert dataset.features[1, :5].tolist() == [4, 3, 6, 2, 0]
+    assert dataset.facts["num_duplicate_rows"] == 10
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (GOOD, "training_part.csv"),
+        ("0,1,2,3,4,5\n" + GOOD, FILE),
+        (HEADER + GOOD, FILE),
+        ("polarity,id,date,query,user,text\n" + GOOD, FILE),
+        ("\ufeff" + HEADER + GOOD, FILE),
+        (GOOD.replace("\n", "\r\n"), FILE),
+        (GOOD.replace('"', "").replace(", ok", " ok"), FILE),
+        (GOOD.rstrip("\n"), FILE),
+        (GOOD + "\n\n", FILE),
+    ],
+    ids=["part", "numbers as header", "header", "other header", "byte order mark", "windows", "bare", "end", "blank"],
+)
+def test_harmless_variants_read_the_same_of_tweets(tmp_path: Path, content: str, name: str) -> None:
+    write_tweets(tmp_path / "", GOOD)
+    expected = load_dataset("sentiment140", folder=tmp_path)
+    (tmp_path / "sentiment140" / FILE).unlink()
+    write_tweets(tmp_path, content, name)
+    dataset = load_dataset("sentiment140", folder=tmp_path)
+    np.testing.assert_array_equal(dataset.features, expected.features)
+    np.testing.assert_array_equal(dataset.labels, expected.labels)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_both_encodings_are_read(tmp_path: Path, encoding: str) -> None:
+    write_tweets(tmp_path, GOOD.replace("text", "ca\u00f1\u00f3n").encode(encoding))
+    # 'text' was one word in 12 texts; the Spanish one is, too, if it is read as it was written.
+    dataset = load_dataset("sentiment140", folder=tmp_path)
+    assert dataset.facts["num_words_in_vocabulary"] == 5
+    assert dataset.facts["num_words"] == 5
+
+
+ROWS, POLARITY = f"every row of {FILE}", f"the polarity in {FILE}"
+MALFORMED_TWEETS: dict[str, tuple[str | bytes, str, str]] = {
+    "empty": ("", FILE, "none"),
+    "header alone": (HEADER, FILE, "none"),
+    "five columns": ("".join(row.partition(',"the')[0] + "\n" for row in GOOD.splitlines()), ROWS, "got 5 in row 1"),
+    "seventh column": (GOOD.replace('ok"', 'ok","x"'), ROWS, "got 7 in row 1"),
+    "semicolons": (GOOD.replace('","', '";"'), FILE, "',' expected"),
+    "two columns": ("text,sentiment\nhello,1\n", FILE, "text, sentiment"),
+    "columns in another order": ("text,user,date,query,ids,target\n" + GOOD, FILE, "text, user, date"),
+    "polarity 1": (GOOD + line(1, "u", "hm"), POLARITY, "0, 2, 4, got '1' in row 13"),
+    "no polarity": (GOOD + line("", "u", "hm"), POLARITY, "got '' in row 13"),
+    "no user": (GOOD + line(4, "", "hm"), ROWS, "user, got nothing in row 13"),
+    "one class": (GOOD.replace('"4"', '"0"'), "data set 'sentiment140'", "got 1: negative"),
+    "open quote": (GOOD + '"0","1', FILE, "near row 13"),
+    "text behind a quote": (GOOD + '"0"x,1,2,3,4,5\n', FILE, "',' expected"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe" * 20, FILE, "PNG"),
+    "endless field": (GOOD + '"0","' + "x" * 200_000, FILE, "field limit"),
+}
+
+
+@pytest.mark.parametrize(("content", "key", "names"), MALFORMED_TWEETS.values(), ids=MALFORMED_TWEETS)
+def test_malformed_tweets(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
+    write_tweets(tmp_path, content)
+    assert_refused("sentiment140", folder=tmp_path, key=key, names=names)
+
+
+def test_two_parts_are_one_too_many(tmp_path: Path) -> None:
+    write_tweets(tmp_path, GOOD, "training_a.csv")
+    write_tweets(tmp_path, GOOD, "training_b.csv")
+    with refused(DataError, key="data set 'sentiment140'", given="2: training_a.csv, training_b.csv"):
+        load_dataset("sentiment140", folder=tmp_path)
+    write_tweets(tmp_path, GOOD)  # beside the published file they do not count
+    assert load_dataset("sentiment140", folder=tmp_path).num_rows == 12
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    write_tweets(tmp_path, GOOD)
+    assert load_dataset("sentiment140", label="polarity", client_column="user", folder=tmp_path).num_rows == 12
+    assert_refused("sentiment140", client_column="id", folder=tmp_path, key="federation.client_column", given="'id'")
+
+
+@pytest.mark.data
+def test_part_of_the_published_file(data_folder: Path) -> None:
+    dataset = load_dataset("sentiment140", folder=data_folder)
+    (path,) = (data_folder / "sentiment140").glob("*.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    assert dataset.num_rows == len(rows) == 10_000
+    assert np.count_nonzero(dataset.labels) == sum(row[0] == "4" for row in rows)
+    assert clients_of(dataset) == [row[4] for row in rows]
+    assert 1000 < dataset.vocabulary_size <= 10_000

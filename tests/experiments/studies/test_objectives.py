@@ -1,0 +1,348 @@
+"""The metric of a study: what a constant answer is worth, who may not have one, and a study's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import balanced_accuracy_score, f1_score
+
+import fedscout
+from fedscout.detectors.report import TENTHS
+from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.messages.calls import Cohort
+from fedscout.experiments.charts import ON_FRONT
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.reports.export import export_to_optuna, read_study
+from fedscout.experiments.reports.page import write_report
+from fedscout.experiments.studies.checks import constant_answer, metric_of, objectives_of
+from fedscout.experiments.studies.one_shot import RecommendationRequest
+from fedscout.experiments.studies.workflow import recommend
+from fedscout.strategies import space_of
+from tests.experiments.reports.page.test_study_page import specifications, values_of
+from tests.kits.refusals import refused
+
+HERE = {"grid": "local"}
+SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 3, "strategies": ["fedavgm"]}
+
+
+def rare(num_rows: int = 400) -> pd.DataFrame:
+    """One row in ten is of the class that matters, and one column tells it with some noise."""
+    generator = np.random.default_rng(5)
+    label = np.where(generator.random(num_rows) < 0.1, "faulty", "sound")
+    told = (label == "faulty") + generator.normal(scale=0.7, size=num_rows)
+    return pd.DataFrame({"told": told, "noise": generator.normal(size=num_rows), "label": label})
+
+
+def study(folder: Path, metric: str = "accuracy", **search: Any) -> fedscout.Study:
+    federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
+    training = {"num_rounds": 3, "metric": metric}
+    asked = {"training": training, "search": {**SEARCH, **search}, "engine": HERE}
+    return fedscout.study(federation, out=folder, detection_first=False, **asked)
+
+
+def test_a_constant_answer_is_worth_what_scikit_learn_says() -> None:
+    built = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    labels = built.labels[built.partition.rows]
+    said = np.full_like(labels, np.bincount(labels).argmax())
+    expected = {
+        "accuracy": float(np.mean(said == labels)),
+        "balanced_accuracy": balanced_accuracy_score(labels, said),
+        "macro_f1": f1_score(labels, said, average="macro"),
+        "auroc": 0.5,
+    }
+    for name, value in expected.items():
+        assert constant_answer(built, metric_of(name, built)) == pytest.approx(value)
+
+
+def test_where_clients_play_there_is_no_other_metric() -> None:
+    built = build_federation(FederationConfig(dataset="cartpole", num_clients=2), ModelConfig())
+    with refused(ConfigurationError, key="training.metric", given="auroc"):
+        metric_of("auroc", built)
+    assert metric_of("accuracy", built) is None
+
+
+@pytest.mark.slow
+def test_the_study_speaks_of_its_metric(tmp_path: Path) -> None:
+    """Its fitness is the metric, so is the verdict's difference; the log keeps accuracy beside it."""
+    found = study(tmp_path, metric="balanced_accuracy")
+    confirmation = found.confirmation
+    assert confirmation is not None
+    assert "balanced accuracy" in confirmation.sentence
+    trials = found.trials
+    assert set(trials["metric"]) == {"balanced_accuracy"}
+    np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_metric"]])
+    assert all(len(scores) == 3 for scores in trials["round_accuracy"])
+    first = trials.iloc[0]
+    assert first["round_accuracy"][-1] > first["round_metric"][-1]  # of mostly one class, accuracy flatters
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["confirmation"]["measure"]["name"] == "balanced accuracy"
+    assert document["baseline"]["metric"] == "balanced_accuracy"
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "other"), [("training", "metric", "auroc"), ("search", "objective", "worst_clients")]
+)
+def test_what_is_measured_is_part_of_a_study_only_if_it_is_another(group: str, key: str, other: str) -> None:
+    plain = StudyConfig().digest()
+    assert StudyConfig.model_validate({group: {key: "accuracy"}}).digest() == plain
+    assert StudyConfig.model_validate({group: {key: other}}).digest() != plain
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes")
+def test_the_worst_clients_guess_what_scikit_learn_says_of_each() -> None:
+    """The worst of three clients, all rows of which are said to be of the federation's most frequent class."""
+    built = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    most = np.bincount(built.labels[built.partition.rows]).argmax()
+    labels = [built.labels[built.partition.client(client)] for client in range(3)]
+    assert constant_answer(built, None, "worst_clients") == pytest.approx(min(np.mean(own == most) for own in labels))
+    metric = metric_of("balanced_accuracy", built)
+    recalls = [balanced_accuracy_score(own, np.full_like(own, most)) for own in labels]
+    assert constant_answer(built, metric, "worst_clients") == pytest.approx(min(recalls))
+    assert constant_answer(built, None, "rounds_to_target") == 0
+
+
+@pytest.mark.slow
+def test_a_study_for_the_worst_clients(tmp_path: Path) -> None:
+    found = study(tmp_path, objective="worst_clients")
+    trials = found.trials
+    np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_worst_clients"]])
+    assert (trials["fitness"] <= [np.mean(scores) for scores in trials["round_accuracy"]]).all()
+    assert found.confirmation is not None
+    assert "worst tenth" in found.confirmation.sentence
+    assert all(one.score is not None for one in found.confirmation.contestants)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["rounds_to_target", "bytes_to_target"])
+def test_a_study_for_a_target(tmp_path: Path, objective: str) -> None:
+    """Three rounds are one window, so who gets there does so in the last one, with one round to spare."""
+    found = study(tmp_path, objective=objective, target=0.3)
+    assert set(found.trials["fitness"]) == {1.0}
+    assert found.confirmation is not None
+    assert found.confirmation.verdict == "no difference"
+    assert "+0 rounds" in found.confirmation.sentence
+    again = study(tmp_path / "never", objective=objective, target=2.0)
+    expected = [np.mean(scores) / 2 for scores in again.trials["round_accuracy"]]
+    np.testing.assert_allclose(again.trials["fitness"], expected)
+
+
+@pytest.mark.slow
+def test_a_study_for_time_reads_its_own_clock(tmp_path: Path) -> None:
+    """Every round takes ten seconds, which is also a plain round's bound: the same as counting rounds."""
+    federation = fedscout.Federation(
+        rare(),
+        label="label",
+        num_clients=4,
+        partition={"kind": "iid"},
+        scenario={"kind": "latency", "clients": "all", "shift_seconds": 10.0, "mean_seconds": 0.0},
+    )
+    search = {**SEARCH, "objective": "time_to_accuracy", "target": 0.3}
+    asked = {"training": {"num_rounds": 3}, "search": search, "engine": HERE}
+    found = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
+    assert set(found.trials["fitness"]) == {1.0}
+    assert [list(seconds) for seconds in found.trials["round_seconds"]] == [[10.0] * 3] * len(found.trials)
+    assert found.confirmation is not None
+    assert "+0 s of simulated time" in found.confirmation.sentence
+
+
+def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
+    federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
+    trained = fedscout.train(federation, training={"num_rounds": 2}, engine=HERE, out=tmp_path)
+    config = StudyConfig.model_validate({"search": {"objective": "bytes_to_target", "target": 0.5}})
+    (objective,) = objectives_of(config, federation._built)
+    assert objective.plain_cost == trained.trial["bytes_down"] + trained.trial["bytes_up"]
+
+
+# Regression through the whole road: tables, arrays and the diabetes data, what it refuses, and what it says.
+
+
+LINEAR = {"kind": "linear"}
+DIABETES = {"num_clients": 4, "partition": {"kind": "iid"}}
+
+
+def loads(num_rows: int = 300) -> pd.DataFrame:
+    """Loads of machines, 40 to 160 kW, that follow from speed and temperature."""
+    generator = np.random.default_rng(6)
+    speed, heat = generator.normal(size=(2, num_rows))
+    load = 100 + 15 * speed - 8 * heat + generator.normal(scale=3, size=num_rows)
+    return pd.DataFrame(
+        {"speed": speed, "heat": heat, "shift": generator.choice(["day", "night"], num_rows), "load": load}
+    )
+
+
+def table(**settings: Any) -> fedscout.Federation:
+    asked = {"label": "load", "task": "regression", "num_clients": 3, "partition": {"kind": "iid"}, **settings}
+    return fedscout.Federation(loads(), model=LINEAR, **asked)
+
+
+def train(federation: fedscout.Federation, strategy: Any = "fedavg", **training: Any) -> fedscout.TrainedStrategy:
+    how = {"num_rounds": 15, "learning_rate": 0.1, "local_epochs": 3, **training}
+    return fedscout.train(federation, strategy, training=how, engine=HERE)
+
+
+def test_the_diabetes_data_are_the_published_ones() -> None:
+    built = build_federation(FederationConfig(dataset="diabetes", num_clients=3), ModelConfig())
+    assert built.targets is not None
+    assert (built.features.shape, built.targets.min(), built.targets.max()) == ((442, 10), 25, 346)
+    assert np.bincount(built.labels).min() > 30  # tenths
+    assert built.target_name == "progression"
+    assert built.class_names[0].startswith("below ")
+
+
+def test_a_linear_model_learns_what_least_squares_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On IID clients FedAvg of linear models comes to the least-squares fit, whose R² on all rows it nearly has."""
+    monkeypatch.chdir(tmp_path)
+    frame = loads()
+    columns = np.column_stack([frame["speed"], frame["heat"], frame["shift"] == "day"])
+    best = LinearRegression().fit(columns, frame["load"]).score(columns, frame["load"])
+    trained = train(table())
+    assert trained.trial["status"] == "completed"
+    assert trained.rounds["metric"].iloc[-1] == pytest.approx(best, abs=0.03)
+    assert "accuracy" not in trained.rounds
+    error = train(table(), metric="mae").rounds["metric"].iloc[-1]
+    spread = np.abs(frame["load"] - frame["load"].mean()).mean()
+    assert spread - error == pytest.approx(3 * np.sqrt(2 / np.pi), rel=0.25)  # kW: that of the noise
+
+
+@pytest.mark.slow
+def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
+    frame = loads()
+    frame.to_csv(tmp_path / "loads.csv", index=False)
+    federation = fedscout.Federation(
+        tmp_path / "loads.csv", label="load", task="regression", num_clients=3, model=LINEAR
+    )
+    search = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "objective": "worst_clients"}
+    found = fedscout.study(
+        federation, training={"num_rounds": 2, "metric": "mae"}, search=search, engine=HERE, out=tmp_path / "out"
+    )
+    assert found.report is not None
+    assert found.report.label_skew.value is not None
+    assert found.report.metrics.output_divergence is None
+    assert TENTHS in found.report.notes
+    assert found.confirmation is not None
+    assert "MAE reduction" in found.confirmation.sentence
+    assert "points" not in found.confirmation.sentence
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert document["baseline"]["metric"] == "mae"
+    assert found.document["baseline"]["fitness"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "names"),
+    [
+        ({"task": "classification"}, "column 'load' of data set 'given'", "300"),
+        ({"label": "shift"}, "column 'shift' of data set 'given'", "row 1 "),
+        ({"server_rows": 10}, "federation.server_rows", "10"),
+        ({"text_column": "shift"}, "federation.task", "federation.text_column"),
+    ],
+)
+def test_what_needs_classes_is_refused_in_a_line(settings: dict[str, Any], key: str, names: str) -> None:
+    with refused(UserError, key=key, names=names) as caught:
+        table(**settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"scenario": [{"kind": "label_flip", "rate": 0.3}]}, "label_flip"),
+        ({"scenario": "label_poisoning", "partition": {}}, "poisoning"),
+    ],
+)
+def test_effects_on_classes_are_refused(settings: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .* {kind} "):
+        table(**settings)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auroc"])
+def test_a_metric_of_classes_is_refused(metric: str) -> None:
+    with refused(UserError, key="training.metric"):
+        train(fedscout.Federation("diabetes", **DIABETES), metric=metric)
+    with refused(UserError, key="training.metric", given="mae"):
+        train(fedscout.Federation("wine", num_clients=3), metric="mae")
+
+
+@pytest.mark.parametrize("kind", ["fedlc", "fedrs", "fedrod", "symmetric_loss", "fedadam+fedlc"])
+def test_strategies_that_need_classes_are_refused(kind: str) -> None:
+    with refused(UserError, key=kind.rpartition("+")[2], given="a task without classes"):
+        train(fedscout.Federation("diabetes", **DIABETES), kind)
+
+
+def test_a_search_among_all_leaves_them_out() -> None:
+    cohort = Cohort(4, 4, 0.1, layers=frozenset({"Linear"}), classifies=False)
+    kinds = space_of(cohort, ("all",)).kinds
+    assert not {"fedlc", "fedrs", "fedrod", "symmetric_loss"} & {*kinds}
+    assert {"fedavg", "fedprox", "scaffold", "moon"} <= {*kinds}
+
+
+def test_other_clients_train_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A term that looks at representations, one with states, one with parameters of its own, one that looks ahead."""
+    monkeypatch.chdir(tmp_path)
+    federation = fedscout.Federation("diabetes", **DIABETES)
+    for kind in ("moon", "scaffold", "fedper", "fedsam", "qfedavg", "ditto"):
+        trained = train(federation, kind, num_rounds=2, learning_rate=0.05)
+        assert (kind, trained.trial["status"], trained.trial["error"]) == (kind, "completed", None)
+
+
+def test_a_report_and_one_s_own_data_tell_a_recommendation_the_task(tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    loads().to_csv(path, index=False)
+    config = load_config([f"federation.dataset={path}", "federation.label=load", "federation.num_clients=3"])
+    report = tmp_path / "report.json"
+    report.write_text(table().detect(engine=HERE).model_dump_json())
+    for wanted in (RecommendationRequest("rules", report=report), RecommendationRequest("rules")):
+        assert recommend(config, wanted, None).situation.measure.name == "R²"
+
+
+# A study of two objectives: its front in the log, the result, Optuna's file and the confirmation.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tpe", "genetic"])
+def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
+    federation = fedscout.Federation("wine", num_clients=4, partition={"kind": "dirichlet", "alpha": 0.5})
+    search = {
+        "kind": kind,
+        "budget": 6,
+        "generation_size": 3,
+        "objective": ["accuracy", "bytes_to_target"],
+        "target": 0.6,
+        "confirmation_seeds": 2,
+        "confirmation_top": 2,
+    }
+    asked = {"training": {"num_rounds": 6}, "search": search, "engine": HERE}
+    found = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
+    logged = found.trials[found.trials["phase"] != "confirmation"]
+    points = [tuple(values) for values in logged["objectives"]]
+    assert [values[0] for values in points] == logged["fitness"].tolist()
+    front = [tuple(one["objectives"]) for one in found.document["front"]]
+    assert len(set(front)) == len(front)
+    assert {*front} <= {*points}
+    drawn = [row for row in values_of(specifications(write_report(tmp_path))["front"]) if "trial" in row]
+    assert {row["trial"] for row in drawn} == {*logged.loc[logged["phase"] != "tuned-baseline", "trial"]}
+    shown = {(row["first"], row["second"]) for row in drawn if row["front"] == ON_FRONT}
+    assert shown == {tuple(float(f"{value:.5g}") for value in values) for values in front}
+    exported = tmp_path / "optuna.log"
+    export_to_optuna(read_study(tmp_path), exported)
+    (name,) = optuna.get_all_study_names(JournalStorage(JournalFileBackend(str(exported))))
+    dashboard = optuna.load_study(study_name=name, storage=JournalStorage(JournalFileBackend(str(exported))))
+    assert {tuple(trial.values) for trial in dashboard.best_trials} == {*front}
+    assert found.confirmation is not None
+    others = [one for one in found.document["front"] if one["strategy"] != "fedavg"]
+    confirmed = [one for one in found.confirmation.contestants if one.role in ("challenger", "contender")]
+    assert {one.strategy for one in confirmed} <= {one["strategy"] for one in others}
+    assert all(one.second is not None and len(one.second) == 2 for one in found.confirmation.contestants)
+    assert found.confirmation.sentence.count(f" {len(confirmed)} of {len(others)} ") == 1
+    again = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
+    assert {**again.document, "timings": 0} == {**found.document, "timings": 0}

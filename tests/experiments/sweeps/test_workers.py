@@ -1,0 +1,374 @@
+"""How studies share the CPUs: no host ever waits for a CPU that another study holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.errors import ConfigurationError, EngineError, LogError
+from fedscout.engine.runtime.files import folder_lock, remove_file, write_atomically
+from fedscout.engine.runtime.storage import mounted
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.sweeps import workers
+from fedscout.experiments.sweeps.sweep import StudyEnd
+from fedscout.experiments.sweeps.workers import (
+    ATTEMPTS,
+    ClusterCpus,
+    FolderActor,
+    NodeStorage,
+    Share,
+    StudyWorkerPool,
+    differing,
+    driver_nodes,
+    matching_nodes,
+    own_node,
+    share_gpus,
+    share_out,
+    what_studies_rest_on,
+    with_share,
+    worker_environment,
+)
+from tests.kits.refusals import refused
+
+ROOMS = st.builds(
+    lambda here, nodes, everywhere, work: ClusterCpus(here * nodes, here * nodes if everywhere else here, work),
+    st.integers(1, 64),
+    st.integers(1, 100),
+    st.booleans(),
+    st.booleans(),
+)
+STUDIES = st.integers(1, 500)
+
+
+def cpus_asked_for(there: ClusterCpus, share: Share) -> int:
+    """Hosts ask for a CPU each; where one study has more hosts than there are CPUs, for all of them together."""
+    assert share.num_hosts is not None
+    return share.parallel * min(share.num_hosts, there.cpus)
+
+
+@settings(deadline=None)
+@given(ROOMS, STUDIES, st.none() | st.integers(1, 300), st.booleans())
+def test_no_more_cpus_than_there_are(there: ClusterCpus, studies: int, num_hosts: int | None, timed: bool) -> None:
+    share = share_out(there, studies, num_hosts, None, timed)
+    assert 1 <= share.parallel <= min(studies, there.driver_cpus)
+    assert cpus_asked_for(there, share) <= there.cpus
+    if num_hosts is not None:
+        assert share.num_hosts == num_hosts
+    if timed:
+        assert share.num_hosts
+
+
+@settings(deadline=None)
+@given(ROOMS, STUDIES, st.none() | st.integers(1, 300), st.integers(1, 300))
+def test_a_share_is_given_or_refused(there: ClusterCpus, studies: int, num_hosts: int | None, parallel: int) -> None:
+    try:
+        share = share_out(there, studies, num_hosts, parallel)
+    except ConfigurationError as error:
+        allowed = int(str(error).split("at most ")[1].split()[0])
+        assert 1 <= allowed < parallel
+        share = share_out(there, studies, num_hosts, allowed)
+        assert share.parallel == min(studies, allowed)
+    else:
+        assert share.parallel == min(studies, parallel)
+    assert cpus_asked_for(there, share) <= there.cpus
+
+
+LAPTOP = ClusterCpus(cpus=2, driver_cpus=2, driver_nodes_have_cpus=True)
+HEAD_ALONE = ClusterCpus(cpus=1600, driver_cpus=16, driver_nodes_have_cpus=False)
+CLUSTER = ClusterCpus(cpus=1600, driver_cpus=1600, driver_nodes_have_cpus=True)
+
+
+@pytest.mark.parametrize(
+    ("there", "studies", "num_hosts", "parallel", "share"),
+    [
+        (LAPTOP, 1, None, None, Share(1, 2)),
+        (LAPTOP, 48, None, None, Share(2, 0)),
+        (LAPTOP, 48, None, 1, Share(1, 2)),
+        (LAPTOP, 48, 2, None, Share(1, 2)),
+        (LAPTOP, 48, 1, None, Share(2, 1)),
+        (LAPTOP, 48, 4, None, Share(1, 4)),
+        (ClusterCpus(1, 1, True), 3, None, None, Share(1, 0)),
+        (ClusterCpus(64, 64, True), 4, None, None, Share(4, 16)),
+        (HEAD_ALONE, 1, None, None, Share(1, 1600)),
+        (HEAD_ALONE, 48, None, None, Share(16, 100)),
+        (HEAD_ALONE, 48, None, 48, Share(48, 33)),
+        (HEAD_ALONE, 480, 10, 160, Share(160, 10)),
+        (CLUSTER, 1, None, None, Share(1, 1600)),
+        (CLUSTER, 48, None, None, Share(48, 33)),
+        (CLUSTER, 480, 10, None, Share(160, 10)),
+        (CLUSTER, 3000, None, None, Share(1600, 0)),
+    ],
+)
+def test_examples(there: ClusterCpus, studies: int, num_hosts: int | None, parallel: int | None, share: Share) -> None:
+    assert share_out(there, studies, num_hosts, parallel) == share
+
+
+def test_the_refusal_says_how_many_are_possible() -> None:
+    with refused(ConfigurationError, key="--parallel", given="3"):
+        share_out(LAPTOP, 48, 2, 3)
+
+
+def test_on_gpus_studies_run_one_after_the_other() -> None:
+    assert share_gpus(None) == share_gpus(1) == Share(1, None)
+    with refused(ConfigurationError, key="--parallel", given="2"):
+        share_gpus(2)
+
+
+# The pool's bookkeeping, over a Ray of our own that dies when told: what is begun ends once, whatever dies.
+
+
+class MortalRay:
+    """As much of Ray as a pool needs. Calls end in the order of their begin.
+
+    Args:
+        deaths: By position of the task, how many times its worker dies.
+        cpus: Of each node; the first is the command's own.
+    """
+
+    def __init__(self, deaths: Sequence[int], cpus: Sequence[int] = (1,)) -> None:
+        self.cpus = {f"{number:056x}": own for number, own in enumerate(cpus)}
+        self.alive = {*self.cpus}
+        self.node_of: dict[int, str] = {}
+        self._deaths = list(deaths)
+        self.most_at_once = 0
+        self.workers: dict[int, bool] = {}
+
+    def remote(self, _: type) -> Any:
+        return SimpleNamespace(options=lambda **given: SimpleNamespace(remote=lambda *_: self._start(**given)))
+
+    def _start(self, num_cpus: int, scheduling_strategy: Any) -> Any:
+        number = len(self.workers)
+        self.node_of[number] = scheduling_strategy.node_id
+        self.workers[number] = True
+        return SimpleNamespace(run=SimpleNamespace(remote=lambda _, out: (number, int(out.name))), number=number)
+
+    def wait(self, references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        self.most_at_once = max(self.most_at_once, len(references))
+        assert len({number for number, _ in references}) == len(references)  # one study a worker
+        assert all(self.workers[number] for number, _ in references)
+        return references[:num_returns], references[num_returns:]
+
+    def get(self, reference: tuple[int, int]) -> StudyEnd:
+        from ray.exceptions import RayActorError
+
+        _, position = reference
+        if self._deaths[position]:
+            self._deaths[position] -= 1
+            raise RayActorError(error_msg="The actor died.\nIts process exited: killed by signal 9")
+        return StudyEnd("completed")
+
+    def kill(self, worker: Any) -> None:
+        self.workers[worker.number] = False
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: next(iter(self.cpus)))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": node, "Alive": node in self.alive, "Resources": {"CPU": number}}
+            for node, number in self.cpus.items()
+        ]
+
+
+def studies(count: int) -> list[tuple[StudyConfig, Path]]:
+    config = load_config()
+    return [(config, Path("/nowhere") / str(position)) for position in range(count)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 4))
+def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], parallel: int) -> None:
+    ray = MortalRay(deaths)
+    pool = StudyWorkerPool(ray)
+    begun: list[int] = []
+    ends = list(pool.run(studies(len(deaths)), parallel, begun.append, lambda: None))
+    pool.close()
+    assert sorted(position for position, _ in ends) == list(range(len(deaths)))
+    for position, end in ends:
+        assert end.status == ("lost" if deaths[position] >= ATTEMPTS else "completed")
+        assert begun.count(position) == min(deaths[position] + 1, ATTEMPTS)
+    assert ray.most_at_once <= parallel
+    assert not any(ray.workers.values())
+
+
+def test_a_worker_runs_one_study_after_the_other() -> None:
+    ray = MortalRay([0] * 6)
+    list(StudyWorkerPool(ray).run(studies(6), 2, lambda _: None, lambda: None))
+    assert len(ray.workers) == 2
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=6))
+def test_workers_are_spread_over_nodes_as_their_cpus_are(cpus: list[int]) -> None:
+    ray = MortalRay([0] * sum(cpus), cpus)
+    pool = StudyWorkerPool(ray, nodes=ray.cpus)
+    list(pool.run(studies(sum(cpus)), sum(cpus), lambda _: None, lambda: None))
+    workers = [*ray.node_of.values()]
+    assert {node: workers.count(node) for node in ray.cpus} == ray.cpus
+
+
+def test_a_lost_node_s_studies_begin_again_on_those_that_are_left() -> None:
+    ray = MortalRay([0, 1, 0], (1, 1, 1))
+    own, lost, third = ray.cpus
+
+    def begun(position: int) -> None:
+        if position == 2:
+            ray.alive.discard(lost)
+
+    ends = dict(StudyWorkerPool(ray, nodes=ray.cpus).run(studies(3), 3, begun, lambda: None))
+    assert {end.status for end in ends.values()} == {"completed"}
+    assert [*ray.node_of.values()][:3] == [own, lost, third]
+    assert lost not in [*ray.node_of.values()][3:]
+
+
+def test_a_study_begins_when_those_before_it_have_ended() -> None:
+    before: list[set[int]] = [set(), {0}, set(), {1, 2}]
+    ended: set[int] = set()
+    begun: list[int] = []
+
+    def begins(position: int) -> None:
+        assert before[position] <= ended
+        begun.append(position)
+
+    pool = StudyWorkerPool(MortalRay([1, 0, 0, 0]))
+    for position, _ in pool.run(studies(4), 4, begins, lambda: None, before):
+        ended.add(position)
+    assert sorted({*begun}) == [0, 1, 2, 3]
+
+
+def test_the_reason_of_a_death_is_told_in_a_line() -> None:
+    ((_, end),) = StudyWorkerPool(MortalRay([2])).run(studies(1), 1, lambda _: None, lambda: None)
+    assert end.error == "its process died: Its process exited: killed by signal 9"
+
+
+def test_a_study_gets_its_share_and_no_more_hosts_than_clients() -> None:
+    config = load_config(["federation.num_clients=4", "engine.address=auto", "engine.checkpoint_every_rounds=3"])
+    shared = with_share(config, num_hosts=16)
+    assert (shared.engine.grid, shared.engine.num_hosts, shared.engine.address) == ("ray", 4, None)
+    whole = with_share(config.model_copy(update={"engine": EngineConfig(num_hosts=3)}), num_hosts=None)
+    assert (whole.engine.grid, whole.engine.num_hosts) == ("ray", 3)
+    alone = with_share(config, num_hosts=0)
+    assert (alone.engine.grid, alone.engine.checkpoint_every_rounds) == ("local", 3)
+    assert shared.digest() == alone.digest() == config.digest()
+
+
+def test_a_worker_elsewhere_finds_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSCOUT_DATA", "data")
+    config = load_config(["federation.folder=files"])
+    assert with_share(config, num_hosts=0).federation.folder == tmp_path / "files"
+    assert worker_environment() == {"FEDSCOUT_DATA": str(tmp_path / "data"), "FEDSCOUT_START": str(tmp_path)}
+
+
+# Which nodes drive studies: those where a study finds what it finds here, and no study's files are left behind.
+
+
+def ray_of(cpus: dict[str, float], own: str = "head") -> Any:
+    """Return as much of Ray as is asked: nodes with CPUs, and calls that have their answers at once."""
+    nodes = [{"NodeID": name, "Alive": True, "Resources": {"CPU": number}} for name, number in cpus.items()]
+    return SimpleNamespace(
+        nodes=lambda: [*nodes, {"NodeID": "lost", "Alive": False, "Resources": {"CPU": 8}}],
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: own),
+        wait=lambda calls, num_returns, timeout: (calls, []),
+        get=lambda call: call[1],
+    )
+
+
+def test_a_head_without_cpus_drives_nothing_where_others_have_some() -> None:
+    assert driver_nodes(ray_of({"head": 0, "a": 4, "b": 2}), [load_config()]) == {"a": 4, "b": 2}
+    assert own_node(ray_of({"head": 0}))["head"] >= 1
+
+
+@pytest.mark.parametrize("setting", ["search.warm_start=[runs/wine]", "search.kind=llm_genetic"])
+def test_what_rests_on_this_machine_is_driven_here(setting: str) -> None:
+    assert driver_nodes(ray_of({"head": 2, "a": 4}), [load_config(), load_config([setting])]) == {"head": 2}
+
+
+def test_one_study_for_each_data_set_is_asked_about() -> None:
+    wine = [load_config(["federation.dataset=wine", f"seed={seed}"]) for seed in range(3)]
+    digits = load_config(["federation.dataset=digits"])
+    assert differing([*wine, digits]) == [wine[0], digits]
+
+
+def test_nodes_that_answer_otherwise_are_left_out() -> None:
+    """An answer is a pair here, as it must be hashable: which node, and what it says."""
+    said = {"head": "these rows", "a": "these rows", "b": "no such file"}
+    workers = {
+        node: SimpleNamespace(versions_and_digests=SimpleNamespace(remote=lambda _, node=node: (node, said[node])))
+        for node in said
+    }
+    assert matching_nodes(ray_of({"head": 1, "a": 1, "b": 1}), "head", workers, [load_config()]) == {"head", "a"}
+
+
+def test_other_rows_are_another_answer(tmp_path: Path) -> None:
+    """The data of a file that has the same name on another node."""
+    table = tmp_path / "table.csv"
+    config = load_config([f"federation.dataset={table}", "federation.label=label", "federation.num_clients=2"])
+    answers = []
+    for value in (1, 1, 2):
+        rows = [f"{row**value},{row % 2}" for row in range(40)]
+        table.write_text("\n".join(["feature,label", *rows]))
+        answers.append(what_studies_rest_on([config]))
+    table.unlink()
+    answers.append(what_studies_rest_on([config]))
+    assert answers[0] == answers[1]
+    assert answers[2] not in answers[:2]
+    assert "table.csv" in answers[3][1][0]
+
+
+# A folder of the command's node as a storage: what is written elsewhere is here, and nobody else has it meanwhile.
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeStorage:
+    """The storage of `study`, with an actor in this process."""
+    own: Any = FolderActor()
+    monkeypatch.setattr(workers, "_answer", lambda answer: answer)
+    methods = ("names", "read", "write", "remove", "release")
+    return NodeStorage(
+        SimpleNamespace(**{name: SimpleNamespace(remote=getattr(own, name)) for name in methods}), tmp_path / "study"
+    )
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+def write(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def test_what_is_written_there_is_here(storage: NodeStorage) -> None:
+    (storage.folder / "trials").mkdir(parents=True)
+    (storage.folder / "trials" / "0.parquet").write_text("first")
+    with mounted(storage) as there:
+        assert contents(there) == {"trials/0.parquet": "first"}
+        write(there / "trials" / "1.parquet", "second")
+        write(there / "config.json", "{}")
+        assert contents(storage.folder) == contents(there)
+        remove_file(there / "config.json")
+    assert contents(storage.folder) == {"trials/0.parquet": "first", "trials/1.parquet": "second"}
+
+
+def test_nobody_else_has_it_until_it_is_released(storage: NodeStorage) -> None:
+    with mounted(storage), pytest.raises(LogError), folder_lock(storage.folder):
+        pass
+    with mounted(storage):  # begun again, as the process that had it has died
+        pass
+    storage.release()
+    assert not storage.folder.exists()  # as nothing was found out
+
+
+def test_what_can_t_be_written_here_is_an_error_there(storage: NodeStorage) -> None:
+    (storage.folder / "config.json").mkdir(parents=True)
+    (storage.folder / "config.json" / "file").write_text("in a folder of a file's name")
+    with mounted(storage) as there, pytest.raises(EngineError):
+        storage.write("config.json", b"{}")
+    assert not there.exists()
