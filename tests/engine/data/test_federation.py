@@ -9,8 +9,8 @@ import pytest
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition, Samples
-from fedscout.engine.data.federation import Federation
-from tests.engine.federations import CORRUPTED, EMPTY, SIZES, Noisy, uneven_federation
+from fedscout.engine.data.federation import CLIENTS_NAMED, UNNAMED, Federation, Names
+from tests.engine.federations import CORRUPTED, SIZES, Noisy, uneven_federation
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,6 @@ def test_a_partition_gives_back_its_lists() -> None:
     assert partition.sizes.tolist() == [2, 0, 3]
     assert [partition.client(k).tolist() for k in range(3)] == [[4, 2], [], [7, 1, 3]]
     assert partition.rows.dtype == partition.offsets.dtype == np.int64
-
-
-def test_a_partition_may_have_no_clients() -> None:
-    partition = Partition.from_lists([])
-
-    assert partition.num_clients == 0
-    assert partition.sizes.tolist() == []
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 100])
@@ -117,7 +110,26 @@ def test_noise_differs_by_client_by_place_and_by_seed() -> None:
     assert not np.allclose(twice, added(replace(federation, seed=1), 0), atol=1e-3)
 
 
-def test_an_empty_client_can_be_corrupted() -> None:
-    data = replace(uneven_federation(), transforms={EMPTY: (Noisy(),)}).client_data(EMPTY)
+# -- Names of clients, classes and features in sentences; positions where there is no name -----------------------------
 
-    assert len(data.own) == len(data.clean) == 0
+
+WARDS = tuple(f"ward {letter}" for letter in "ABCDEFGHIJKLMNOP")
+NAMES = Names(WARDS, ("benign", "malignant"), ("age", "sex=f"))
+
+
+def test_each_is_called_by_its_name_or_else_by_its_position() -> None:
+    assert [NAMES.client(1), UNNAMED.client(1), NAMES.client(40)] == ["ward B", "1", "40"]
+    assert NAMES.one_client(0) == "client ward A"
+    assert NAMES.some_classes([1]) == "class malignant"
+    assert NAMES.some_classes([1, 0, 7]) == "classes malignant, benign and 7"
+    assert NAMES.some_features([1], ["+1"]) == "feature sex=f (+1)"
+    assert NAMES.some_features([1, 0], ["+1", "-2"]) == "features sex=f (+1) and age (-2)"
+
+
+@pytest.mark.parametrize("count", [1, 2, CLIENTS_NAMED, CLIENTS_NAMED + 1, 16])
+def test_of_many_clients_the_first_are_named_and_the_others_counted(count: int) -> None:
+    named, _, rest = NAMES.some_clients(range(count)).partition(" and ")
+    word, _, listed = named.partition(" ")
+    assert word == ("client" if count == 1 else "clients")
+    assert listed.split(", ") == list(WARDS[: min(count, CLIENTS_NAMED)])
+    assert rest == (f"{count - CLIENTS_NAMED} more" if count > CLIENTS_NAMED else "")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import math
 import weakref
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.grid.replies import Job, TrainReplies
-from fedscout.engine.messages.calls import FederationFacts, TrainResults
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ClientScore, LocalRun
+from fedscout.engine.grid.replies import Job, TrainReplies, fold_evaluation
+from fedscout.engine.messages.calls import EvaluateResults, FederationFacts, TrainResults
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
 from fedscout.engine.messages.keys import REPLY_KEY
@@ -145,16 +146,6 @@ def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bo
 
 
 @dataclass(frozen=True)
-class Sends(ClientAlgorithm):
-    """Its clients send a variate along."""
-
-    auxiliary = MappingProxyType({"variate": "num-clients"})
-
-    def train(self, run: LocalRun) -> ClientResults:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
 class Keeps(ClientAlgorithm):
     """Its clients keep all parameters but the last."""
 
@@ -163,16 +154,6 @@ class Keeps(ClientAlgorithm):
 
     def train(self, run: LocalRun) -> ClientResults:
         raise NotImplementedError
-
-
-def test_one_auxiliary_vector_that_diverged_makes_the_whole_mean_nan() -> None:
-    along = np.zeros((5, 5), np.float32)
-    along[0, 1] = 1e10
-    results = [individual([0, 1, 2, 3, 4], vectors(), auxiliary={"variate": [*along]})]
-
-    contents, _ = replies(results, is_merged=True, algorithm=Sends())
-
-    assert np.isnan(contents[0]["arrays"]["flat"].numpy()).all()
 
 
 def test_what_clients_keep_comes_back_as_it_was_sent_however_small() -> None:
@@ -208,24 +189,6 @@ def test_failed_clients_leave_the_mean() -> None:
     np.testing.assert_allclose(contents[0]["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("is_merged", [True, False])
-def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
-    nothing = TrainResults(vectors=[], failures={1: "a", 4: "b"})
-
-    assert replies([nothing], is_merged) == ({}, {1: "a", 4: "b"})
-
-
-def test_named_arrays_are_the_flat_ones_cut_up() -> None:
-    results = [individual([2], vectors()[:1])]
-    flat, _ = replies(results)
-    named, _ = replies(results, is_named=True)
-
-    arrays = {name: array.numpy() for name, array in named[2]["arrays"].items()}
-    assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}
-    assert np.array_equal(LAYOUT.join(arrays), flat[2]["arrays"]["flat"].numpy())
-    assert named[2]["metrics"] == flat[2]["metrics"]
-
-
 def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
     every = vectors()
     contents, _ = replies([individual([0, 1], every[:2])])
@@ -249,3 +212,34 @@ def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) ->
     gc.collect()
     assert matrix() is None
     assert np.array_equal(np.concatenate([a.numpy().ravel() for a in kept["arrays"].values()]), vectors()[1])
+
+
+# -- Per-client scores from hosts' sums --------------------------------------------------------------------------------
+
+
+HOSTS = [
+    EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),
+    EvaluateResults({3: ClientScore(0, 0, 0.0), 0: ClientScore(4, 1, 8.0)}, {0: ClientScore(4, 2, 6.0)}),
+    EvaluateResults(),
+]
+
+
+def test_clients_are_sorted_and_sums_become_shares() -> None:
+    """Client 0: 1 of 4 rows and a loss of 8/4; client 5: 9 of 10 and 2/10; client 3 has no rows."""
+    for hosts in itertools.permutations(HOSTS):
+        evaluation = fold_evaluation(hosts)
+
+        assert evaluation.clients == (0, 3, 5)
+        assert evaluation.num_examples.tolist() == [4, 0, 10]
+        assert evaluation.accuracies.tolist() == [0.25, 0.0, 0.9]
+        assert evaluation.losses.tolist() == [2.0, 0.0, 0.2]
+        assert evaluation.clean_accuracies.tolist() == [0.5, 0.0, 1.0]
+        assert evaluation.clean_losses.tolist() == [1.5, 0.0, 0.1]
+        assert evaluation.failures == {2: "out of memory"}
+
+
+def test_without_rows_there_is_no_mean() -> None:
+    evaluation = fold_evaluation([EvaluateResults({1: ClientScore(0, 0, 0.0)})])
+
+    assert math.isnan(evaluation.weighted(evaluation.accuracies))
+    assert fold_evaluation([]).clients == ()
