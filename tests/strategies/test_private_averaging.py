@@ -427,3 +427,8 @@ def test_a_delta_that_protects_nobody_is_noted() -> None:
     assert "1/6" in spec(delta=0.5).notes(COHORT)[1]
     (note,) = spec(noise_multiplier=0).notes(COHORT)
     assert note.startswith("noise_multiplier 0 ")
+
+
+def test_fewer_clients_a_round_cost_less() -> None:
+    by_share = [epsilon_of(1.0, Sampling(1000, sampled, 30), DELTA) for sampled in (10, 100, 1000)]
+    assert by_share == sorted(by_share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedscout.engine.messages.contents import view_record
 from fedscout.strategies import CenteredClippingSpec, FedAvgSpec, RfaSpec
 from fedscout.strategies.aggregation.robust import select_multikrum, squared_distances
 from fedscout.strategies.methods.robust import clipped_mean, geometric_median
-from tests.strategies.rounds import models, played
+from tests.strategies.rounds import final_model, models, played
 
 Vector = npt.NDArray[np.float64]
 NU = 1e-6
@@ -202,3 +203,22 @@ def test_the_formula_is_float32s_and_not_the_exact_one() -> None:
     exact = ((matrix[:, None].astype(np.float64) - matrix[None]) ** 2).sum(axis=2)
     assert exact[0, 2] == 2
     assert squared_distances(matrix)[0, 2] % 32 == 0
+
+
+def test_every_step_comes_nearer() -> None:
+    """Weiszfeld's algorithm is a descent method."""
+    generator = np.random.default_rng(1)
+    models, weights = generator.normal(size=(9, 3)), generator.dirichlet(np.ones(9))
+    start = np.full(3, 4.0)
+    distances = [total_distance(start, models, weights)] + [
+        total_distance(geometric_median(list(models), weights, start, steps, NU), models, weights)
+        for steps in range(1, 8)
+    ]
+    assert all(later < earlier for earlier, later in pairwise(distances))
+
+
+def test_of_one_client_it_is_fedavg() -> None:
+    cohort = Cohort(4, 1, 0.1)
+    assert RfaSpec().digest(cohort) == FedAvgSpec().digest(cohort)
+    np.testing.assert_allclose(final_model(RfaSpec(), cohort), final_model(FedAvgSpec(), cohort), rtol=1e-6)
+    assert RfaSpec().digest(Cohort(4, 2, 0.1)) != FedAvgSpec().digest(Cohort(4, 2, 0.1))

@@ -375,3 +375,17 @@ def test_the_last_look_of_many_challengers_asks_for_more_and_three_differences_a
     assert many.is_futile(four, nothing)
     assert not one.is_futile(four, nothing)
     assert not many.is_futile([-0.01, 0.0, 0.01], nothing)  # their interval is narrower than the last one, likewise
+
+
+def test_what_pairs_share_cancels() -> None:
+    differences = np.array([0.01, 0.02, 0.03])
+    seeds_matter_much = np.array([0.1, 0.5, 0.9])
+    found = paired_difference(seeds_matter_much + differences, seeds_matter_much)
+    alone = paired_difference(differences, np.zeros(3))
+    assert (found.low, found.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_a_single_look_at_one_challenger_is_the_ordinary_t_interval() -> None:
+    ours, baseline = [0.7, 0.8, 0.9, 0.75], [0.6, 0.72, 0.88, 0.7]
+    design = SequentialDesign(max_seeds=4)
+    assert design.against_baseline(ours, baseline) == paired_difference(ours, baseline)

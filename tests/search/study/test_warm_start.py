@@ -23,6 +23,7 @@ from fedscout.search.ledger import StudyFacts
 from fedscout.search.objective import MEASURES, Measure, Objective, reward
 from fedscout.search.warm_start import (
     FEATURES,
+    LARGEST_DIFFERENCE,
     EarlierStudy,
     WarmStart,
     distances,
@@ -486,3 +487,11 @@ def test_the_projects_studies_are_of_ten_data_sets_with_every_configuration() ->
     assert len({each.config["federation"]["dataset"] for each in found}) == 10
     joint = [each for each in found if any(spec.client_values() for spec, _ in each.gains)]
     assert (len(joint), min(len(each.gains) for each in joint) > 100) == (44, True)
+
+
+def test_a_study_is_at_no_distance_from_its_equal_and_further_from_the_more_different() -> None:
+    present = with_values(clients=1.0, skew=0.3, rate=-0.7)
+    near, far = with_values(clients=1.0, skew=0.4, rate=-0.7), with_values(clients=2.0, skew=0.9, rate=-0.7)
+    found = distances(present, [present, near, far])
+    assert found[0] == 0
+    assert 0 < found[1] < found[2] <= LARGEST_DIFFERENCE
