@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedscout.engine import errors
-from fedscout.engine.errors import Fault, FedscoutError, TrialError, UserError
+from fedscout.engine.errors import Fault, FedscoutError, UserError
 from fedscout.engine.text import LONGEST_NAME, booleans_as_words, details, did_you_mean, fault_of, listed, shown
 
 USER_ERRORS = [errors.UserError, errors.ConfigurationError, errors.DataError, errors.StrategyError, errors.LogError]
@@ -26,26 +26,11 @@ def test_a_user_error_carries_its_faults_through_a_pickle(kind: type[UserError],
     assert str(error) == "; ".join(error.faults)
 
 
-def test_a_trial_error_is_no_user_error() -> None:
-    error = pickle.loads(pickle.dumps(TrialError("round 3: diverged")))
-
-    assert isinstance(error, FedscoutError)
-    assert not isinstance(error, UserError)
-    assert str(error) == "round 3: diverged"
-
-
 def test_all_errors_have_one_root() -> None:
     kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
 
     assert set(USER_ERRORS) < set(kinds)
     assert all(issubclass(kind, FedscoutError) for kind in kinds)
-
-
-@pytest.mark.parametrize(
-    ("error", "line"), [(ValueError("\n first\nsecond"), "first"), (ValueError(), "ValueError"), (KeyError("a"), "'a'")]
-)
-def test_an_error_is_told_in_a_line(error: Exception, line: str) -> None:
-    assert errors.first_line(error) == line
 
 
 # -- How pydantic's faults read ----------------------------------------------------------------------------------------

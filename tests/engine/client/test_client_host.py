@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,11 +13,10 @@ from torch import nn
 
 from fedscout.detectors.feature_skew import FEATURE_MOMENTS
 from fedscout.detectors.queries import CLIENT_QUERIES, MEAN_OUTPUT
-from fedscout.engine.client import updates
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import Embedding, products_on
 from fedscout.engine.config import HostDevice
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, TrainRequest
+from fedscout.engine.contracts.algorithm import TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate, Samples
 from fedscout.engine.data.federation import EmbeddingSource, Federation
@@ -32,9 +31,7 @@ from fedscout.engine.seeds import integer, stream
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.loop import RowsWork
 from tests.engine.federations import (
-    ABLE,
     CORRUPTED,
-    EMPTY,
     QUERIES,
     SIZES,
     counting,
@@ -91,13 +88,6 @@ def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: Cli
     assert results.num_examples == [len(split.train)]
 
 
-def test_the_initial_model_is_the_seed_s(host: ClientHost) -> None:
-    from fedscout.engine.models.flat import new_model
-
-    assert np.array_equal(host.initial_vector(9), new_model(dense, integer(9, "initial-model")).vector.numpy())
-    assert not np.array_equal(host.initial_vector(9), host.initial_vector(10))
-
-
 @pytest.mark.parametrize("part", ["test", "validation"])
 def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
     """The same rows of a client, as it has them and as they were before corruption."""
@@ -120,55 +110,11 @@ def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, par
     assert list(results.clean) == [CORRUPTED]
 
 
-def test_facts(host: ClientHost) -> None:
-    facts = host.facts()
-
-    assert facts.num_clients == 7
-    assert facts.client_rows.tolist() == list(SIZES)
-    assert facts.num_classes == 3
-    assert facts.layout.size == 53
-    assert facts.corrupted_clients == (CORRUPTED,)
-    assert SIZES[EMPTY] == 0
-
-
 # -- Clients' own models: scored some at a time, with the same scores --------------------------------------------------
 
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Own(ClientAlgorithm):
-    """Scored with what each has kept; notes how many are scored together."""
-
-    personal = True
-    together: list[int] = field(default_factory=list)
-
-    def scored(self, clients: Clients) -> Tensor:
-        self.together.append(len(clients.states))
-        return clients.kept("own", clients.received)
-
-
-@pytest.mark.parametrize(("models", "together"), [(1, [1] * 6), (4, [4, 2]), (0.5, [1] * 6), (100, [6])])
-def test_no_more_models_are_made_than_fit(models: float, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    host, generator = ClientHost(uneven_federation(), QUERIES), np.random.default_rng(3)
-    vector = host.initial_vector(3)
-    states: dict[int, Any] = {
-        client: {"own": generator.normal(size=vector.shape).astype(np.float32)} for client in ABLE
-    }
-
-    def scores(algorithm: Own) -> Any:
-        config = {"seed": 3, "server-round": 1}
-        call = HostCall(tuple(ABLE), Session(seed=3, algorithm=algorithm), config, vector, states=states)
-        return host.evaluate(call).own
-
-    at_once, apart = Own(), Own()
-    expected = scores(at_once)
-    monkeypatch.setattr(updates, "MODELS_BYTES_TOGETHER", int(models * vector.nbytes))
-    assert scores(apart) == expected
-    assert (at_once.together, apart.together) == ([6, 1], [*together, 1])  # one's rows are corrupted
-    assert len({score.loss_sum for score in expected.values()}) == 6
+    pass
 
 
 # -- What detectors see of images --------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import TrialError
@@ -25,7 +24,7 @@ from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.calls import Arrays, ServerContext, ServesWork, Session
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from tests.engine.federations import QUERIES, dense, dropping, normalised, plain_model, uneven_federation
+from tests.engine.federations import dense, dropping, normalised, plain_model, uneven_federation
 from tests.engine.federations import with_server_rows as with_rows
 from tests.engine.grid.test_hanging import OneByOne
 from tests.engine.grid.test_local_grid import WatchedGrid
@@ -86,17 +85,6 @@ def test_outputs_and_gradients_are_those_of_the_plain_module(model: Any, rows: A
     assert value == pytest.approx(loss.item(), abs=1e-6)
     np.testing.assert_allclose(gradient, by_hand, rtol=0, atol=1e-6)
     assert torch.equal(vector, before)
-
-
-def test_labels_are_there_only_if_the_server_has_them() -> None:
-    assert context_of(dense, labelled=False).labels is None
-    facts = {labelled: ClientHost(federation_of(labelled=labelled), QUERIES).facts() for labelled in (True, False)}
-    assert [(facts[labelled].server_rows, facts[labelled].server_labels) for labelled in (True, False)] == [
-        (60, True),
-        (60, False),
-    ]
-    without = ClientHost(uneven_federation(), QUERIES).facts()
-    assert (without.server_rows, without.server_labels) == (0, False)
 
 
 def test_random_numbers_are_those_of_seed_and_round() -> None:

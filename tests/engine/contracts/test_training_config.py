@@ -41,10 +41,6 @@ def test_a_configuration_gives_back_what_was_written(training: LocalTraining) ->
     assert set(config) <= READ_BY_EVERY_CLIENT
 
 
-def test_missing_keys_take_their_default() -> None:
-    assert LocalTraining.from_config({"local-epochs": 4}) == LocalTraining(local_epochs=4)
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("local-epochs", 0), ("batch-size", 0), ("learning-rate", -0.1), ("momentum", 1.0)]
 )

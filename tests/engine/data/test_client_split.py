@@ -174,13 +174,6 @@ def test_a_series_of_groups_is_cut_between_groups() -> None:
     assert split.test.tolist() == [7, 8, 9]
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_a_client_of_one_group_only_trains(last: bool) -> None:
-    order = np.arange(8) if last else None
-    split = split_client(np.arange(8) % 2, 0, 0, 0.5, 0.5, np.full(8, 3), order)
-    assert len(split.train) == 8
-
-
 # -- Parts of a client's rows: disjoint, of one size, drawn, and carried by a train message to the client's host -------
 
 
@@ -197,12 +190,6 @@ def test_rows_of_a_group_lie_together() -> None:
     assert sorted(np.concatenate(parts)) == list(range(30))
     assert all(len({*groups[part].tolist()}) == 2 for part in parts)
     assert parts[0].tolist() != RowPart(0, 10, seed=4).positions(30, 5, groups).tolist()
-
-
-def test_a_message_carries_a_part() -> None:
-    part = RowPart(2, 7, 2**62)
-    assert RowPart.from_config({"seed": 1, **part.to_config()}) == part
-    assert RowPart.from_config({"seed": 1}) is None
 
 
 def test_clients_train_on_the_part_that_is_asked_for() -> None:

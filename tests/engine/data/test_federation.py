@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.client import Partition, Samples
+from fedscout.engine.data.client import Samples
 from fedscout.engine.data.federation import CLIENTS_NAMED, UNNAMED, Federation, Names
 from tests.engine.federations import CORRUPTED, SIZES, Noisy, uneven_federation
 
@@ -33,15 +33,6 @@ class Plus:
         return features + np.float32(self.term), (labels + 1) % num_classes
 
 
-def test_a_partition_gives_back_its_lists() -> None:
-    partition = Partition.from_lists([[4, 2], [], np.array([7, 1, 3])])
-
-    assert partition.num_clients == 3
-    assert partition.sizes.tolist() == [2, 0, 3]
-    assert [partition.client(k).tolist() for k in range(3)] == [[4, 2], [], [7, 1, 3]]
-    assert partition.rows.dtype == partition.offsets.dtype == np.int64
-
-
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 100])
 def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
     features = np.arange(40, dtype=np.float32).reshape(20, 2)
@@ -53,17 +44,6 @@ def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
     assert [len(labels) for _, labels in chunks[:-1]] == [num_rows] * (len(chunks) - 1)
     assert np.array_equal(np.concatenate([f for f, _ in chunks]), every_feature)
     assert np.concatenate([labels for _, labels in chunks]).tolist() == every_label.tolist() == [9, 3, 17, 0, 5, 11]
-
-
-def test_an_untouched_client_reads_the_source_without_a_copy() -> None:
-    federation = uneven_federation()
-
-    data = federation.client_data(0)
-
-    assert data.own is data.clean
-    assert not data.corrupted
-    assert data.own.features is federation.features
-    assert np.array_equal(data.own.rows, federation.partition.client(0))
 
 
 def test_transforms_are_applied_once_each_and_in_order() -> None:

@@ -183,9 +183,3 @@ def test_only_who_tests_on_enough_rows_is_scored() -> None:
     assert result.status == "completed"
     assert result.client_num_examples == (8, 0, 0, 0, 0, 7, 0)
     assert result_of(uneven_federation()).client_num_examples == (8, 3, 0, 2, 0, 7, 1)
-
-
-def test_where_all_abstain_the_trial_says_so() -> None:
-    result = result_of(replace(uneven_federation(), release=Release(100, "abstain")))
-    assert result.status == "failed"
-    assert "(test)" in str(result.error)

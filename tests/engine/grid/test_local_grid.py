@@ -19,8 +19,8 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
 from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import EngineNeeds, HostCall, Session
-from fedscout.engine.messages.contents import client_of, flat_record, node_of, train_config
-from fedscout.engine.messages.exchange import send_query, send_train
+from fedscout.engine.messages.contents import client_of, flat_record, node_of
+from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.training.loop import NO_ROWS
 from tests.engine.choices import Participations
 from tests.engine.federations import (
@@ -103,12 +103,6 @@ def test_it_implements_every_method_of_flower_s_grid(grid: LocalGrid) -> None:
         if getattr(member, "__isabstractmethod__", False):
             ours = inspect.signature(getattr(LocalGrid, name)).parameters
             assert list(ours) == list(inspect.signature(member).parameters), name
-
-
-def test_every_client_is_a_node_and_0_and_1_are_flower_s(grid: LocalGrid) -> None:
-    assert list(grid.get_node_ids()) == [2, 3, 4, 5, 6, 7, 8]
-    assert [node.node_id for node in grid.get_nodes()] == [2, 3, 4, 5, 6, 7, 8]
-    assert [client_of(node_of(client)) for client in EVERY] == list(EVERY)
 
 
 def test_runs_and_messages(host: ClientHost) -> None:
@@ -320,20 +314,6 @@ def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
     assert len(grid.calls_made) == calls
 
 
-def test_another_model_or_seed_is_evaluated_anew(host: ClientHost) -> None:
-    grid, fresh = LocalGrid(host, session=session()), LocalGrid(host, session=session())
-    vector = grid.initial_vector(3)
-    grid.evaluate_all(flat_record(vector))
-
-    for arrays, config in ((flat_record(vector + 1), {}), (flat_record(vector), {"seed": 4})):
-        settings = {"server-round": 1, **config}
-        given, expected = (
-            answered(each.send_and_receive(messages(each, "evaluate", arrays=arrays, config=settings)))
-            for each in (grid, fresh)
-        )
-        assert given == expected
-
-
 def test_accuracy_by_hand(host: ClientHost) -> None:
     """A model whose last bias favours class 0 beyond everything else is right on the rows of class 0."""
     import torch
@@ -424,21 +404,3 @@ def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost
     assert [*answers.refused] == [ONE_CLASS]
     assert "class" not in answers.refused[ONE_CLASS], "what the query raised stays with the client"
     assert answers.arrays[0]["mean"].shape == ()
-
-
-def test_training_without_a_strategy(grid: LocalGrid) -> None:
-    vector = grid.initial_vector(3)
-
-    individual = send_train(grid, vector, train_config(TRAINING, 3, 1, "individual"))
-    merged = send_train(grid, vector, train_config(TRAINING, 3, 1, "merged"), clients=[5, 0])
-
-    assert individual.clients == ABLE
-    assert individual.vectors.shape == (len(ABLE), 53)
-    assert set(individual.refused) == {EMPTY}
-    expected = answered(grid.send_and_receive(messages(grid)))
-    for client, row in zip(individual.clients, individual.vectors, strict=True):
-        assert np.array_equal(row, expected[client]["arrays"]["flat"].numpy())
-    pair = [individual.clients.index(client) for client in (0, 5)]
-    assert merged.num_examples.tolist() == [individual.num_examples[pair].sum()]
-    mean = np.average(individual.vectors[pair].astype(np.float64), axis=0, weights=individual.num_examples[pair])
-    np.testing.assert_allclose(merged.vectors[0], mean, rtol=1e-6, atol=1e-9)

@@ -6,11 +6,10 @@ import gc
 import itertools
 import math
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
@@ -18,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ClientScore, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.grid.replies import Job, TrainReplies, fold_evaluation
 from fedscout.engine.messages.calls import EvaluateResults, FederationFacts, TrainResults
 from fedscout.engine.messages.contents import claim_task_identity
@@ -145,27 +144,6 @@ def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bo
     assert np.isnan(content["arrays"]["flat"].numpy()).all()
 
 
-@dataclass(frozen=True)
-class Keeps(ClientAlgorithm):
-    """Its clients keep all parameters but the last."""
-
-    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        return np.arange(layout.size) < layout.size - 1
-
-    def train(self, run: LocalRun) -> ClientResults:
-        raise NotImplementedError
-
-
-def test_what_clients_keep_comes_back_as_it_was_sent_however_small() -> None:
-    """Far below the unit of an exact sum, in which the last parameter is rounded to 0."""
-    received = np.full(5, 1e-30, np.float32)
-    results = [individual([0, 1], np.tile(received, (2, 1)))]
-
-    contents, _ = replies(results, is_merged=True, received=received, algorithm=Keeps())
-
-    np.testing.assert_array_equal(contents[0]["arrays"]["flat"].numpy(), [*received[:4], 0])
-
-
 def test_a_weight_of_the_algorithm_s_own_weighs_models_and_not_their_losses() -> None:
     every = vectors()[:2]
     content = merged([individual([0, 1], every, sums={"mass": [3, 1]})], "mass")
@@ -174,19 +152,6 @@ def test_a_weight_of_the_algorithm_s_own_weighs_models_and_not_their_losses() ->
     np.testing.assert_allclose(content["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
     assert content["metrics"]["mass"] == 4
     assert content["metrics"]["loss"] == pytest.approx(ROWS[1] / (ROWS[0] + ROWS[1]))
-
-
-def test_failed_clients_leave_the_mean() -> None:
-    every = vectors()
-    failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})
-
-    contents, failures = replies([failing], is_merged=True)
-
-    assert list(contents) == [0]
-    assert contents[0]["metrics"]["num-examples"] == 130
-    assert failures == {1: "no rows"}
-    expected = (30 * every[0].astype(np.float64) + 100 * every[2]) / 130
-    np.testing.assert_allclose(contents[0]["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:

@@ -226,10 +226,6 @@ def test_sums_that_were_read_from_shared_memory_are_not_written_to() -> None:
     with_one_sum(given)
 
 
-def test_nobody_trained() -> None:
-    assert with_one_sum([TrainResults(), TrainResults()]) == [TrainResults(), TrainResults()]
-
-
 def test_hosts_on_many_nodes_with_large_models_add_in_groups() -> None:
     assert group_size(100, 100, FROM_BYTES) == 10
     assert group_size(4 * FROM_NODES, FROM_NODES, FROM_BYTES) == isqrt(4 * FROM_NODES)

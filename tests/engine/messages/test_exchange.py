@@ -73,15 +73,6 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
     assert [*map(plain, trained)] == [*map(plain, alone_trained)]
 
 
-def test_equal_requests_are_answered_each() -> None:
-    grid = CountingGrid()
-    answered, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
-    assert plain(answered[0]) == plain(answered[1])
-    assert answered[0].arrays
-    assert plain(trained[0]) == plain(trained[1]) == plain(trained[2])
-    assert trained[0].num_examples.sum() > 0
-
-
 def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
     grid = CountingGrid(3)
     (counts, broken), (trained,) = exchange(grid, [COUNTS, Query("broken")], [training(grid, 1, "individual")])

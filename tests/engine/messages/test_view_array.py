@@ -19,7 +19,6 @@ from fedscout.engine.messages.contents import (
     ViewArray,
     addressed,
     claim_task_identity,
-    flat_record,
     give_id,
     models_of,
     read_array,
@@ -74,14 +73,6 @@ def test_equality_is_that_of_the_bytes(values: npt.NDArray[Any]) -> None:
     assert ViewArray(values) != ViewArray(other)
     assert Array(values) != ViewArray(other)
     assert ViewArray(values) != "an array"
-
-
-def test_writing_into_what_numpy_gave_changes_nothing_else() -> None:
-    base = VALUES.copy()
-    array = ViewArray(base)
-    array.numpy()[:] = -1
-    np.testing.assert_array_equal(array.numpy(), VALUES)
-    np.testing.assert_array_equal(base, VALUES)
 
 
 def test_what_is_read_in_place_can_t_be_written() -> None:
@@ -142,13 +133,6 @@ def test_clients_in_no_group_use_the_model_of_most(host: ClientHost) -> None:
     layout = host.facts().layout
     record = several_models(np.zeros((3, layout.size), np.float32), np.array([2, -1, 1, 1, 0]))
     assert [list(clients) for _, clients in models_of(record, layout, NUM_CLIENTS)] == [[4], [1, 2, 3, 5, 6], [0]]
-
-
-def test_one_model_is_of_all_clients(host: ClientHost) -> None:
-    vector = host.initial_vector(0)
-    ((found, clients),) = models_of(flat_record(vector), host.facts().layout, NUM_CLIENTS)
-    np.testing.assert_array_equal(found, vector)
-    assert list(clients) == list(range(NUM_CLIENTS))
 
 
 @pytest.mark.parametrize(

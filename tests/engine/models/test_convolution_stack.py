@@ -264,19 +264,6 @@ def test_other_modules_stay_as_they_are(factory: Factory) -> None:
     assert quick(module) is module
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"stride": 2}, {"dilation": 2}, {"groups": 2}, {"padding_mode": "circular", "padding": 1}, {"padding": "same"}],
-    ids=str,
-)
-def test_other_convolutions_stay_as_they_are(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All else would fit: two channels, and pixels in pairs."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    module = built(lambda: nn.Sequential(nn.Conv2d(2, 2, 3, **settings), nn.Tanh()))  # type: ignore[arg-type]
-
-    assert quick(module) is module
-
-
 # -- Activations: closed forms, and backward passes that are autograd's ------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.models.layout import ModelFactory, ParameterLayout, TensorSlot
-from tests.engine.federations import counting, dense, normalised, plain_model, plain_vector
+from tests.engine.federations import counting, dense, normalised
 
 
 class Tied(nn.Module):
@@ -182,25 +182,6 @@ def test_a_shared_weight_is_held_once() -> None:
     assert torch.equal(model.module(torch.ones(1, 4)), torch.full((1, 4), 9.0))
 
 
-@pytest.mark.parametrize("factory", [dense, normalised])
-def test_a_new_model_is_the_factory_s_under_that_seed(factory: ModelFactory) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(42)
-        expected = plain_vector(factory())
-
-    assert np.array_equal(new_model(factory, 42).vector.numpy(), expected)
-    assert not np.array_equal(new_model(factory, 43).vector.numpy(), expected)
-    assert np.array_equal(plain_vector(plain_model(factory, expected)), expected)
-
-
-def test_making_a_model_leaves_torch_s_generator_alone() -> None:
-    before = torch.get_rng_state()
-
-    new_model(dense, 5)
-
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize(
     ("factory", "row_shape", "expected"),
     [
@@ -264,24 +245,6 @@ def test_sizes() -> None:
     """6 + 2 trainable numbers, then 2 + 1 of buffers."""
     assert (LAYOUT.num_trainable, LAYOUT.size) == (8, 11)
     assert [slot.name for slot in LAYOUT.slots] == ["w", "b", "mean", "n"]
-
-
-def test_split_gives_views() -> None:
-    vector = np.zeros(11, np.float32)
-
-    LAYOUT.split(vector)["b"][1] = 5
-
-    assert vector.tolist() == [0] * 7 + [5] + [0] * 3
-
-
-def test_join_casts_to_float32() -> None:
-    """1 + 2^-30 is no float32; the nearest is 1."""
-    arrays = {name: array + 2.0**-30 for name, array in LAYOUT.split(np.ones(11)).items()}
-
-    joined = LAYOUT.join(arrays)
-
-    assert joined.dtype == np.float32
-    assert joined.tolist() == [1.0] * 11
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,9 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.backends import LoopTrainer
 from fedscout.engine.training.loop import (
-    NO_ROWS,
     SGD,
     Adadelta,
     RowsWork,
-    batch_bounds,
     descend,
     model_outputs,
     new_optimizer,
@@ -30,7 +28,7 @@ from fedscout.engine.training.loop import (
 )
 from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
-from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
+from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 
 Penalty = Callable[[nn.Module], Tensor]
 IMAGE = (2, 12, 12)
@@ -132,15 +130,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
-def test_batches(num_rows: int, batch_size: int, batches: list[slice]) -> None:
-    assert batch_bounds(num_rows, batch_size) == [(batch.start, batch.stop) for batch in batches]
-
-
-def test_no_rows_make_no_batches() -> None:
-    assert batch_bounds(0, 4) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
@@ -156,22 +145,6 @@ def test_training_has_the_bits_of_torch_s(num_rows: int, batch_size: int, batche
     assert update.num_steps == epochs * len(batches)
     assert update.loss == pytest.approx(sum(loss * rows for loss, rows in losses) / (epochs * num_rows), rel=1e-12)
     assert update.initial_loss is None
-
-
-def test_batch_norm_statistics_are_trained_along() -> None:
-    data = samples(13)
-    training = LocalTraining(local_epochs=2, batch_size=4, learning_rate=0.1)
-
-    update = by_engine(normalised, data, training)
-    vector, _ = by_hand(normalised, data, training, [slice(0, 4), slice(4, 8), slice(8, 13)])
-
-    assert np.array_equal(update.vector, vector)
-    assert not np.array_equal(update.vector[-10:], start_vector(normalised)[-10:])
-
-
-def test_a_client_without_rows_can_t_train() -> None:
-    with pytest.raises(ValueError, match=NO_ROWS):
-        by_engine(dense, samples(0), LocalTraining())
 
 
 def test_twice_the_loss_at_half_the_rate_is_the_same_descent() -> None:

@@ -189,13 +189,6 @@ def test_only_dense_stacks_are_recognised(module: nn.Module, recognised: bool) -
     assert (DenseStack.of(module, model.layout) is not None) is recognised
 
 
-def test_a_tied_layer_is_no_stack() -> None:
-    """One linear layer used twice has one set of parameters: the flat vector does not hold two."""
-    shared = nn.Linear(6, 6)
-    module = nn.Sequential(shared, nn.ReLU(), shared)
-    assert DenseStack.of(module, FlatModel(module).layout) is None
-
-
 def trained(trainer: Trainer, every: Sequence[RowsWork], **arguments: Any) -> dict[int, ClientUpdate | Exception]:
     blocks = trainer.train(TrainRequest(new_model(dense, 0).vector, TRAININGS["plain"], **arguments), every)
     return {work.client: update for block in blocks for work, update in block}

@@ -149,12 +149,6 @@ def test_a_sweep_s_studies_are_one_table_and_a_folder_without_trials_is_refused(
         read_trials(tmp_path / "studies" / "c")
 
 
-def test_a_measure_that_a_trial_lacks_is_none(tmp_path: Path) -> None:
-    filled(log_in(tmp_path), [FAILED, MEASURED])
-    rows, _ = read_columns(log_in(tmp_path).folder, ["trial", "round_metric", "client", "seconds", "seconds_train"])
-    assert [tuple(row.values()) for row in rows] == [(0, None, [], 1.5, 0.25), (5, [0.25, 0.5], [0, 1], 1.5, 0.25)]
-
-
 def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_in(tmp_path)
     log.append(FAILED)
