@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer
-import yaml
 
 import fedscout
 from fedscout.experiments.cli.program import app
@@ -68,28 +67,3 @@ def test_the_reference_is_complete(site: Path) -> None:
             assert all(f"<code>{option}</code>" in commands for option in parameter.opts if option[0] == "-"), name
     assert all(f"<code>{key}</code>" in keys for key in known_keys())
     assert all(f'id="{name.lower()}"' in python for name in fedscout.__all__)
-
-
-@pytest.mark.parametrize("link", ["missing.md", "other.md#missing", "index.md#missing"])
-def test_a_link_that_leads_nowhere_ends_the_build(link: str, tmp_path: Path) -> None:
-    pages = tmp_path / "docs"
-    pages.mkdir()
-    (pages / "index.md").write_text(f"# Start\n\n[other](other.md#other) [there]({link})\n")
-    (pages / "other.md").write_text("# Other\n\n[there](index.md#start)\n")
-    settings = yaml.safe_load(CONFIG.read_text())
-    del settings["nav"], settings["hooks"], settings["theme"]["features"]
-    settings["theme"]["name"] = "mkdocs"
-    del settings["theme"]["font"], settings["theme"]["palette"]
-    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(settings))
-    broken = build(tmp_path / "mkdocs.yml", tmp_path / "site")
-    assert broken.returncode == 1
-    assert link.rpartition("#")[2] in broken.stderr
-    (pages / "index.md").write_text("# Start\n\n[other](other.md#other)\n")
-    assert build(tmp_path / "mkdocs.yml", tmp_path / "site").returncode == 0
-
-
-def test_make_docs_builds_where_git_and_make_clean_find_it() -> None:
-    rules = (REPOSITORY / "Makefile").read_text()
-    assert "mkdocs build --quiet --strict" in rules
-    assert re.search(r"^\trm -rf .*\bsite\b", rules, re.MULTILINE)
-    assert "/site/" in (REPOSITORY / ".gitignore").read_text().splitlines()

@@ -19,7 +19,6 @@ defaults were set are not counted either, because no recommender reads them to c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field

@@ -1,13 +1,17 @@
-"""The tree of errors."""
+"""The tree of errors, and how faults read."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedscout.engine import errors
-from fedscout.engine.errors import FedscoutError, TrialError, UserError
+from fedscout.engine.errors import Fault, FedscoutError, UserError
+from fedscout.engine.text import LONGEST_NAME, booleans_as_words, details, did_you_mean, fault_of, listed, shown
 
 USER_ERRORS = [errors.UserError, errors.ConfigurationError, errors.DataError, errors.StrategyError, errors.LogError]
 
@@ -22,14 +26,6 @@ def test_a_user_error_carries_its_faults_through_a_pickle(kind: type[UserError],
     assert str(error) == "; ".join(error.faults)
 
 
-def test_a_trial_error_is_no_user_error() -> None:
-    error = pickle.loads(pickle.dumps(TrialError("round 3: diverged")))
-
-    assert isinstance(error, FedscoutError)
-    assert not isinstance(error, UserError)
-    assert str(error) == "round 3: diverged"
-
-
 def test_all_errors_have_one_root() -> None:
     kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
 
@@ -37,8 +33,125 @@ def test_all_errors_have_one_root() -> None:
     assert all(issubclass(kind, FedscoutError) for kind in kinds)
 
 
+# -- How pydantic's faults read ----------------------------------------------------------------------------------------
+
+
+class Inner(BaseModel):
+    rate: float = Field(default=0.5, gt=0)
+
+
+class Model(BaseModel):
+    number: int = Field(default=1, ge=1, le=9)
+    share: float | None = None
+    switch: bool = False
+    either: int | bool = 1
+    anything: Any = None
+    free: dict[str, Any] = {}
+    rates: Mapping[str, float] = {}
+    items: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), min_length=1, max_length=3)
+    inner: Inner = Inner()
+    inners: tuple[Inner, ...] | None = None
+    word: str = Field(default="one", min_length=2, max_length=5, pattern="^[a-z]+$")
+
+    @field_validator("word")
+    @classmethod
+    def _no_two(cls, word: str) -> str:
+        if word == "two":
+            raise ValueError("must not be two")
+        if word == "three":
+            raise ValueError("three is too many")
+        return word
+
+
+def faults(document: Any) -> list[Fault]:
+    try:
+        Model.model_validate(booleans_as_words(document, Model))
+    except ValidationError as error:
+        return [fault_of(".".join(str(part) for part in detail["loc"]), detail) for detail in details(error)]
+    return []
+
+
 @pytest.mark.parametrize(
-    ("error", "line"), [(ValueError("\n first\nsecond"), "first"), (ValueError(), "ValueError"), (KeyError("a"), "'a'")]
+    ("document", "key", "limit", "given"),
+    [
+        ({"number": 0}, "number", "1", "0"),
+        ({"number": "x"}, "number", "integer", "'x'"),
+        ({"number": "9" * 5000}, "number", "integer", f"'{'9' * 199}… (5002 characters)"),
+        ({"items": [0]}, "items.0", "1", "0"),
+        ({"items": []}, "items", "1 item", "[]"),
+        ({"items": [1, 2, 3, 4]}, "items", "3 items", "[1, 2, 3, 4]"),
+        ({"items": 3}, "items", "list", "3"),
+        ({"inner": 3}, "inner", "keys", "3"),
+        ({"word": "o"}, "word", "2 characters", "'o'"),
+        ({"word": "two"}, "word", "two", None),
+        ({"number": {"a": 1}}, "number", "integer", "a group of keys"),
+    ],
 )
-def test_an_error_is_told_in_a_line(error: Exception, line: str) -> None:
-    assert errors.first_line(error) == line
+def test_a_fault_is_condition_and_value(document: Any, key: str, limit: str, given: str | None) -> None:
+    (fault,) = faults(document)
+    assert (fault.key, fault.given) == (key, given)
+    assert limit in str(fault.must)
+
+
+def test_a_sentence_of_ones_own_begins_with_its_key() -> None:
+    assert faults({"word": "three"}) == ["word: three is too many"]
+
+
+@pytest.mark.parametrize(
+    ("document", "refused"),
+    [
+        ({"number": True}, "number"),
+        ({"share": False}, "share"),
+        ({"items": [1, True]}, "items.1"),
+        ({"rates": {"a": True}}, "rates.a"),
+        ({"inner": {"rate": True}}, "inner.rate"),
+        ({"inners": [{"rate": 0.1}, {"rate": True}]}, "inners.1.rate"),
+    ],
+)
+def test_a_truth_value_is_no_number(document: Any, refused: str) -> None:
+    (fault,) = faults(document)
+    assert fault.key == refused
+    assert fault.given in ("'true'", "'false'")
+
+
+def test_a_truth_value_stays_where_one_is_wanted() -> None:
+    document = {"switch": True, "either": False, "anything": True, "free": {"a": [True], "b": {"c": False}}}
+    assert faults(document) == []
+    assert booleans_as_words(document, Model) == document
+    assert Model.model_validate(booleans_as_words(document, Model)).either is False
+
+
+def test_values_are_shown_in_brief() -> None:
+    assert shown("a") == "'a'"
+    assert shown("x" * 100_000) == f"'{'x' * 199}… (100002 characters)"
+    assert len(shown(list(range(10**5)))) < 250
+    assert shown(10**5000) == "a int that can't be displayed"
+
+
+def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(["a", "b", "c"], most=2) == "a, b and 1 more"
+    assert listed(["x" * LONGEST_NAME, "y" * (LONGEST_NAME + 1)]) == f"{'x' * LONGEST_NAME}, {'y' * LONGEST_NAME}…"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("cifar", "; did you mean cifar10 or cifar100?"),
+        ("CIFAR10", "; did you mean cifar10 or cifar100?"),
+        ("fedprx", "; did you mean fedprox?"),
+        ("fedprox+", "; did you mean fedprox?"),
+        ("genetc", "; did you mean genetic?"),
+        ("magic", ""),
+        ("", ""),
+        ("f", ""),
+        (3, ""),
+        (None, ""),
+    ],
+)
+def test_what_may_have_been_meant(given: object, meant: str) -> None:
+    assert did_you_mean(given, ["cifar10", "cifar100", "fedprox", "fedavg", "genetic"]) == meant
+
+
+def test_a_word_of_another_meaning_is_not_taken_for_a_slip() -> None:
+    assert did_you_mean("gpu", ["auto", "cpu", "cuda"]) == ""

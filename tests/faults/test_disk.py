@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.runtime.files import not_written, remove_unfinished
+from fedscout.engine.runtime.files import remove_unfinished
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
 from tests.commands import ran_python
 from tests.experiments.cli.conftest import Cli
@@ -311,12 +311,6 @@ def test_a_result_that_can_t_be_printed_is_told(tmp_path: Path) -> None:
 
 
 # The parts.
-
-
-def test_the_room_that_is_left_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
-    error = OSError(errno.ENOSPC, "whatever the library says")
-    text = not_written(tmp_path / "not" / "there" / "file", error)
-    assert re.match(rf"{tmp_path}/not/there/file .*: No space left on device; .* are free there$", text)
 
 
 def test_a_checkpoint_that_can_t_be_removed_only_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

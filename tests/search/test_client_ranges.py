@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import TrialSettings
@@ -13,6 +19,7 @@ from fedscout.experiments.config import load_config
 from fedscout.search.config import ClientRanges, SearchConfig
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.genetic import GeneticSearcher
+from fedscout.search.settings_table_file import COLUMNS, FORMAT, read_settings_table, write_settings_table
 from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange, SearchSpace, space_of
 from tests.kits.refusals import refused
 from tests.search.searcher_conformance import COHORT, SearcherLaws, task
@@ -21,7 +28,6 @@ from tests.search.studies import (
     Measured,
     ScriptedRunner,
     completed,
-    document,
     facts_of,
     local_runner,
     open_ledger,
@@ -111,21 +117,6 @@ def test_a_candidate_at_the_study_s_own_values_is_the_reference(tmp_path: Path) 
     assert [entry.spec for entry in outcome.trials] == [FedAvgSpec(client_local_epochs=2)]
 
 
-@pytest.mark.slow
-def test_a_study_with_them_goes_on_with_the_same_result(tmp_path: Path) -> None:
-    config = SearchConfig(
-        client_ranges=ClientRanges.model_validate(RANGES),
-        strategies=("fedavg", "fedadam", "qfedavg"),
-        budget=4,
-        generation_size=2,
-        confirmation_seeds=1,
-    )
-    whole = document(study(tmp_path, local_runner(tiny_federation()), config))
-    for path in sorted((tmp_path / "trials").iterdir())[2::2]:
-        path.unlink()
-    assert document(study(tmp_path, local_runner(tiny_federation()), config)) == whole
-
-
 def test_a_plan_s_own_rate_comes_first_and_the_strategy_s_reaches_flower(tmp_path: Path) -> None:
     runner = ScriptedRunner(by_rate)
     spec = QFedAvgSpec(q=1.0, client_learning_rate=0.05)
@@ -146,3 +137,91 @@ def test_a_rate_of_the_strategy_trains_as_the_same_rate_of_the_study(tmp_path: P
     (other,) = open_ledger(tmp_path / "c", runner).run([FACTS.trial("search", QFedAvgSpec(q=1.0))])
     assert of_strategy.round_loss == of_study.round_loss
     assert of_strategy.round_loss != other.round_loss
+
+
+# -- A table of client settings comes back as it was written, and what is none is told in one line ---------------------
+
+
+TABLE = SettingsTable(
+    tuple(SettingsCell(h, q, 1e-5 * q / (1 + h), 8, 1 + q // 100) for h in (0.2, 0.8) for q in (100, 1000)), 0.5
+)
+PROVENANCE = {"dataset": "digits", "model": "dense", "num_classes": 10, "metric": "heterogeneity"}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "table.parquet"
+    beside = [{"score": 0.1 * number, "trials": number} for number in range(4)]
+
+    write_settings_table(path, TABLE, {**PROVENANCE, "cells": beside})
+
+    assert read_settings_table(path) == (TABLE, {**PROVENANCE, "cells": beside})
+    assert list(pd.read_parquet(path).columns) == [*COLUMNS, "score", "trials"]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def changed(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """Change the cells of a file and leave its metadata."""
+    content = pq.read_table(path)
+    frame = change(content.to_pandas())
+    pq.write_table(
+        type(content).from_pydict(frame.to_dict("list")).replace_schema_metadata(content.schema.metadata), path
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda rows: rows.drop(columns=["batch_size", "local_epochs"]), ["lacks batch_size, local_epochs"]),
+        (lambda rows: rows.iloc[:3], ["2 x 2", "heterogeneity 0.8, quantity 1000"]),
+        (lambda rows: pd.concat([rows, rows.iloc[:1]]), ["heterogeneity 0.2, quantity 100 2 times"]),
+        (lambda rows: rows.iloc[:0], ["cells", "none"]),
+        (lambda rows: rows.assign(learning_rate=float("nan")), ["cell 1: learning_rate", "got nan"]),
+        (lambda rows: rows.assign(learning_rate="0.1"), ["cell 1: learning_rate", "got '0.1'"]),
+        (lambda rows: rows.assign(learning_rate=[0.1, 0.1, 0.0, 0.1]), ["cell 3: learning_rate", "got 0.0"]),
+        (lambda rows: rows.assign(local_epochs=1001), ["cell 1: local_epochs", "got 1001"]),
+        (lambda rows: rows.assign(batch_size=2.5), ["cell 1: batch_size", "got 2.5"]),
+        (lambda rows: rows.assign(quantity=[0, 1000, 0, 1000]), ["cell 1: quantity", "got 0"]),
+        (lambda rows: rows.assign(heterogeneity=[0.2, 0.2, 1.5, 1.5]), ["heterogeneity", "[0, 1]", "got 1.5"]),
+    ],
+)
+def test_a_table_that_cannot_serve_is_refused_in_one_line(
+    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], named: list[str]
+) -> None:
+    path = tmp_path / "table.parquet"
+    write_settings_table(path, TABLE, PROVENANCE)
+    changed(path, change)
+
+    with refused(ConfigurationError, key=path.name) as caught:
+        read_settings_table(path)
+
+    (fault,) = caught.value.faults
+    assert [name for name in [*named, str(path)] if name not in fault] == []
+    assert "\n" not in fault
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    damaged, other = tmp_path / "damaged.parquet", tmp_path / "other.parquet"
+    damaged.write_bytes(b"PAR1 and then nothing")
+    pd.DataFrame({"a": [1]}).to_parquet(other)
+
+    for path, named in [(tmp_path / "none", "no such"), (damaged, "Parquet"), (other, FORMAT)]:
+        with refused(ConfigurationError, key=path.name, names=named):
+            read_settings_table(path)
+
+
+@pytest.mark.parametrize(
+    "cells", [(), TABLE.cells[:3], TABLE.cells + TABLE.cells[:1], (replace(TABLE.cells[0], quantity=0),)]
+)
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path, cells: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        write_settings_table(tmp_path / "table.parquet", SettingsTable(cells), PROVENANCE)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metric_of_ones_own_may_have_any_values(tmp_path: Path) -> None:
+    path, table = tmp_path / "table.parquet", SettingsTable((replace(TABLE.cells[0], heterogeneity=-7.0),))
+
+    write_settings_table(path, table, {**PROVENANCE, "metric": "mine:spread"})
+
+    assert read_settings_table(path)[0] == table

@@ -99,7 +99,7 @@ def sampled(name: str) -> dict[str, int]:
 
 def test_the_table_is_complete() -> None:
     with_clients = {kind for kind in CHOSEN_BY_NAME_KINDS if STRATEGIES[kind]().client_algorithm() is not None}
-    with_clients.remove("rhfl")  # which trains all clients in every round: test_rhfl.py
+    with_clients.remove("rhfl")  # which trains all clients in every round: test_feddf.py
     assert {spec.kind for spec in METHODS.values()} == {"fedprox", *with_clients}
     assert all(STRATEGIES[kind].paper for kind in CHOSEN_BY_NAME_KINDS)
 
@@ -193,15 +193,6 @@ def test_what_weighs_a_mean_is_no_more_than_a_client_s_rows() -> None:
     for client, given in ((1, "4.5"), (2, "none")):
         assert "'model-weight'" in results.failures[client]
         assert results.failures[client].endswith(f"got {given}")
-
-
-def test_an_algorithm_of_fedavg_is_fedavg() -> None:
-    """As it stands, `ClientAlgorithm` has the bits of plain training in a block and in the loop."""
-    for backend in ("auto", "loop"):
-        spec = spec_of(made("fedavg"), backend=backend)
-        plain, own = spec.session, replace(spec.session, algorithm=ClientAlgorithm())
-        results = [run_trial(spec, LocalGrid(host_for("fedavg"), session=session)) for session in (plain, own)]
-        assert_same(*results)
 
 
 def test_the_documented_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,14 +154,6 @@ def test_each_community_trains_and_is_scored_as_a_federation_of_its_own(planted:
             assert trial.client_accuracy[client] == hand.accuracy(found.astype(np.float64), client)
 
 
-def test_clients_that_miss_a_round_are_scored_under_their_community_s_model(planted: ClientHost) -> None:
-    trial = result_of(planted, spec(), num_sampled=2)  # one of each community
-    hand = Hand(planted_labels())
-    for clients, vector in zip(OWN_LABELS, trial.vector, strict=True):
-        for client in clients:
-            assert trial.client_accuracy[client] == hand.accuracy(vector.astype(np.float64), client)
-
-
 ALONE = {"communities", "dp_fedavg", "fedbuff", "local", "rhfl"}
 
 
@@ -215,15 +207,6 @@ def test_clients_of_disjoint_labels_are_found_exactly(sizes: list[int], random: 
 def test_clients_of_equal_labels_are_one_community(num_clients: int) -> None:
     similarities = cosine_similarities(np.outer(np.arange(1, num_clients + 1), [4, 1, 0, 2]))
     assert not affinity_propagation(similarities, 0.5, np.random.default_rng(0)).any()
-
-
-def test_clients_that_hold_much_the_same_are_one_community_each_side() -> None:
-    """Dirichlet draws around two lists of labels."""
-    generator = np.random.default_rng(4)
-    weights = np.array([[20, 20, 20, 1, 1, 1], [1, 1, 1, 20, 20, 20]])
-    counts = np.stack([generator.multinomial(100, generator.dirichlet(weights[client % 2])) for client in range(15)])
-    found = affinity_propagation(cosine_similarities(counts), 0.5, generator)
-    assert groups_of(found) == groups_of(np.arange(15) % 2)
 
 
 def test_a_larger_preference_opens_more_communities(planted: ClientHost) -> None:
@@ -479,18 +462,6 @@ def test_clients_that_withhold_their_labels_fail_the_trial(release: Release, cli
     assert "grouped_by=updates" in advice
 
 
-def test_clients_with_a_task_hold_no_labels() -> None:
-    from tests.engine.contracts.test_client_task import federation
-
-    assert ", client 0 holds no rows" in failed(federation())
-
-
-def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial() -> None:
-    error = failed(planted_labels(), spec(inside={"kind": "krum", "num_malicious_nodes": 1}), num_sampled=ALL)
-    assert "0, 2, 5" in error
-    assert "num_malicious_nodes of krum" in error
-
-
 def test_a_community_that_gets_no_model_is_told_of() -> None:
     """One or two of its three clients miss all rounds but the second, and Bulyan needs three."""
     inside = spec(inside={"kind": "bulyan", "num_malicious_nodes": 0}, num_communities=2)
@@ -527,3 +498,15 @@ def test_one_community_is_told_to_be_the_strategy_inside() -> None:
     one = spec(inside="fedadam", num_communities=1, client_batch_size=4)
     assert one.simplest(COHORT) == parse_strategy({"kind": "fedadam", "client_batch_size": 4})
     assert one.digest(COHORT) == one.simplest(COHORT).digest(COHORT) != spec(inside="fedadam").digest(COHORT)
+
+
+def test_clients_with_a_task_hold_no_labels() -> None:
+    from tests.engine.contracts.test_client_task import federation
+
+    assert ", client 0 holds no rows" in failed(federation())
+
+
+def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial() -> None:
+    error = failed(planted_labels(), spec(inside={"kind": "krum", "num_malicious_nodes": 1}), num_sampled=ALL)
+    assert "0, 2, 5" in error
+    assert "num_malicious_nodes of krum" in error

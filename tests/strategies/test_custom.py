@@ -130,12 +130,6 @@ def test_it_is_searched_beside_the_others(user_module) -> None:
     assert not space.contains(custom(values={"factor": 2.0, "power": 1, "mode": "mean"}))
 
 
-def test_only_arguments_with_a_value_are_told_of() -> None:
-    assert custom().search_values() == {"mode": "mean"}
-    both = custom(values={"factor": 0.5, "mode": "mean", "other": 1}, client_batch_size=8)
-    assert both.search_values() == {"factor": 0.5, "mode": "mean", "client_batch_size": 8}
-
-
 def test_a_module_that_draws_without_a_seed_is_told_of_once(tmp_path, monkeypatch, caplog) -> None:
     source = "import numpy as np\nfrom flwr.serverapp.strategy import FedAvg as Drawing\nRATE = np.random.default_rng()"
     (tmp_path / "drawing.py").write_text(source)
@@ -209,13 +203,6 @@ def test_a_constructor_that_refuses_its_values_is_a_users_error(user_module) -> 
         custom(values={"factor": 13, "power": 1}, ranges={}).build(COHORT)
 
 
-def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
-    (note,) = CustomSpec(path="user_strategies:Blind").notes(COHORT)
-    assert "samples" in note
-    assert CustomSpec(path="nowhere_at_all:Shrunk").notes(COHORT) == []  # that is a fault
-    assert custom(values={"factor": 1, "power": 1, "mode": "mean"}).notes(COHORT) == []
-
-
 def test_faulty_declarations_are_all_reported() -> None:
     faults = faults_of(
         {
@@ -247,3 +234,10 @@ def test_one_strategy_is_listed_once(user_module) -> None:
 def test_a_space_may_hold_a_users_strategies_alone(user_module) -> None:
     space: SearchSpace = space_of(COHORT, kinds=(), customs=(custom(),))
     assert space.kinds == ("user_strategies:Shrunk",)
+
+
+def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
+    (note,) = CustomSpec(path="user_strategies:Blind").notes(COHORT)
+    assert "samples" in note
+    assert CustomSpec(path="nowhere_at_all:Shrunk").notes(COHORT) == []  # that is a fault
+    assert custom(values={"factor": 1, "power": 1, "mode": "mean"}).notes(COHORT) == []

@@ -136,15 +136,6 @@ def test_neither_blocks_and_slabs_nor_the_number_of_threads_change_anything(
         assert statistics() == before
 
 
-def test_what_is_given_is_not_changed() -> None:
-    values = models("zeros of both signs", 0, 11, (70,))
-    before = values.tobytes()
-    median(values)
-    trimmed_mean(values, 3)
-    mean_around_median(values, 5)
-    assert values.tobytes() == before
-
-
 def test_a_fault_in_a_thread_is_not_lost() -> None:
     def fail(block: FloatArray) -> FloatArray:
         raise ZeroDivisionError(str(block.shape))

@@ -1,8 +1,11 @@
-"""Each strategy that is built aggregates any replies as Flower's own class does, those of a whole trial included."""
+"""Strategies as they are built aggregate, address and check messages as Flower's own classes do."""
 
 from __future__ import annotations
 
 import copy
+import logging
+import pickle
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,21 +13,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.messages.calls import Cohort, EngineNeeds, Session
 from fedscout.engine.messages.contents import claim_task_identity, view_record
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
 from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation.rules import arrays_by_name, flat_vectors, mean_metrics
+from fedscout.strategies.specification import node_counts
 from tests.engine.choices import rounds_of
 from tests.engine.federations import uneven_federation
-from tests.strategies.rounds import made
+from tests.strategies.rounds import grid_of, made, models
 
 NUM_CLIENTS = 23
 COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.25)
@@ -186,18 +193,6 @@ def test_aggregates_and_metrics_are_flowers(name: str, case: str) -> None:
             np.testing.assert_array_equal(arrays[key], array)
 
 
-def test_the_cases_are_what_they_are_named_for() -> None:
-    def ours(name: str, case: str) -> Any:
-        return CASES[case].aggregate(INDIVIDUAL[name].build(COHORT), as_views=True)[0][0]
-
-    claim_task_identity()
-    assert ours("bulyan", "enough failed for Bulyan to give up") is None
-    assert ours("bulyan", "some failed") is not None
-    assert np.isnan(ours("fedmedian", "one NaN")["flat"][::3]).all()
-    assert np.isfinite(ours("fedmedian", "one infinite")["flat"]).all()
-    assert ours("krum", "all failed") is None
-
-
 def test_bulyan_may_choose_by_a_rule_of_the_user_s() -> None:
     """Not by Krum's scores: the first replies, whatever they hold."""
 
@@ -274,3 +269,274 @@ def test_a_whole_trial_is_that_of_flowers_own_class(spec: StrategySpec) -> None:
     assert rounds_of(ours) == rounds_of(own)
     assert ours.dropped_clients == own.dropped_clients
     assert len(ours.dropped_clients) == 4
+
+
+# -- Messages made as copies, replies checked by one look and metrics averaged at once are what Flower makes of them
+
+
+A, B = Array(np.ones(1)), Array(np.full((1, 2), 2.0))
+ARRAYS = ArrayRecord({"flat": Array(np.zeros(3, np.float32))})
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    claim_task_identity()
+
+
+def asked(strategy: flower.FedAvg, num_clients: int, phase: str = "train") -> list[Message]:
+    random.seed(0)
+    configure = strategy.configure_train if phase == "train" else strategy.configure_evaluate
+    return list(configure(3, ARRAYS, ConfigRecord({"seed": 1}), grid_of(num_clients)))
+
+
+def facts(message: Message) -> dict[str, Any]:
+    metadata = {name: value for name, value in vars(message.metadata).items() if name != "_created_at"}
+    return {**vars(message), "_metadata": metadata}
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+@pytest.mark.parametrize("name", ["FedAvg", "FedProx", "Krum"])
+def test_messages_are_flowers(name: str, phase: str) -> None:
+    """The same clients in the same order, of the same types, with the same content in every field."""
+    arguments = {"fraction_train": 0.5, "fraction_evaluate": 0.5, "min_available_nodes": 40}
+    ours = asked(getattr(quick, name)(**arguments), 40, phase)
+    flowers = asked(getattr(flower, name)(**arguments), 40, phase)
+    assert [facts(message) for message in ours] == [facts(message) for message in flowers]
+    assert len(ours) == 20
+    assert {type(message) for message in ours} == {Message}
+    assert all(message.metadata.created_at <= flowers[-1].metadata.created_at for message in ours)
+    assert len({id(message.content) for message in ours}) == 1
+
+
+def test_a_message_can_be_changed_without_the_others() -> None:
+    first, second, third = asked(quick.FedAvg(min_available_nodes=3, min_train_nodes=3), 3)
+    second.metadata.group_id = "mine"
+    second.content = RecordDict()
+    assert [message.metadata.group_id for message in (first, second, third)] == ["", "mine", ""]
+    assert first.content is third.content is not second.content
+
+
+def content(weight: Any = 10, **more: Any) -> RecordDict:
+    metrics = {"num-examples": weight, "loss": 0.3, **more}
+    return RecordDict(
+        {"arrays": ArrayRecord({"flat": Array(np.ones(3, np.float32))}), "metrics": MetricRecord(metrics)}
+    )
+
+
+def without(key: str) -> RecordDict:
+    made = content()
+    del made[key]
+    return made
+
+
+def with_another(key: str) -> RecordDict:
+    made = content()
+    made["another"] = made[key]
+    return made
+
+
+def beside(**records: Any) -> RecordDict:
+    """Return these records, and a client's metrics unless they are among them."""
+    return RecordDict({"metrics": content()["metrics"], **records})
+
+
+UNSOUND: dict[str, Callable[[], list[RecordDict]]] = {
+    "no arrays": lambda: [content(), without("arrays")],
+    "nobody has arrays": lambda: [without("arrays"), without("arrays")],
+    "two array records": lambda: [content(), with_another("arrays")],
+    "all have two": lambda: [with_another("arrays"), with_another("arrays")],
+    "no metrics": lambda: [content(), without("metrics")],
+    "two metric records": lambda: [with_another("metrics"), with_another("metrics")],
+    "other record names": lambda: [content(), beside(other=ARRAYS)],
+    "other arrays": lambda: [content(), beside(arrays=ArrayRecord({"w": A}))],
+    "another metric": lambda: [content(), content(accuracy=0.1)],
+    "no weight": lambda: [beside(arrays=ARRAYS, metrics=MetricRecord({"loss": 0.1})) for _ in range(2)],
+    "a list for a weight": lambda: [content(), content(weight=[1, 2])],
+}
+
+
+def replies(contents: list[RecordDict]) -> list[Message]:
+    return [Message(one, reply_to=Message(RecordDict(), 2 + i, "train")) for i, one in enumerate(contents)]
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+@pytest.mark.parametrize("name", quick.__all__)
+def test_replies_that_flower_refuses_are_refused_with_its_words(name: str, case: str) -> None:
+    def refusal(strategies: Any) -> str:
+        strategy = getattr(strategies, name)(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
+        strategy.current_arrays = ArrayRecord(dict(ARRAYS))
+        with pytest.raises(InconsistentMessageReplies) as caught:
+            strategy.aggregate_train(1, replies(UNSOUND[case]()))
+        return str(caught.value)
+
+    assert refusal(quick) == refusal(flower)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedProx"])
+def test_the_mean_of_one_reply_is_that_reply_and_is_told_of_as_flowers(name: str, monkeypatch: Any) -> None:
+    """Nothing is copied; who failed is in the log."""
+    told: list[str] = []
+    monkeypatch.setattr(logging.getLogger("flwr"), "handle", lambda record: told.append(record.getMessage()))
+    one = content(weight=7)
+    given = [*replies([one]), Message(Error(1000, "no rows"), reply_to=Message(RecordDict(), 9, "train"))]
+    arrays, metrics = getattr(quick, name)().aggregate_train(1, given)
+    ours = told.copy()
+    told.clear()
+    flowers_arrays, flowers_metrics = getattr(flower, name)().aggregate_train(1, given)
+    assert arrays is one["arrays"]
+    np.testing.assert_array_equal(arrays["flat"].numpy(), flowers_arrays["flat"].numpy())
+    assert metrics == flowers_metrics
+    assert ours == told != []
+
+
+def test_arrays_have_the_names_of_the_first_reply_in_its_order() -> None:
+    """And vectors each reply's own, so that two arrays in another order are another vector."""
+    one, two = (RecordDict({"arrays": ArrayRecord(arrays)}) for arrays in ({"a": A, "b": B}, {"b": B, "a": A}))
+    found = {name: np.stack(arrays).tolist() for name, arrays in arrays_by_name([two, one]).items()}
+    assert found == {"a": [[1], [1]], "b": [[[2, 2]], [[2, 2]]]}
+    assert list(found) == ["b", "a"]
+    assert list(arrays_by_name([one, two])) == ["a", "b"]
+    assert [vector.tolist() for vector in flat_vectors([one, two])] == [[1, 2, 2], [2, 2, 1]]
+
+
+def test_mean_metrics_are_flowers() -> None:
+    generator = np.random.default_rng(0)
+    contents = [
+        content(
+            weight=int(generator.integers(1, 100)),
+            accuracy=float(generator.random()),
+            count=int(generator.integers(9)),
+            per_class=[float(value) for value in generator.random(3)],
+            counts=[1, 2],
+        )
+        for _ in range(30)
+    ]
+    ours = mean_metrics(contents, "num-examples")
+    assert ours == aggregate_metricrecords(contents, "num-examples")
+    assert list(ours) == ["loss", "accuracy", "count", "per_class", "counts"]
+
+
+@pytest.mark.parametrize("mean", [mean_metrics, aggregate_metricrecords])
+def test_faults_of_the_metrics_are_flowers(mean: Callable[[list[RecordDict], str], MetricRecord]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        mean([content(weight=0)], "num-examples")
+    with pytest.raises(ValueError, match="zip"):
+        mean([content(values=[0.1]), content(values=[0.1, 0.2])], "num-examples")
+
+
+def test_a_users_own_function_for_metrics_is_called() -> None:
+    def count(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+        return MetricRecord({weighted_by: len(contents)})
+
+    _, metrics = quick.FedMedian(train_metrics_aggr_fn=count).aggregate_train(1, replies([content(), content()]))
+    assert metrics == MetricRecord({"num-examples": 2})
+
+
+@pytest.mark.parametrize("name", quick.__all__)
+def test_strategies_can_be_kept_in_a_checkpoint(name: str) -> None:
+    arguments = {"client_learning_rate": 0.1} if name == "QFedAvg" else {}
+    strategy = getattr(quick, name)(fraction_train=0.25, **arguments)
+    again = pickle.loads(pickle.dumps(strategy))
+    assert type(again) is type(strategy)
+    assert again.fraction_train == 0.25
+    assert isinstance(again, getattr(flower, name))
+
+
+# -- A specification builds exactly what one would write by hand with Flower -------------------------------------------
+
+
+COHORT_EQUIVALENCE = Cohort(num_clients=9, num_sampled=7, client_learning_rate=0.25)
+NODES = {
+    "fraction_train": 7 / 9,
+    "fraction_evaluate": 1.0,
+    "min_train_nodes": 7,
+    "min_evaluate_nodes": 9,
+    "min_available_nodes": 9,
+}
+ADAPTIVE = {"eta": 0.2, "eta_l": 0.25, "tau": 1e-2}
+
+BY_HAND: dict[str, tuple[StrategySpec, flower.Strategy]] = {
+    "fedavg": (made("fedavg"), flower.FedAvg(**NODES)),
+    "fedavg, uniform": (
+        made("fedavg", sample_scaling="uniform"),
+        flower.FedAvg(**NODES, weighted_by_key="num-clients"),
+    ),
+    "fedprox": (made("fedprox", proximal_mu=0.3), flower.FedProx(**NODES, proximal_mu=0.3)),
+    "fedavgm": (
+        made("fedavgm", server_learning_rate=0.7, server_momentum=0.6),
+        flower.FedAvgM(**NODES, server_learning_rate=0.7, server_momentum=0.6),
+    ),
+    "fedadagrad": (made("fedadagrad", eta=0.2, tau=1e-2), flower.FedAdagrad(**NODES, **ADAPTIVE)),
+    "fedadam": (
+        made("fedadam", eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95),
+        flower.FedAdam(**NODES, **ADAPTIVE, beta_1=0.8, beta_2=0.95),
+    ),
+    "fedyogi": (
+        made("fedyogi", eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95, sample_scaling="uniform"),
+        flower.FedYogi(**NODES, **ADAPTIVE, beta_1=0.8, beta_2=0.95, weighted_by_key="num-clients"),
+    ),
+    "fedmedian": (made("fedmedian"), flower.FedMedian(**NODES)),
+    "fedtrimmedavg": (made("fedtrimmedavg", beta=0.3), flower.FedTrimmedAvg(**NODES, beta=0.3)),
+    "krum": (made("krum", num_malicious_nodes=2), flower.Krum(**NODES, num_malicious_nodes=2)),
+    "multikrum": (
+        made("multikrum", num_malicious_nodes=1, num_nodes_to_select=3),
+        flower.MultiKrum(**NODES, num_malicious_nodes=1, num_nodes_to_select=3),
+    ),
+    "bulyan": (made("bulyan", num_malicious_nodes=1), flower.Bulyan(**NODES, num_malicious_nodes=1)),
+    "qfedavg": (made("qfedavg", q=1.5), flower.QFedAvg(client_learning_rate=0.25, q=1.5, **NODES)),
+}
+
+
+def test_every_built_in_strategy_is_compared() -> None:
+    assert {spec.kind for spec, _ in BY_HAND.values()} == set(BUILT_IN_KINDS)
+    assert len(BUILT_IN_KINDS) == 12
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_aggregates_are_flowers_bit_for_bit(name: str) -> None:
+    spec, by_hand = BY_HAND[name]
+    built = spec.build(COHORT_EQUIVALENCE)
+    assert isinstance(built, type(by_hand))
+    for ours, theirs in zip(models(built, 9), models(by_hand, 9), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_the_client_rate_is_the_cohorts(name: str) -> None:
+    built = BY_HAND[name][0].build(COHORT_EQUIVALENCE)
+    for attribute in ("eta_l", "client_learning_rate"):
+        assert getattr(built, attribute, 0.25) == 0.25
+
+
+def test_exactly_the_sampled_number_of_clients_trains() -> None:
+    """Flower samples max(int(n * fraction), min_train_nodes) clients."""
+    for num_clients in range(1, 301):
+        for num_sampled in range(1, num_clients + 1):
+            counts = node_counts(Cohort(num_clients, num_sampled, 0.1))
+            assert max(int(num_clients * counts["fraction_train"]), counts["min_train_nodes"]) == num_sampled
+            assert counts["min_available_nodes"] == counts["min_evaluate_nodes"] == num_clients
+
+
+@pytest.mark.parametrize(("num_clients", "num_sampled"), [(1, 1), (49, 1), (10, 3), (7, 7)])
+def test_configure_addresses_the_cohort(num_clients: int, num_sampled: int) -> None:
+    claim_task_identity()
+    built = made("fedavg").build(Cohort(num_clients, num_sampled, 0.1))
+    arrays = ArrayRecord({"flat": Array(np.zeros(2, np.float32))})
+    assert len(list(built.configure_train(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_sampled
+    assert len(list(built.configure_evaluate(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_clients
+
+
+def test_needs_follow_from_what_a_strategy_reads() -> None:
+    """Those that read the mean alone get it merged; those that compare replies get one each."""
+    merged = {kind for kind, (spec, _) in BY_HAND.items() if spec.needs().replies == "merged"}
+    assert merged == {"fedavg", "fedavg, uniform", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}
+    assert BY_HAND["fedyogi"][0].needs().weighted_by == "num-clients"
+    assert BY_HAND["fedadam"][0].needs() == EngineNeeds("flat", "merged", "num-examples", initial_loss=False)
+    assert [kind for kind, (spec, _) in BY_HAND.items() if spec.needs().initial_loss] == ["qfedavg"]
+    assert {spec.needs().arrays for spec, _ in BY_HAND.values()} == {"flat"}
+    assert [kind for kind, (spec, _) in BY_HAND.items() if spec.client_algorithm() is not None] == ["fedprox"]
+
+
+def test_nobody_to_ask() -> None:
+    assert asked(quick.FedAvg(fraction_train=0.0), 3) == []

@@ -1,18 +1,26 @@
-"""RFA goes to the geometric median, and one client can't take it away."""
+"""Robust rules: RFA, centered clipping and Krum's choice, by closed forms and as Flower's."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.multikrum import compute_distances
+from flwr.serverapp.strategy.multikrum import select_multikrum as flowers_selection
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import FedAvgSpec, RfaSpec
-from fedscout.strategies.methods.robust import geometric_median
-from tests.strategies.rounds import final_model, played
+from fedscout.engine.messages.contents import view_record
+from fedscout.strategies import CenteredClippingSpec, FedAvgSpec, RfaSpec
+from fedscout.strategies.aggregation.robust import select_multikrum, squared_distances
+from fedscout.strategies.methods.robust import clipped_mean, geometric_median
+from tests.strategies.rounds import final_model, models, played
 
 Vector = npt.NDArray[np.float64]
 NU = 1e-6
@@ -32,18 +40,6 @@ def test_it_converges_to_the_minimiser_of_the_weighted_distances(seed: int) -> N
     assert np.linalg.norm(models - found.x, axis=1).min() > 0.1
     median = geometric_median(list(models), weights, np.zeros(4), num_iterations=400, smoothing=NU)
     np.testing.assert_allclose(median, found.x, atol=1e-6)
-
-
-def test_every_step_comes_nearer() -> None:
-    """Weiszfeld's algorithm is a descent method."""
-    generator = np.random.default_rng(1)
-    models, weights = generator.normal(size=(9, 3)), generator.dirichlet(np.ones(9))
-    start = np.full(3, 4.0)
-    distances = [total_distance(start, models, weights)] + [
-        total_distance(geometric_median(list(models), weights, start, steps, NU), models, weights)
-        for steps in range(1, 8)
-    ]
-    assert all(later < earlier for earlier, later in pairwise(distances))
 
 
 @pytest.mark.parametrize(
@@ -80,18 +76,6 @@ def test_one_of_three_clients_at_infinity_leaves_a_bounded_result() -> None:
     np.testing.assert_allclose(results[2], results[3], rtol=1e-6)
 
 
-def test_from_the_mean_three_steps_would_not_do() -> None:
-    """Two clients at 0, one at R: v = R/3, R/5, R/9, R/17, as far away as one likes.
-
-    From cR the weights are 1/c twice and 1/(1 − c) once, so the next v is R (1/(1 − c)) / (2/c + 1/(1 − c)), which is
-    R c/(2 − c).
-    """
-    far = 1e6
-    models = [np.array([0.0]), np.array([0.0]), np.array([far])]
-    found = geometric_median(models, np.full(3, 1 / 3), np.array([far / 3]), 3, NU)
-    np.testing.assert_allclose(found, far / 17, rtol=1e-9)
-
-
 def test_an_infinite_reply_counts_as_one_that_is_not_there() -> None:
     """Its coordinates give no direction in which it could pull."""
     start = np.zeros(2)
@@ -112,6 +96,125 @@ def test_a_client_weighs_by_its_rows_or_as_the_others() -> None:
         played(equal, np.array([5.0, 5.0]), lambda _: models, 1, counts=counts)[0] for counts in ([10, 10], [30, 10])
     )
     np.testing.assert_array_equal(unweighted, weighted)
+
+
+# -- Centered clipping is FedAvg without a bound, and with one no client goes beyond it --------------------------------
+
+
+def test_without_a_bound_it_is_fedavg_with_equal_weights() -> None:
+    """Whatever was kept from the rounds before: v + mean(Δ_i − v) = mean Δ_i."""
+    cohort = Cohort(6, 6, 0.1)
+    ours = models(CenteredClippingSpec(clipping_radius=1e9).build(cohort), 6, num_rounds=4)
+    theirs = models(FedAvgSpec(sample_scaling="uniform").build(cohort), 6, num_rounds=4)
+    for model, fedavg in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(model, fedavg, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_change_is_kept() -> None:
+    """One client goes three further each round, τ = 1: v = 1, 2, 3, 3 and x = 1, 3, 6, 9, by hand."""
+    built = CenteredClippingSpec(clipping_radius=1.0).build(Cohort(1, 1, 0.1))
+    rounds = played(built, np.zeros(1), lambda sent: [sent + 3], num_rounds=4)
+    np.testing.assert_allclose([model for _, model in rounds], [[1], [3], [6], [9]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("radius", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("strength", [1e-3, 1.0, 1e3, 1e30, np.inf])
+def test_an_attacker_moves_the_model_by_at_most_its_share_of_the_bound(radius: float, strength: float) -> None:
+    """Against the same round with a client in its place that asks for the last change, which adds nothing."""
+    generator = np.random.default_rng(3)
+    honest = list(generator.normal(size=(6, 5)))
+    center = generator.normal(size=5)
+    attack = strength * np.array([1.0, -1.0, 1.0, 1.0, -1.0])
+    with np.errstate(invalid="ignore"):
+        attacked = clipped_mean([*honest, attack], center, radius)
+    moved = float(np.linalg.norm(attacked - clipped_mean([*honest, center], center, radius)))
+    assert moved <= radius / 7 * (1 + 1e-9)
+    if 1e3 <= strength < np.inf:
+        assert moved == pytest.approx(radius / 7)
+
+
+def test_within_the_bound_nothing_is_clipped() -> None:
+    """Whether a client's model is the center, inside, or at τ."""
+    center = np.array([1.0, 2.0])
+    near = [center, center + np.array([0.3, 0.4]), center - np.array([0.6, 0.8])]
+    np.testing.assert_allclose(clipped_mean(near, center, 1.0), [-0.1, -0.4 / 3], rtol=1e-12)
+
+
+# -- Krum's choice is Flower's, near ties and equal models included ----------------------------------------------------
+
+
+def krum_models(kind: str, seed: int, num_clients: int, num_parameters: int) -> npt.NDArray[np.float32]:
+    """Return the clients' models; `near` ones differ by less than their squared norms are rounded."""
+    values = np.random.default_rng(seed).normal(size=(num_clients, num_parameters)).astype(np.float32)
+    if kind == "near":
+        return (100 + 1e-3 * values).astype(np.float32)
+    if kind == "alike":
+        return np.repeat(values[: (num_clients + 1) // 2], 2, axis=0)[:num_clients]
+    if kind == "a NaN":
+        values[num_clients // 2, 0] = np.nan
+    if kind == "infinite":
+        values[num_clients // 2] = np.inf
+    return values
+
+
+def contents(matrix: npt.NDArray[Any], ours: bool) -> list[RecordDict]:
+    """Return one content a row, in two arrays where there are parameters for two."""
+    made = []
+    for client, row in enumerate(matrix):
+        arrays = {"w": row[: len(row) // 2].reshape(-1, 1), "b": row[len(row) // 2 :]} if len(row) > 3 else {"w": row}
+        record = view_record(arrays) if ours else ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        made.append(RecordDict({"arrays": record, "metrics": MetricRecord({"client": client})}))
+    return made
+
+
+def chosen(selected: list[RecordDict]) -> list[Any]:
+    return [content["metrics"]["client"] for content in selected]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["normal", "near", "alike", "a NaN", "infinite"])
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 70), st.sampled_from([1, 2, 7, 300]), st.floats(0, 1), st.floats(0, 1))
+def test_the_same_replies_in_the_same_order(
+    kind: str, seed: int, num_clients: int, num_parameters: int, malicious: float, selected: float
+) -> None:
+    matrix = krum_models(kind, seed, num_clients, num_parameters)
+    num_malicious, num_selected = int(malicious * num_clients), 1 + int(selected * num_clients)
+    with np.errstate(all="ignore"):
+        ours = select_multikrum(contents(matrix, ours=True), num_malicious, num_selected)
+        flowers = flowers_selection(contents(matrix, ours=False), num_malicious, num_selected)
+    assert chosen(ours) == chosen(flowers)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (30, 1000), (100, 18_530)])
+@pytest.mark.parametrize("kind", ["normal", "near"])
+def test_distances_are_flowers_bit_for_bit(kind: str, shape: tuple[int, int]) -> None:
+    matrix = krum_models(kind, 0, *shape)
+    flowers = compute_distances([ArrayRecord({"w": Array(row)}) for row in matrix])
+    ours = squared_distances(matrix)
+    assert ours.dtype == flowers.dtype == np.float32
+    assert ours.tobytes() == flowers.tobytes()
+
+
+def test_the_formula_is_float32s_and_not_the_exact_one() -> None:
+    """Models near each other and far from 0: ‖x‖² = 3·10⁸ has a float32 spacing of 32, so 2 is lost in it."""
+    matrix = np.array([[1e4, 1e4, 1e4], [1e4, 1e4, 1e4 + 1], [1e4, 1e4 + 1, 1e4 + 1]], np.float32)
+    exact = ((matrix[:, None].astype(np.float64) - matrix[None]) ** 2).sum(axis=2)
+    assert exact[0, 2] == 2
+    assert squared_distances(matrix)[0, 2] % 32 == 0
+
+
+def test_every_step_comes_nearer() -> None:
+    """Weiszfeld's algorithm is a descent method."""
+    generator = np.random.default_rng(1)
+    models, weights = generator.normal(size=(9, 3)), generator.dirichlet(np.ones(9))
+    start = np.full(3, 4.0)
+    distances = [total_distance(start, models, weights)] + [
+        total_distance(geometric_median(list(models), weights, start, steps, NU), models, weights)
+        for steps in range(1, 8)
+    ]
+    assert all(later < earlier for earlier, later in pairwise(distances))
 
 
 def test_of_one_client_it_is_fedavg() -> None:

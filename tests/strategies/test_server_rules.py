@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
+from flwr.serverapp.exception import AggregationError
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
     CHOSEN_BY_NAME_KINDS,
     STRATEGIES,
     CenteredClippingSpec,
+    FedAvgSpec,
     FedExPSpec,
     FedMedianSpec,
     RfaSpec,
     StrategySpec,
 )
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
+from fedscout.strategies.methods.fedexp import extrapolated_change
 from tests.engine.choices import FEDAVG, rounds_of, spec_of
-from tests.engine.federations import EMPTY, QUERIES, uneven_federation
+from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.trials.test_resume import Interruption, run
-from tests.strategies.rounds import asked, grid_of, played, reply_of
+from tests.engine.trials.test_resume import run
+from tests.strategies.rounds import grid_of, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
     "rfa": RfaSpec(),
@@ -135,48 +135,10 @@ def test_a_reply_that_is_not_finite_does_as_with_the_median(kind: str, values: l
         assert np.isfinite(model).all() == (np.isinf(values[0]) and spec.kind != "fedexp")
 
 
-@pytest.mark.parametrize("kind", RULES)
-def test_replies_that_do_not_fit_together_are_refused_by_flower(kind: str) -> None:
-    built = RULES[kind].build(Cohort(2, 2, 0.1))
-    one, other = asked(built, np.ones(4), 2)
-    without = Message(RecordDict({"arrays": other.content["arrays"]}), reply_to=other)
-    with pytest.raises(InconsistentMessageReplies):
-        built.aggregate_train(1, [reply_of(one, np.ones(4)), without])
-
-
 def test_without_a_model_sent_out_there_is_nothing_to_move() -> None:
     message = Message(RecordDict(), 2, "train")
     with pytest.raises(AggregationError, match="configure_train"):
         RfaSpec().build(Cohort(1, 1, 0.1)).aggregate_train(1, [reply_of(message, np.ones(4))])
-
-
-@pytest.mark.parametrize("kind", RULES)
-def test_clients_that_miss_rounds_are_those_that_have_no_rows(kind: str) -> None:
-    """Absent by design or unable to train: the trial is completed without them."""
-    everyone = uneven_federation()
-    absent = replace(everyone, dropout=dict.fromkeys((0, 5), 0.5))
-    for federation, fewest in ((everyone, 4), (absent, 5)):
-        spec = trial_of(RULES[kind], num_sampled=7)
-        result = run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
-        assert (result.status, result.error, result.skipped_rounds) == ("completed", None, {})
-        assert len(result.dropped_clients) >= fewest
-        assert {f"{server_round}:{EMPTY}" for server_round in range(1, 5)} <= {*result.dropped_clients}
-
-
-@pytest.mark.parametrize(("kind", "kept"), [("rfa", 0), ("centered_clipping", 1), ("fedexp", 1)])
-def test_a_checkpoint_holds_the_model_and_what_the_rule_keeps(
-    host: ClientHost, tmp_path: Path, kind: str, kept: int
-) -> None:
-    """And not what clients were sent, which nobody needs any more."""
-    spec = trial_of(RULES[kind])
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run(spec, host, store, stop_in=3)
-    path = store.path(spec.key)
-    document, arrays = read_checkpoint(path)
-    assert document["state"]["server_round"] == 2
-    size = host.facts().layout.size
-    assert sum(array.shape == (size,) for array in arrays) == 1 + kept
 
 
 def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: ClientHost) -> None:
@@ -188,3 +150,81 @@ def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: 
     run_trial(replace(spec, num_rounds=4), grid)
     sent = [call.vector for method, call in grid.calls_made if method == "train"]
     np.testing.assert_allclose(three.vector, (sent[2] + sent[3]) / 2, rtol=1e-6, atol=1e-7)
+
+
+# -- FedExP steps further than FedAvg where clients disagree, by the closed form on quadratic clients ------------------
+
+
+NUM_CLIENTS = 8
+
+
+def solved(sent: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
+    """Client i minimises F_i(w) = (w_i − 1)²/2 and so sets its own coordinate to 1."""
+    return [np.where(np.arange(NUM_CLIENTS) == client, 1.0, sent) for client in range(NUM_CLIENTS)]
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 0.05, 10.0])
+def test_the_rate_on_quadratic_clients_is_its_closed_form(epsilon: float) -> None:
+    """All coordinates of x are r below 1.
+
+    Then ‖Δ_i‖² = r² and Δ̄ = r/M in every coordinate, ‖Δ̄‖² = r²/M, so η_g = max(1, r²/(2(r²/M + ε))): M/2 for ε → 0.
+    """
+    weights = np.full(NUM_CLIENTS, 1 / NUM_CLIENTS)
+    for gap in (1.0, 0.25):
+        received = np.full(NUM_CLIENTS, 1 - gap)
+        rate, change = extrapolated_change(received, solved(received), weights, epsilon)
+        assert rate == pytest.approx(max(1.0, gap**2 / (2 * (gap**2 / NUM_CLIENTS + epsilon))), rel=1e-12)
+        np.testing.assert_allclose(change, gap / NUM_CLIENTS, rtol=1e-12)
+    largest, _ = extrapolated_change(np.zeros(NUM_CLIENTS), solved(np.zeros(NUM_CLIENTS)), weights, 1e-12)
+    assert largest == pytest.approx(NUM_CLIENTS / 2)
+
+
+def test_whole_rounds_on_quadratic_clients() -> None:
+    """With ε → 0 each round halves r: x_t = 1 − 2^−t is sent out, and the result is the mean of the last two."""
+    built = FedExPSpec(epsilon=1e-12).build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1))
+    rounds = played(built, np.zeros(NUM_CLIENTS), solved, num_rounds=6)
+    for number, (sent, model) in enumerate(rounds, start=1):
+        np.testing.assert_allclose(sent, 1 - 0.5 ** (number - 1), rtol=1e-6)
+        np.testing.assert_allclose(model, 1 - 0.75 * 0.5 ** (number - 1), rtol=1e-6)
+
+
+def test_clients_that_agree_make_it_fedavg() -> None:
+    """η_g = 1, so clients are sent what FedAvg sends; the result of a round is the mean of two such models."""
+    cohort = Cohort(4, 4, 0.1)
+    start = np.array([1.0, -2.0, 0.5])
+
+    def trained(sent: npt.NDArray[np.float32]) -> list[npt.NDArray[np.floating]]:
+        return [0.7 * sent + 0.1] * 4
+
+    for scaling in ("uniform", "num-examples"):
+        ours = played(FedExPSpec(sample_scaling=scaling).build(cohort), start, trained, 5, counts=[1, 2, 3, 4])
+        theirs = played(FedAvgSpec().build(cohort), start, trained, 5, counts=[1, 2, 3, 4])
+        for (sent, model), (fedavg_sent, fedavg_model) in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(sent, fedavg_sent, rtol=1e-5)
+            np.testing.assert_allclose(model, (fedavg_sent + fedavg_model) / 2, rtol=1e-5)
+    rate, _ = extrapolated_change(start, trained(start), np.full(4, 0.25), 1e-9)
+    assert rate == 1.0
+
+
+def test_clients_weigh_equally_or_by_their_rows() -> None:
+    """Two clients from x = 0 with Δ = (2, 0) and (0, 2), 30 and 10 rows.
+
+    Equal: Σ‖Δ_i‖²/(2n) = 2, ‖Δ̄‖² = 2, η_g = 1. By rows: Σ p_i‖Δ_i‖²/2 = 2, Δ̄ = (1.5, 0.5), ‖Δ̄‖² = 2.5, η_g = 1. With
+    a third client at (0, 0, 2) and 40 rows, by rows p = (3, 1, 4)/8: ‖Δ̄‖² = 4 · 26/64, η_g = 2/1.625 = 16/13.
+    """
+    clients = list(2 * np.eye(3))
+    rate, change = extrapolated_change(np.zeros(3), clients, np.array([3, 1, 4]) / 8, 1e-15)
+    assert rate == pytest.approx(16 / 13)
+    np.testing.assert_allclose(change, [0.75, 0.25, 1.0])
+    built = FedExPSpec(sample_scaling="num-examples", epsilon=1e-12).build(Cohort(3, 3, 0.1))
+    ((_, model),) = played(built, np.zeros(3), lambda _: clients, 1, counts=[30, 10, 40])
+    np.testing.assert_allclose(model, 16 / 13 * np.array([0.75, 0.25, 1.0]) / 2, rtol=1e-6)
+    equal = FedExPSpec(epsilon=1e-12).build(Cohort(3, 3, 0.1))
+    ((_, model),) = played(equal, np.zeros(3), lambda _: clients, 1, counts=[30, 10, 40])
+    np.testing.assert_allclose(model, np.full(3, 1.5 * 2 / 3 / 2), rtol=1e-6)  # η_g = 2/(4/3)
+
+
+def test_one_client_has_one_weight() -> None:
+    by_rows, equal = FedExPSpec(sample_scaling="num-examples"), FedExPSpec()
+    assert by_rows.digest(Cohort(4, 1, 0.1)) == equal.digest(Cohort(4, 1, 0.1))
+    assert by_rows.digest(Cohort(4, 2, 0.1)) != equal.digest(Cohort(4, 2, 0.1))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import jsonschema
 import numpy as np
 import pytest
 
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
     ChoiceRange,
+    CustomSpec,
     FedAdamSpec,
     FedAvgSpec,
     FedProxSpec,
@@ -24,31 +28,79 @@ from fedscout.strategies import (
     KrumSpec,
     MultiKrumSpec,
     RealRange,
+    given_values,
     parse_strategy,
     space_of,
 )
 from fedscout.strategies.space import SearchSpace
 from tests.kits.refusals import refused
+from tests.strategies.rounds import made
 
 
 def space(num_sampled: int, num_clients: int = 20, **options) -> SearchSpace:
     return space_of(Cohort(num_clients, num_sampled, 0.2, server_rows=60, server_labels=True), **options)
 
 
-@pytest.mark.parametrize("ranges", ["default", "wide"])
-@pytest.mark.parametrize("num_sampled", [1, 2, 3, 4, 5, 7, 11, 20])
-def test_whatever_is_drawn_is_inside_fits_and_builds(num_sampled: int, ranges) -> None:
-    found = space(num_sampled, ranges=ranges)
+COHORT = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2)
+GIVEN = LocalTraining(learning_rate=0.2, local_epochs=2, batch_size=32)
+RANGES = {
+    "client_learning_rate": RealRange(0.05, 0.8, log=True),
+    "client_local_epochs": IntegerRange(1, 5),
+    "client_batch_size": IntegerRange(8, 64, log=True),
+}
+CUSTOM = CustomSpec.model_validate(
+    {
+        "path": "flwr.serverapp.strategy:FedAdagrad",
+        "values": {"eta_l": 0.1},
+        "ranges": {"eta": {"low": 0.01, "high": 1, "log": True}},
+    }
+)
+
+
+def space_of_clients() -> SearchSpace:
+    return space_of(COHORT, customs=[CUSTOM], client_ranges=RANGES, given=given_values(GIVEN))
+
+
+PAIRS = ["fedavg", "multikrum+fedprox", "fedadam+fedprox", "fedtrimmedavg+fedlc", "bulyan+moon"]
+SPACES: dict[str, Callable[[], SearchSpace]] = {
+    **{
+        f"{ranges} ranges, {num_sampled}": partial(space, num_sampled, ranges=ranges)
+        for num_sampled in (1, 2, 3, 4, 5, 7, 11, 20)
+        for ranges in ("default", "wide")
+    },
+    **{
+        f"by name, {num_sampled}": partial(
+            space,
+            num_sampled,
+            num_sampled,
+            kinds=[kind for kind in CHOSEN_BY_NAME_KINDS if kind != "fedbuff" or num_sampled > 1],
+        )
+        for num_sampled in (1, 2, 5)
+    },
+    **{f"pairs, {num_sampled}": partial(space, num_sampled, kinds=PAIRS) for num_sampled in (3, 5, 10)},
+    "client parameters and a strategy of a user's": space_of_clients,
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_whatever_is_drawn_is_inside_fits_and_builds(name: str) -> None:
+    found = SPACES[name]()
     validator = jsonschema.Draft202012Validator(found.json_schema())
     generator = np.random.default_rng(0)
-    for _ in range(150):
-        spec = found.random(generator)
+    drawn = [found.random(generator) for _ in range(150)]
+    for spec in drawn:
         assert found.contains(spec)
+        assert found.nearest(spec) == spec
         assert spec.faults(found.cohort) == []
         spec.build(found.cohort)
         document = {"kind": spec.kind, **spec.parameters()}
         assert parse_strategy(document, found.cohort) == spec
-        validator.validate({"kind": spec.kind, **spec.search_values()})
+        assert parse_strategy(json.dumps(document), found.cohort) == spec
+        validator.validate(
+            json.loads(json.dumps(document)) if spec.kind == "custom" else {"kind": spec.kind, **spec.search_values()}
+        )
+    if name.startswith(("pairs", "client")):
+        assert {spec.label for spec in drawn} == {*found.kinds}
 
 
 def test_strategies_are_drawn_equally_often() -> None:
@@ -57,14 +109,6 @@ def test_strategies_are_drawn_equally_often() -> None:
     counts = Counter(space(10).random(generator).kind for _ in range(2400))
     assert set(counts) == set(BUILT_IN_KINDS)
     assert all(abs(count - 200) < 54 for count in counts.values())
-
-
-def test_by_name_a_search_draws_from_more_strategies_and_logs_the_same_columns() -> None:
-    found = space_of(Cohort(10, 10, 0.1), kinds=["fedavg", "scaffold", "feddyn"])
-    generator = np.random.default_rng(0)
-    drawn = [found.random(generator) for _ in range(60)]
-    assert {spec.kind for spec in drawn} == {"fedavg", "scaffold", "feddyn"}
-    assert not {*CHOSEN_BY_NAME_KINDS} & {*space(10).kinds}
 
 
 def test_draws_are_reproducible() -> None:
@@ -152,16 +196,6 @@ def test_the_schema_refuses_what_the_space_does_not_hold() -> None:
         assert not validator.is_valid(document)
 
 
-def test_every_parameter_is_told_with_its_meaning() -> None:
-    rows = [row for row in space(10).describe() if row.parameters]
-    assert len(rows) > 5
-    for row in rows:
-        fields = STRATEGIES[row.name].model_fields
-        assert {each.name: each.meaning for each in row.parameters} == {
-            each.name: fields[each.name].description for each in row.parameters
-        }
-
-
 def test_the_nearest_of_several_choices_is_the_same_or_the_first() -> None:
     found = space(10, client_ranges={"client_batch_size": ChoiceRange((8, 16, 32))})
     for given, nearest in ((16, 16), (32, 32), (12, 8), (None, 8)):
@@ -182,20 +216,6 @@ def test_others_join_only_if_they_are_named() -> None:
     assert everything.kinds == (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS)
     with refused(StrategyError, key="kinds", given="'rfb'"):
         space(10, kinds=("rfb",))
-
-
-@pytest.mark.parametrize("num_sampled", [1, 2, 5])
-def test_whatever_is_drawn_of_the_others_fits_and_builds(num_sampled: int) -> None:
-    kinds = [kind for kind in CHOSEN_BY_NAME_KINDS if kind != "fedbuff" or num_sampled > 1]
-    found = space(num_sampled, num_clients=num_sampled, kinds=kinds)
-    validator = jsonschema.Draft202012Validator(found.json_schema())
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        spec = found.random(generator)
-        assert found.contains(spec)
-        spec.build(found.cohort)
-        assert parse_strategy({"kind": spec.kind, **spec.parameters()}, found.cohort) == spec
-        validator.validate({"kind": spec.kind, **spec.search_values()})
 
 
 @pytest.mark.parametrize("num_sampled", [1, 2, 3, 4, 7, 20])
@@ -222,3 +242,88 @@ def test_what_equals_a_strategy_that_nothing_else_draws_is_no_twin() -> None:
 def test_a_space_of_twins_alone_still_draws() -> None:
     space = space_of(Cohort(4, 4, 0.1), kinds=("bulyan",))
     assert space.has_equivalent(space.random(np.random.default_rng(0)))
+
+
+# -- What a strategy asks of its clients: one space, one digest, and the study's own value where nothing is said -------
+
+
+def test_they_join_every_strategy_after_its_own() -> None:
+    plain, found = space_of(COHORT, customs=[CUSTOM]), space_of_clients()
+    for kind in found.kinds:
+        assert dict(found.parameters_of(kind)) == {**plain.parameters_of(kind), **RANGES}
+        assert list(found.parameters_of(kind))[-3:] == list(RANGES)
+        assert not set(plain.parameters_of(kind)) & set(RANGES)
+
+
+def test_what_is_drawn_is_what_clients_train_with() -> None:
+    found, generator = space_of_clients(), np.random.default_rng(0)
+    for spec in (found.random(generator) for _ in range(20)):
+        training = spec.local_training(GIVEN)
+        for name in ("learning_rate", "local_epochs", "batch_size"):
+            assert getattr(training, name) == spec.parameters()[f"client_{name}"]
+        assert training.optimizer == GIVEN.optimizer
+
+
+@pytest.mark.parametrize("kind", [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])
+def test_unset_they_are_nowhere_to_be_seen(kind: str) -> None:
+    spec = parse_strategy(kind)
+    assert not set(RANGES) & {*spec.parameters(), *spec.search_values()}
+    assert "client" not in str(spec)
+    assert spec.local_training(GIVEN) is GIVEN
+
+
+def test_a_spec_outside_the_ranges_or_without_a_value_is_not_in_the_space() -> None:
+    inside = {"client_learning_rate": 0.1, "client_local_epochs": 3, "client_batch_size": 16}
+    found = space_of_clients()
+    assert found.contains(made("fedavg", **inside))
+    assert not found.contains(made("fedavg", **{**inside, "client_learning_rate": 0.9}))
+    assert not found.contains(made("fedavg", **{**inside, "client_local_epochs": None}))
+    assert not space_of(COHORT).contains(made("fedavg", **inside))
+
+
+def test_the_study_s_own_values_are_the_same_as_none() -> None:
+    found = space_of_clients()
+    same = made("fedavg", client_learning_rate=0.2, client_local_epochs=2, client_batch_size=32)
+    assert found.digest(same) == found.digest(made("fedavg"))
+    assert found.digest(made("fedavg", client_local_epochs=2)) == found.digest(made("fedavg"))
+    for other in ({"client_learning_rate": 0.21}, {"client_local_epochs": 1}, {"client_batch_size": 31}):
+        assert found.digest(made("fedavg", **other)) != found.digest(made("fedavg"))
+    # Without knowing epochs and rows, the step size of the cohort is known all the same.
+    plain = space_of(COHORT, client_ranges=RANGES)
+    assert plain.digest(made("fedavg", client_learning_rate=0.2)) == plain.digest(made("fedavg"))
+    assert plain.digest(made("fedavg", client_local_epochs=2)) != plain.digest(made("fedavg"))
+
+
+def test_the_nearest_of_a_space_is_inside_it_and_moves_no_further_than_it_must() -> None:
+    found = space_of_clients()
+    inside = found.random(np.random.default_rng(1))
+    assert found.nearest(inside) == inside
+    far = made("fedadam", eta=30, tau=1e-12, beta_1=0.5, client_learning_rate=5.0, client_local_epochs=9)
+    near = found.nearest(far)
+    assert near == made(
+        "fedadam", eta=1.0, tau=1e-5, beta_1=0.5, client_learning_rate=0.8, client_local_epochs=5, client_batch_size=32
+    )
+    assert space_of(COHORT).nearest(far) == made("fedadam", eta=1.0, tau=1e-5, beta_1=0.5)
+    assert space_of(COHORT, kinds=("krum",)).nearest(far) is None
+
+
+def test_defaults_lie_in_the_space() -> None:
+    for found in (space_of_clients(), space_of(COHORT), space_of(Cohort(4, 4, 5.0), client_ranges=RANGES)):
+        for kind in found.kinds:
+            assert found.contains(found.default(kind)), kind
+    assert space_of(COHORT).default("fedadam") == made("fedadam")
+    assert space_of_clients().default("fedavg").client_values() == given_values(GIVEN)
+
+
+def test_a_name_that_a_user_s_strategy_searches_itself_is_refused() -> None:
+    document = {"path": "flwr.serverapp.strategy:QFedAvg", "ranges": {"client_learning_rate": {"low": 0.1, "high": 1}}}
+    own = CustomSpec.model_validate(document)
+    assert space_of(COHORT, customs=[own]).kinds[-1] == own.path
+    with refused(StrategyError, key="client_learning_rate"):
+        space_of(COHORT, customs=[own], client_ranges=RANGES)
+
+
+@pytest.mark.parametrize("value", [{"client_learning_rate": 0}, {"client_local_epochs": 0}, {"client_batch_size": 0.5}])
+def test_values_that_cannot_be_trained_with_are_refused(value: dict[str, float]) -> None:
+    with pytest.raises(StrategyError, match=next(iter(value))):
+        parse_strategy({"kind": "fedavg", **value})

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.statistics import paired_clients
 from fedscout.engine.errors import DataError
 from tests.detectors.federations import (
@@ -115,15 +116,6 @@ def test_the_same_seed_gives_the_same_report_on_any_number_of_hosts() -> None:
     assert report_of(source, seed=5).metrics.model_distances != report.metrics.model_distances
 
 
-def test_samples_and_projections_are_stated() -> None:
-    source = federation(gaussian_clients([20] * 8))
-    report = report_of(source, max_pairwise_clients=5, projection_size=16)
-    assert any("5 clients" in note and "of 8" in note for note in report.notes)
-    assert any("16 parameters" in note for note in report.notes)
-    assert set(report.metrics.model_distances) == set(range(8))
-    assert report_of(source).notes == ()
-
-
 def test_pairs_are_of_all_clients_or_of_as_many_as_the_limit_says() -> None:
     clients = (2, 3, 5, 7, 11, 13, 17, 19, 23)
     assert paired_clients(clients, 9, seed=0) == paired_clients(clients, 40, seed=0) == clients
@@ -148,14 +140,6 @@ def test_label_distances_are_over_the_clients_that_were_drawn() -> None:
     assert report.metrics.entropy_spread_normalised == pytest.approx(report.metrics.entropy_spread / 2)  # log2(4)
 
 
-def test_too_many_features_are_said_to_be_not_measured() -> None:
-    report = report_of(federation(gaussian_clients([20] * 3)), max_features=5)
-    assert not report.feature_skew.measured
-    assert "max_features = 5" in report.feature_skew.sentence
-    assert report.num_features == 6
-    assert report.metrics.feature_wasserstein is None
-
-
 def test_where_no_client_has_usable_features_they_are_not_measured() -> None:
     clients = gaussian_clients([20] * 3)
     for features, _ in clients:
@@ -178,14 +162,6 @@ def test_whose_features_are_strange_is_compared_with_sums_that_leave_it_out() ->
     assert asked == [((0, 1, 2, 4), False), ((3,), True)]
 
 
-def test_a_client_with_unusable_features_is_noted() -> None:
-    clients = gaussian_clients([20] * 4)
-    clients[1][0][3, 2] = np.nan
-    report = report_of(federation(clients))
-    assert set(report.feature_skew.client_values) == {0, 2, 3}
-    assert any("client 1" in note and "finite" in note for note in report.notes)
-
-
 @pytest.mark.parametrize(("num_clients", "measured"), [(2, {"label_skew", "feature_skew"}), (1, set())])
 def test_two_clients_leave_the_outliers_unmeasured_and_one_all(num_clients: int, measured: set[str]) -> None:
     report = report_of(federation(gaussian_clients([20] * num_clients)))
@@ -196,3 +172,116 @@ def test_two_clients_leave_the_outliers_unmeasured_and_one_all(num_clients: int,
 def test_without_any_answer_there_is_no_report() -> None:
     with refused(DataError, key="at least one client"):
         report_of(federation(gaussian_clients([3, 3])))
+
+
+# -- What a detection costs, in exchanges: one is a round trip to every host, whatever it holds ------------------------
+
+
+def detection(num_clients: int, **settings: int) -> tuple[HeterogeneityReport, RecordingGrid]:
+    grid = RecordingGrid(federation(gaussian_clients([12] * num_clients)))
+    return report_of(grid, **settings), grid
+
+
+@pytest.mark.parametrize("num_clients", [3, 4, 8, 9, 40])
+@pytest.mark.parametrize("repetitions", [1, 5, 12])
+def test_four_exchanges_for_any_number_of_clients_and_repetitions(num_clients: int, repetitions: int) -> None:
+    """The repetitions of a round go together, and features are asked about meanwhile."""
+    _, grid = detection(num_clients, outlier_repetitions=repetitions, outlier_min_flags=1)
+    assert len(grid.exchanges) == 4
+    trained = [sum(kind == "train" for kind, _, _ in contents) for contents in grid.exchanges]
+    assert trained == [0, repetitions, repetitions, 0]
+
+
+def test_nobody_is_asked_the_same_thing_twice() -> None:
+    _, grid = detection(20)
+    asked = [
+        (client, kind, config.get("function"), config.get("seed"), config.get("server-round"))
+        for kind, clients, config in grid.sent
+        for client in clients
+    ]
+    assert len(asked) == len(set(asked)) == 20 * (10 + 5 * 2)  # ten queries, ten trainings
+
+
+def test_limits_on_what_the_server_holds_cost_exchanges_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for the triangles of three clients and the models of one repetition."""
+    whole, _ = detection(20)
+    triangle_bytes, class_bytes = 8 * 6 * 7 // 2, 2 * 8 * 6 * 2  # of two classes, sums and squares
+    monkeypatch.setattr("fedscout.detectors.feature_exchanges.BLOCK_BYTES", 3 * (triangle_bytes + class_bytes))
+    monkeypatch.setattr("fedscout.detectors.outliers.GROUP_BYTES", 1)
+    parts, grid = detection(20)
+    assert parts.without_timings() == whole.without_timings()
+    assert list(parts.feature_skew.client_values) == list(range(20))
+    moments = [len(clients) for _, clients, config in grid.sent if config.get("function") == "feature_moments"]
+    assert moments == [8, 3, 3, 3, 3]
+    trained = [sum(kind == "train" for kind, _, _ in contents) for contents in grid.exchanges]
+    assert trained == [0, 5, 1, 1, 1, 1, 1, 0]
+
+
+def test_the_order_of_exchanges_hides_no_dependence() -> None:
+    """A client whose features are unusable is left out of what follows on features, and of nothing else."""
+    clients = gaussian_clients([12] * 10)
+    clients[9][0][0, 0] = np.inf
+    grid = RecordingGrid(federation(clients))
+    report = report_of(grid)
+    asked = {config["function"]: clients for kind, clients, config in grid.sent if kind == "query"}
+    assert asked["feature_centroid"] == asked["feature_histogram"] == asked["label_agreement"] == tuple(range(9))
+    assert asked["mean_output"] == tuple(range(10))
+    assert set(report.feature_skew.client_values) == set(range(9))
+
+
+# -- Centroids and the density of one feature, which a report holds beside the findings they are part of ---------------
+
+
+SIZES = [60, 80, 100]
+
+
+@pytest.fixture(scope="module")
+def shifted() -> HeterogeneityReport:
+    return report_of(federation(gaussian_clients(SIZES), transforms={1: (AddNoise(1.5, 0.1),)}))
+
+
+def test_centroids_have_everyones_mean_at_the_origin_and_the_finding_as_their_largest_distance(
+    shifted: HeterogeneityReport,
+) -> None:
+    places = np.array([shifted.centroids[client] for client in range(3)])
+    assert np.array(SIZES) @ places == pytest.approx([0.0, 0.0], abs=1e-6 * sum(SIZES))
+    distances = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    assert distances.max() == pytest.approx(shifted.feature_skew.value)
+
+
+def test_the_density_is_of_the_feature_of_largest_variance_and_of_groups_that_may_be_told() -> None:
+    clients = [
+        (features * np.array([1, 3] + [1] * (features.shape[1] - 2)), labels)
+        for features, labels in gaussian_clients(SIZES)
+    ]
+    built = federation(clients)
+    density = report_of(built).density
+    assert density.feature == 1
+    assert [sum(density.counts[client]) for client in range(3)] == SIZES
+    told = {count for counts in density.counts.values() for count in counts} - {0}
+    assert min(told) >= built.release.min_release
+
+
+def test_samples_and_projections_are_stated() -> None:
+    source = federation(gaussian_clients([20] * 8))
+    report = report_of(source, max_pairwise_clients=5, projection_size=16)
+    assert any("5 clients" in note and "of 8" in note for note in report.notes)
+    assert any("16 parameters" in note for note in report.notes)
+    assert set(report.metrics.model_distances) == set(range(8))
+    assert report_of(source).notes == ()
+
+
+def test_too_many_features_are_said_to_be_not_measured() -> None:
+    report = report_of(federation(gaussian_clients([20] * 3)), max_features=5)
+    assert not report.feature_skew.measured
+    assert "max_features = 5" in report.feature_skew.sentence
+    assert report.num_features == 6
+    assert report.metrics.feature_wasserstein is None
+
+
+def test_a_client_with_unusable_features_is_noted() -> None:
+    clients = gaussian_clients([20] * 4)
+    clients[1][0][3, 2] = np.nan
+    report = report_of(federation(clients))
+    assert set(report.feature_skew.client_values) == {0, 2, 3}
+    assert any("client 1" in note and "finite" in note for note in report.notes)

@@ -1,7 +1,9 @@
-"""The two tests of labels: exact tails, false-alarm rates, power, and the order of clients."""
+"""How labels agree: the discriminant in closed form, exact tails, false-alarm rates and power, in groups, too."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,18 +11,29 @@ import pytest
 from scipy.stats import hypergeom
 from scipy.stats import t as student
 
+from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig
+from fedscout.detectors.calibrated_feature_skew import within_covariance
+from fedscout.detectors.conversation import hold
+from fedscout.detectors.detect import clients_with_similar_labels, measure_labels
+from fedscout.detectors.feature_exchanges import measure_features
 from fedscout.detectors.label_agreement import (
     Agreement,
     Discriminant,
     count_test,
+    design_effects,
     disagreement_tail,
+    discriminant,
     label_agreement,
     label_tests,
     score_test,
 )
+from fedscout.detectors.outliers import decide_outliers_calibrated
 from fedscout.detectors.statistics import ClientTest
-from tests.detectors.federations import inputs, let_out, samples
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.local_grid import LocalGrid
+from tests.detectors.federations import federation, inputs, let_out, samples
 from tests.detectors.rates import most_alarms
+from tests.detectors.skew.test_calibrated_feature_skew import draw, measure
 
 RATE = 0.05
 
@@ -276,3 +289,292 @@ def test_few_rows_have_no_score() -> None:
     few = {c: Agreement(np.array([10, 11]), np.array([10, 11]), np.array([9, 9]), np.zeros(2), 1.0) for c in range(4)}
     assert score_test(few, known) is None
     assert len(label_tests(few, known)) == 1
+
+
+# -- Label agreement: the discriminant in closed form, and what a client counts ----------------------------------------
+
+
+def of_one_axis(sums: list[float], counts: list[int]) -> Discriminant:
+    """Return a discriminant of one feature, which is its axis."""
+    return Discriminant(np.array([[1.0]]), np.array(sums)[:, None], np.array(counts))
+
+
+OTHERS = of_one_axis([0.0, 400.0], [100, 100])
+"""The other clients' classes have the means 0 and 4."""
+
+
+def answer(
+    features: list[float], labels: list[int], known: Discriminant = OTHERS, shifted: bool = False, min_release: int = 5
+) -> Agreement:
+    data = samples(np.array(features)[:, None], np.array(labels))
+    asked = inputs(data, len(known.counts), known.arrays(), {"shifted": shifted}, min_release)
+    return Agreement.read(let_out(label_agreement(asked), min_release))
+
+
+def count(
+    features: list[float], labels: list[int], min_release: int = 5, shifted: bool = False
+) -> tuple[list[int], list[int]]:
+    """Return groups, and those that agree."""
+    own = answer(features, labels, min_release=min_release, shifted=shifted)
+    return own.groups.tolist(), own.agreeing.tolist()
+
+
+def test_groups_of_rows_agree_on_their_side_of_the_middle() -> None:
+    """The five rows of class 0 that lie farthest have the mean 1.3, although one is beyond 2; those of class 1 1.5."""
+    features = [2.5] + [1.0] * 4 + [0.0] * 6 + [1.5] * 5 + [5.0] * 5
+    assert count(features, [0] * 11 + [1] * 10) == ([2, 2], [2, 1])
+
+
+def test_rows_are_judged_one_by_one_where_they_may_be_told() -> None:
+    """One row of each class lies beyond 2, on the other side."""
+    features = [-1.5, -1, 0, 0, 0, 2.5, 1.5, 4, 4, 4, 4.5, 6]
+    assert count(features, [0] * 6 + [1] * 6, min_release=1) == ([6, 6], [5, 5])
+
+
+def test_swapped_labels_do_not_agree() -> None:
+    assert count([0, 0.1, -0.1, 0, 0.2, 4, 4.1, 3.9, 4, 4], [1] * 5 + [0] * 5) == ([1, 1], [0, 0])
+
+
+def test_a_shift_of_skewed_features_is_no_disagreement() -> None:
+    """All rows lie ten higher, so far that all would be of class 1; only who is told to takes that off."""
+    features, labels = [10, 10.1, 9.9, 10, 10.2, 14, 14.1, 13.9, 14, 14], [0] * 5 + [1] * 5
+    assert count(features, labels, shifted=True) == ([1, 1], [1, 1])
+    assert count(features, labels) == ([1, 1], [0, 1])
+
+
+def test_ties_count_for_nobody() -> None:
+    """All rows lie in the middle between two means, or the two means are one."""
+    assert count([2.0] * 5 + [4.0] * 5, [0] * 5 + [1] * 5) == ([0, 1], [0, 1])
+    own = answer([0.0] * 5 + [4.0] * 5, [0] * 5 + [1] * 5, of_one_axis([400.0, 400.0, 0.0], [100, 100, 100]))
+    assert (own.groups.tolist(), own.agreeing.tolist()) == ([1, 0, 0], [0, 0, 0])
+
+
+def test_other_shares_of_the_classes_are_no_shift() -> None:
+    """Rows one higher, four of five of class 1: as a whole they lie 2.2 higher, of which labels explain all but 1."""
+    own = answer([1.0] * 5 + [5.0] * 20, [0] * 5 + [1] * 20, shifted=True)
+    assert own.scores == pytest.approx([0, 0], abs=1e-9)
+    assert own.agreeing.tolist() == own.groups.tolist() == [1, 4]  # of five rows each
+
+
+def test_a_client_may_lack_the_last_class() -> None:
+    known = of_one_axis([0.0, 400.0, 800.0], [100, 100, 100])
+    own = answer([0.0] * 6 + [4.0] * 6, [0] * 6 + [1] * 6, known)
+    assert own.rows.tolist() == [6, 6, 0]
+    assert own.agreeing.tolist() == own.groups.tolist() == [1, 1, 0]
+    assert own.spread == 0
+
+
+def test_small_classes_are_not_told_of() -> None:
+    """Three rows are too few, and alone among those left out; so the first nine are left out as well."""
+    known = of_one_axis([0.0, 400.0, 800.0], [100, 100, 100])
+    own = answer([0.0] * 9 + [4.0] * 3 + [8.0] * 20, [0] * 9 + [1] * 3 + [2] * 20, known)
+    assert own.rows.tolist() == [0, 0, 20]
+    assert own.agreeing[1] == own.scores[0] == own.scores[1] == 0
+
+
+def test_nothing_in_common_is_all_zero() -> None:
+    own = answer([0.0] * 9, [0] * 9, of_one_axis([0.0, 400.0], [0, 100]))
+    assert (own.rows.sum(), own.spread, own.freedom_of(1)) == (0, 0, 0)
+
+
+def test_the_score_of_honest_and_of_swapped_labels() -> None:
+    """Means 0 and 4 about 2: g = −2 and 2.
+
+    Rows at −1, 1, 3 and 5 in turn: own means 0 and 4, deviations of ±1 along g of length 2, hence squares of 4 each,
+    20 of them, over 18 degrees of freedom times |g|² = 4. Swapped, each of 20 rows is 4 off against its g: T = −160.
+    """
+    features, labels = [-1.0, 1.0] * 5 + [3.0, 5.0] * 5, [0] * 10 + [1] * 10
+    honest, swapped = answer(features, labels), answer(features, [1 - label for label in labels])
+    for own in (honest, swapped):
+        assert own.spread == pytest.approx(20 * 4 / (18 * 4))
+        assert own.freedom_of(1) == 18
+    assert honest.scores.sum() == pytest.approx(0, abs=1e-9)
+    assert swapped.scores.sum() == pytest.approx(-160)
+
+
+def test_labels_that_say_nothing_lose_all() -> None:
+    """Both classes lie at the centre: T = −Σ n_c |g_c|² = −20 · 4."""
+    own = answer([1.0, 3.0] * 10, [0] * 10 + [1] * 10)
+    assert own.scores.sum() == pytest.approx(-80)
+    assert OTHERS.information.tolist() == [4, 4]
+
+
+def test_rows_that_stay_where_they_are_are_not_shifted() -> None:
+    """All labels are the one class above: the rows as a whole lie at the centre, so their labels are what is wrong.
+
+    The label-adjusted shift is 2 − 4, the rows' own 0: nothing is taken off, and T = 20 (2 − 4) 2.
+    """
+    own = answer([1.0, 3.0] * 10, [1] * 20, shifted=True)
+    assert own.scores.sum() == pytest.approx(-80)
+
+
+def test_two_classes_give_fisher_s_direction() -> None:
+    """Proportional to S⁻¹ (m₁ − m₀), S being the correlation within classes, pulled to the identity by d / (d + N)."""
+    generator = np.random.default_rng(0)
+    members = [draw(generator, [60, 80, 0]) for _ in range(4)]
+    pooled, classes = measure(members)
+    within = within_covariance(pooled, classes)
+    found = discriminant(classes, within, pooled.num_rows)
+    scale = np.sqrt(np.diag(within))
+    pull = 8 / (8 + pooled.num_rows)
+    correlation = (1 - pull) * within / np.outer(scale, scale) + pull * np.eye(8)
+    direction = np.linalg.solve(correlation, (classes.means[1] - classes.means[0]) / scale) / scale
+    assert found.axes.shape == (8, 1)
+    cosine = found.axes[:, 0] @ direction / np.linalg.norm(found.axes) / np.linalg.norm(direction)
+    assert abs(cosine) == pytest.approx(1, abs=1e-9)
+    np.testing.assert_allclose(found.sums, classes.sums @ found.axes)
+
+
+def discriminant_of(members: list[tuple[np.ndarray, np.ndarray]], num_classes: int = 3) -> Discriminant | None:
+    pooled, classes = measure(members, num_classes)
+    return discriminant(classes, within_covariance(pooled, classes), pooled.num_rows)
+
+
+def test_there_are_as_many_axes_as_classes_less_one_and_a_constant_feature_has_no_part_in_them() -> None:
+    generator = np.random.default_rng(1)
+    members = [draw(generator, [60, 80, 70]) for _ in range(3)]
+    assert discriminant_of(members).axes.shape == (8, 2)
+    for features, _ in members:
+        features[:, 3] = 7.0
+    assert discriminant_of(members).axes.shape == (8, 2)
+    assert discriminant_of(members).axes[3].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("apart", "is_compared"), [(0.01, False), (1.0, True)])
+def test_classes_are_compared_if_their_means_differ_beyond_chance(apart: float, is_compared: bool) -> None:
+    """A hundredth of a deviation is a seventh of the standard error of their distance; one is seven of them."""
+    low = np.tile([0.0, 2.0], 50)[:, None]
+    labels = np.repeat([0, 1], 50)
+    features = (low + apart * labels[:, None]).astype(np.float32)
+    assert (discriminant_of([(features, labels)] * 2, num_classes=2) is not None) == is_compared
+
+
+def test_one_class_has_no_discriminant() -> None:
+    assert discriminant_of([draw(np.random.default_rng(1), [60, 0, 0]) for _ in range(3)]) is None
+
+
+def test_strange_clients_are_left_out_of_the_means() -> None:
+    """While they are fewer than half; then the sums are those of the others."""
+    generator = np.random.default_rng(2)
+    members = [draw(generator, [60, 80, 70]) for _ in range(5)]
+    members[3] = (members[3][0] + 50, members[3][1])
+    pooled, classes = measure(members)
+    within = within_covariance(pooled, classes)
+    found = discriminant(classes, within, pooled.num_rows, strange=[3])
+    assert found.left_out == found.shifted == {3}
+    _, others = measure([member for client, member in enumerate(members) if client != 3])
+    np.testing.assert_array_equal(found.counts, others.pooled_counts)
+    np.testing.assert_allclose(found.sums, others.sums @ found.axes, rtol=1e-9)
+    everyone = discriminant(classes, within, pooled.num_rows, strange=[1, 2, 3])
+    assert (everyone.left_out, everyone.shifted) == (frozenset(), {1, 2, 3})
+
+
+# -- How labels agree where rows belong together: laws of the design effect, false alarms and power --------------------
+
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Features, labels and groups."""
+
+
+def rows_of_subjects(generator: np.random.Generator, sizes: np.ndarray, label_alike: float, icc: float) -> Rows:
+    """Return a client's rows: labels that are the subject's with a probability, features that scatter by subject."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    subjects, own = generator.integers(0, 2, len(sizes)), generator.integers(0, 2, len(groups))
+    labels = np.where(generator.random(len(groups)) < label_alike, subjects[groups], own)
+    scatter = np.sqrt(icc) * generator.normal(size=(len(sizes), 6))[groups]
+    scatter += np.sqrt(1 - icc) * generator.normal(size=(len(groups), 6))
+    return 1.5 * np.eye(2, 6)[labels] + scatter, labels, groups
+
+
+def subjects(seed: int, sizes: np.ndarray, label_alike: float = 1.0, icc: float = 0.9) -> list[Rows]:
+    generator = np.random.default_rng(seed)
+    return [rows_of_subjects(generator, sizes, label_alike, icc) for _ in range(10)]
+
+
+def federation_of(clients: list[Rows], grouped: bool) -> Federation:
+    source = federation([(features, labels) for features, labels, _ in clients])
+    apart = np.concatenate([1000 * client + groups for client, (_, _, groups) in enumerate(clients)])
+    return replace(source, groups=apart) if grouped else source
+
+
+def decide(clients: list[Rows], grouped: bool) -> CalibratedFinding:
+    """Return the decision by labels alone."""
+    grid, settings = LocalGrid(federation_of(clients, grouped), CLIENT_QUERIES), DetectionConfig()
+    labels = hold(grid, measure_labels(settings, 0, grouped))
+    features = hold(
+        grid, measure_features(tuple(labels.counts), (), settings, clients_with_similar_labels(labels), grouped)
+    )
+    return decide_outliers_calibrated(features.agreement, None, None, settings, features.concepts)
+
+
+def answers_of(clients: list[Rows], grouped: bool = True) -> tuple[Mapping[int, Agreement], Discriminant]:
+    """Return what clients tell on plain axes, their own rows among the sums."""
+    sums = np.zeros((2, 6))
+    counts = np.zeros(2, np.int64)
+    for features, labels, _ in clients:
+        np.add.at(sums, labels, features.astype(np.float32).astype(np.float64))
+        counts += np.bincount(labels, minlength=2)
+    known = Discriminant(np.eye(6), sums, counts)
+    asked = [
+        replace(
+            inputs(samples(features, labels), 2, known.arrays(), {"shifted": False}), groups=groups if grouped else None
+        )
+        for features, labels, groups in clients
+    ]
+    return dict(enumerate(Agreement.read(let_out(label_agreement(each))) for each in asked)), known
+
+
+def test_groups_of_one_row_change_no_bit() -> None:
+    clients = [(features, labels, np.arange(len(labels))) for features, labels, _ in subjects(0, np.full(30, 3))]
+    plain, grouped = (score_test(*answers_of(clients, known)) for known in (False, True))
+    assert grouped.p_values == plain.p_values
+
+
+def test_copies_of_rows_change_no_p_value() -> None:
+    """Each row four times over, its copies a group: δ = 4, and T is tested as that of the rows.
+
+    Classes are equally large, as φ weighs the degrees of freedom that each of them costs by |g_c|².
+    """
+    generator, labels, groups = np.random.default_rng(1), np.arange(60) % 2, np.arange(60)
+    says = np.linspace(0.0, 1.5, 10)
+    once = [(own * np.eye(2, 6)[labels] + generator.normal(size=(60, 6)), labels, groups) for own in says]
+    copied = [(np.repeat(features, 4, axis=0), np.repeat(labels, 4), np.repeat(groups, 4)) for features, _, _ in once]
+    expected, found = (score_test(*answers_of(clients)) for clients in (once, copied))
+    assert min(expected.p_values.values()) < 1
+    np.testing.assert_allclose(list(found.p_values.values()), list(expected.p_values.values()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("icc", [0.0, 0.5, 1.0])
+def test_the_design_effect_is_found(icc: float) -> None:
+    """40 subjects of 5 rows of one label: δ = 1 + 4 ICC, estimated from 400 subjects."""
+    found = design_effects(answers_of(subjects(2, np.full(40, 5), 1.0, icc))[0])
+    np.testing.assert_allclose(list(found.values()), 1 + 4 * icc, atol=0.5)
+
+
+def test_counts_that_know_less_say_less() -> None:
+    """Ten times the groups of which ten count as one: the tail of a tenth of them."""
+    counts = [np.array(values) for values in ([20, 10], [7, 3], [100, 60], [10, 9])]
+    tenfold = [10 * values for values in counts]
+    assert disagreement_tail(*tenfold, counted_as_one=10) == disagreement_tail(*counts)
+    assert disagreement_tail(*tenfold, counted_as_one=3) > disagreement_tail(*tenfold)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [np.full(20, 5), np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 2), np.full(4, 25)])
+@pytest.mark.parametrize("label_alike", [0.5, 1.0])
+def test_subjects_raise_few_false_alarms(sizes: np.ndarray, label_alike: float) -> None:
+    alarms = sum(decide(subjects(seed, sizes, label_alike), grouped=True).detected for seed in range(60))
+    assert alarms <= most_alarms(60, DetectionConfig().detector_rate)
+
+
+def test_without_the_column_they_raise_many() -> None:
+    assert sum(decide(subjects(seed, np.full(20, 5)), grouped=False).detected for seed in range(20)) >= 6
+
+
+def test_a_client_of_wrong_labels_is_found_by_its_subjects() -> None:
+    for seed in range(10):
+        clients = subjects(seed, np.full(20, 5))
+        features, labels, groups = clients[2]
+        clients[2] = (features, 1 - labels, groups)
+        assert decide(clients, grouped=True).flagged_clients == (2,)

@@ -1,4 +1,4 @@
-"""The feature-skew detector: exactness against pooled PCA, closed forms, and who is flagged."""
+"""Feature skew by the published rule: pooled PCA, closed forms, and the distances of histograms on shared bins."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from scipy.sparse.linalg import eigsh
 
 from fedscout.detectors.feature_skew import (
     DIRECT_SOLVER_FEATURES,
+    MAX_BINS,
+    Bins,
     MomentSums,
     PooledMoments,
     decide_feature_skew,
     feature_centroid,
+    feature_distances,
+    feature_divergence,
+    feature_histogram,
     feature_moments,
     principal_axes,
 )
 from fedscout.detectors.report import Finding
-from fedscout.detectors.statistics import NotFiniteError
-from fedscout.engine.data.client import CHUNK_ROWS
-from tests.detectors.federations import inputs, samples
+from fedscout.detectors.statistics import NotFiniteError, js_divergence
+from fedscout.engine.data.client import CHUNK_ROWS, WithheldError
+from tests.detectors.federations import AddNoise, federation, gaussian_clients, inputs, report_of, samples
 
 
 def pool(clients: Sequence[np.ndarray]) -> PooledMoments:
@@ -236,3 +241,144 @@ def test_no_client_no_moments_and_one_client_no_comparison() -> None:
     assert MomentSums().pooled() is None
     finding = decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25, "raw")
     assert (finding.measured, finding.detected) == (False, False)
+
+
+# -- Histograms on shared bins: counting, and the distances computed from them -----------------------------------------
+
+
+def count(features: np.ndarray, bins: Bins, min_release: int = 1) -> np.ndarray:
+    arrays = {"start": bins.start, "width": bins.width}
+    asked = inputs(samples(features), arrays=arrays, config={"bins": bins.bins}, min_release=min_release)
+    return feature_histogram(asked)["counts"].values
+
+
+def test_counts_equal_numpys() -> None:
+    features = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
+    bins = Bins.around(np.zeros(3), np.ones(3), bins=16, reach=8.0)
+    edges = np.linspace(-8, 8, 17)
+    expected = [np.histogram(features[:, f].astype(np.float64), edges)[0] for f in range(3)]
+    np.testing.assert_array_equal(count(features, bins), expected)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(5, [5]), (9, [9]), (23, [5, 6, 6, 6])])
+def test_values_count_as_the_means_of_groups(rows: int, sizes: list[int]) -> None:
+    """Ordered values in groups as even as they can be: the count below any edge is of whole groups."""
+    values = np.random.default_rng(rows).normal(size=(rows, 2)).astype(np.float32)
+    for feature in range(2):
+        groups = np.split(np.sort(values[:, feature].astype(np.float64)), np.cumsum(sizes)[:-1])
+        for edge in np.linspace(-3, 3, 101):
+            bins = Bins(np.full(2, edge - 10), np.full(2, 10.0), bins=2, reach=1.0)
+            below = count(values, bins, min_release=5)[feature, 0]
+            assert below == sum(len(group) for group in groups if group.mean() < edge)
+
+
+def test_means_of_groups_are_float64() -> None:
+    """(1 − 2²⁵) / 5; in float32 1 − 2²⁵ is −2²⁵."""
+    values = np.array([[0], [1], [-(2.0**25)], [0], [0]], np.float32)
+    for edge, below in (((0.5 - 2**25) / 5, 0), ((1.5 - 2**25) / 5, 5)):
+        bins = Bins(np.array([edge - 1e9]), np.array([1e9]), bins=2, reach=1.0)
+        assert count(values, bins, min_release=5)[0, 0] == below
+
+
+@pytest.mark.parametrize("bins", [0, MAX_BINS + 1])
+def test_too_many_bins_or_none_are_refused(bins: int) -> None:
+    with pytest.raises(WithheldError, match="bins"):
+        count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), bins, reach=1.0))
+    for allowed in (1, MAX_BINS):
+        assert count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), allowed, reach=1.0))[0, 0] == 5
+
+
+def test_values_beyond_the_bins_count_in_the_outermost() -> None:
+    bins = Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
+    counts = count(np.array([[-100], [-2], [-0.5], [0], [2], [1e30]]), bins)
+    assert counts.tolist() == [[2, 1, 1, 2]]
+
+
+def test_constant_features_are_left_out() -> None:
+    bins = Bins.around(np.array([5.0, 0.0]), np.array([0.0, 1.0]), bins=4, reach=2.0)
+    first = count(np.array([[5, 0.5], [5, 0.5]]), bins)
+    second = count(np.array([[5, -0.5], [5, -0.5]]), bins)
+    assert first[0].tolist() == [2, 0, 0, 0]
+    distances = feature_distances([first, second], bins)
+    assert distances.wasserstein == pytest.approx(1)
+    assert distances.hellinger == pytest.approx(1)
+
+
+def test_a_shift_of_whole_bins_is_measured_exactly_and_averaged() -> None:
+    """One of two features shifts by two bins of a quarter deviation each: W1 = 0.5, mean over features 0.25."""
+    generator = np.random.default_rng(1)
+    middles = (np.floor(generator.uniform(-8, 8, size=(300, 2))) + 0.5) * 0.25
+    bins = Bins.around(np.zeros(2), np.ones(2), bins=32, reach=4.0)
+    distances = feature_distances([count(middles, bins), count(middles + np.array([0.5, 0]), bins)], bins)
+    assert distances.wasserstein == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("min_release", [1, 5])
+def test_error_is_at_most_one_bin_width(min_release: int) -> None:
+    from scipy.stats import wasserstein_distance
+
+    generator = np.random.default_rng(2)
+    bins = Bins.around(np.zeros(1), np.ones(1), bins=32, reach=4.0)
+    for shift in (0.0, 0.07, 0.3, 1.1):
+        first, second = (np.clip(generator.normal(m, 0.8, size=(400, 1)), -4, 4) for m in (0, shift))
+        distances = feature_distances([count(own, bins, min_release) for own in (first, second)], bins)
+        assert distances.wasserstein == pytest.approx(wasserstein_distance(first[:, 0], second[:, 0]), abs=0.25)
+
+
+def test_nothing_to_compare() -> None:
+    bins = Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
+    constant = Bins.around(np.zeros(1), np.zeros(1), bins=4, reach=2.0)
+    counts = count(np.zeros((5, 1)), bins)
+    assert feature_distances([counts], bins) is None
+    assert feature_distances([counts, counts], constant) is None
+
+
+# -- The rejected measure of feature skew: closed forms, bounds, and what columns that say nothing do to it ------------
+
+
+def bins_of(num_features: int, bins: int = 4) -> Bins:
+    return Bins.around(np.zeros(num_features), np.ones(num_features), bins, reach=4.0)
+
+
+def test_of_one_feature_it_is_the_largest_divergence_from_all_rows() -> None:
+    counts = [np.array([[8, 2, 0, 0]]), np.array([[1, 1, 1, 1]]), np.array([[0, 0, 0, 3]])]
+    everyone = np.array([9, 3, 1, 4]) / 17
+    expected = max(float(js_divergence(own[0] / own.sum(), everyone)) for own in counts)
+    assert feature_divergence(counts, bins_of(1)) == pytest.approx(expected, rel=1e-14)
+
+
+def test_two_disjoint_clients_of_one_size_are_as_far_from_both_as_can_be() -> None:
+    """JS of (1, 0) and (½, ½): half of log2(4/3) and half of ½ log2(2/3) + ½ log2(2), by hand 0.3113 bits."""
+    counts = [np.array([[6, 0, 0, 0]]), np.array([[0, 6, 0, 0]])]
+    expected = np.log2(4 / 3) / 2 + (np.log2(2 / 3) + 1) / 4
+    assert feature_divergence(counts, bins_of(1)) == pytest.approx(expected, rel=1e-14)
+    assert expected == pytest.approx(0.3113, abs=5e-5)
+
+
+def test_like_clients_of_any_sizes_have_none() -> None:
+    counts = [size * np.array([[3, 1, 0, 2], [1, 1, 1, 3]]) for size in (1, 4, 10)]
+    assert feature_divergence(counts, bins_of(2)) == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize("noise", [1, 9])
+def test_features_in_which_nobody_differs_dilute_it_in_proportion(noise: int) -> None:
+    different = [np.array([[8, 2, 0, 0]]), np.array([[1, 1, 4, 4]])]
+    padded = [np.concatenate([own, np.tile([5, 3, 1, 1], (noise, 1))]) for own in different]
+    alone = feature_divergence(different, bins_of(1))
+    assert feature_divergence(padded, bins_of(1 + noise)) == pytest.approx(alone / (1 + noise), rel=1e-14)
+
+
+def test_constant_features_do_not_count() -> None:
+    counts = [np.array([[8, 2, 0, 0], [10, 0, 0, 0]]), np.array([[1, 1, 4, 4], [10, 0, 0, 0]])]
+    bins = Bins.around(np.zeros(2), np.array([1.0, 0.0]), 4, reach=4.0)
+    assert feature_divergence(counts, bins) == feature_divergence([own[:1] for own in counts], bins_of(1))
+    assert feature_divergence(counts, Bins.around(np.zeros(2), np.zeros(2), 4, reach=4.0)) is None
+    assert feature_divergence(counts[:1], bins) is None
+
+
+def test_detection_reports_it_beside_the_finding() -> None:
+    clean = report_of(federation(gaussian_clients([150] * 5))).metrics.feature_divergence
+    noisy = report_of(federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(3.0, 0.5),)}))
+    assert clean is not None
+    assert noisy.metrics.feature_divergence is not None
+    assert 0 < clean < noisy.metrics.feature_divergence <= 1

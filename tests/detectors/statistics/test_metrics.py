@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from fedscout.detectors import statistics as metrics
-from fedscout.detectors.report import ReportedMetrics
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, ReportedMetrics
+from fedscout.detectors.statistics import ClientTest, decide, holm, moment_matched_tail, speed_skew
+from tests.search.recommenders.reports import report_of
 
 REPEATABLE = settings(derandomize=True, deadline=None)
 SHARES = (0.9, 0.7, 0.5, 0.1)
@@ -89,15 +93,6 @@ def test_entropy_spread_of_the_published_label_shares() -> None:
 def test_normalised_entropy_spread_reaches_one() -> None:
     assert metrics.entropy_spread([[0.25] * 4, [1, 0, 0, 0]]) == pytest.approx(2)
     assert metrics.entropy_spread([[0.25] * 4, [1, 0, 0, 0]], normalised=True) == pytest.approx(1)
-
-
-def test_entropy_spread_orders_wrongly_where_js_does_not() -> None:
-    """Disjoint clients are as skewed as labels get, yet have equal entropies: why the spread was rejected."""
-    mild = np.stack([binary(s) for s in SHARES])
-    severe = np.array([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
-    assert metrics.entropy_spread(severe) == 0 < metrics.entropy_spread(mild)
-    largest = [metrics.js_divergence(shares, shares.mean(axis=0)).max() for shares in (mild, severe)]
-    assert largest[0] < largest[1]
 
 
 def test_wasserstein_of_a_shift_is_the_shift() -> None:
@@ -187,13 +182,6 @@ def test_label_wasserstein_is_the_mean_of_scipys_over_pairs_on_class_numbers(tab
     assert metrics.count_metrics(tables, tables)["label_wasserstein"] == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
-def test_label_wasserstein_counts_how_many_classes_apart_while_hellinger_does_not() -> None:
-    near, far = ([[7, 0, 0, 0], other] for other in ([0, 9, 0, 0], [0, 0, 0, 9]))
-    found = [metrics.count_metrics(counts, counts) for counts in (near, far)]
-    assert [one["label_wasserstein"] for one in found] == [1, 3]
-    assert found[0]["label_hellinger"] == found[1]["label_hellinger"] == pytest.approx(1)
-
-
 def test_what_counts_tell_has_the_names_of_the_report() -> None:
     counts = np.array([[10, 0], [0, 30], [5, 5]])
     found = metrics.count_metrics(counts, counts[:2])
@@ -202,3 +190,104 @@ def test_what_counts_tell_has_the_names_of_the_report() -> None:
     alone = metrics.count_metrics(counts, counts[:1])
     assert (alone["label_hellinger"], alone["label_wasserstein"]) == (None, None)
     assert metrics.count_metrics(counts[:0], counts[:0]) == {}
+
+
+# -- What calibrated decisions share: correction over clients, tails of quadratic forms, words -------------------------
+
+
+LEAST = 0.5
+
+
+def told(
+    known: dict[int, tuple[float, float]], describe: Callable[[int, ClientEvidence], str], remark: str = ""
+) -> CalibratedFinding:
+    """Return what is decided of clients' p-values and effects, of which `LEAST` suffices."""
+    p_values, effects = ({client: pair[place] for client, pair in known.items()} for place in (0, 1))
+    test = ClientTest(p_values, effects, {}, "labels", "a test")
+    return decide("outliers", [(test, LEAST)], 0.01, describe, remark)
+
+
+def test_holm_by_hand() -> None:
+    """Ascending .01 .02 .03 .5 times 4 3 2 1 is .04 .06 .06 .5, none below the one before."""
+    np.testing.assert_allclose(holm(np.array([0.02, 0.5, 0.01, 0.03])), [0.06, 0.5, 0.04, 0.06])
+    np.testing.assert_allclose(holm(np.array([0.6, 0.9])), [1.0, 1.0])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+@settings(deadline=None)
+def test_holm_lies_between_no_correction_and_bonferroni(values: list[float]) -> None:
+    p_values = np.array(values)
+    corrected = holm(p_values)
+    assert (corrected >= p_values).all()
+    assert (corrected <= np.minimum(1, p_values * len(p_values)) + 1e-15).all()
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(corrected[order]) >= 0).all()
+
+
+@pytest.mark.parametrize("freedom", [1, 3, 200])
+@pytest.mark.parametrize("scale", [0.5, 1.0, 7.0])
+def test_a_scaled_chi_squared_is_matched_exactly(freedom: int, scale: float) -> None:
+    """c χ²_f has the moments c f, 2 c² f and 8 c³ f, so three of them give it back."""
+    values = scale * chi2.ppf([0.01, 0.5, 0.95, 0.9999], freedom)
+    tail = moment_matched_tail(values, scale * freedom, 2 * scale**2 * freedom, 8 * scale**3 * freedom)
+    np.testing.assert_allclose(tail, [0.99, 0.5, 0.05, 0.0001], rtol=1e-6)
+
+
+def test_a_federation_divides_its_rate_among_the_detectors() -> None:
+    assert 3 * DetectionConfig(false_alarm_rate=0.05).detector_rate == pytest.approx(0.05)
+
+
+def test_a_decision_tells_of_the_flagged_client_that_stands_out_most() -> None:
+    """Client 5 is the surer one, yet its effect did not suffice."""
+    known = {5: (0.001, 0.01), 3: (0.004, 0.9), 1: (0.5, 0.1)}
+    finding = told(known, lambda client, own, _: f"{client}: {own.effect}")
+    assert (finding.detected, finding.flagged_clients, finding.p_value, finding.effect) == (True, (3,), 0.004, 0.9)
+    assert finding.method == "a test"
+    assert "3: 0.9 (p = 0.004" in finding.sentence
+
+
+def test_flagged_clients_come_in_their_order() -> None:
+    known = {5: (0.001, 0.9), 1: (0.5, 0.1), 3: (0.004, 0.9)}
+    assert told(known, lambda *_: "").flagged_clients == (3, 5)
+
+
+def test_who_is_at_both_limits_is_flagged() -> None:
+    assert told({1: (0.01, LEAST), 2: (0.0101, LEAST), 3: (0.01, 0.99 * LEAST)}, lambda *_: "").flagged_clients == (1,)
+
+
+def test_without_a_flag_the_likeliest_is_told_and_of_equals_the_larger_effect() -> None:
+    finding = told({1: (0.2, 0.1), 2: (0.2, 0.3), 3: (0.9, 0.8)}, lambda client, *_: f"Client {client}", "More.")
+    assert (finding.p_value, finding.effect, finding.detected) == (0.2, 0.3, False)
+    assert "Client 2" in finding.sentence
+    assert finding.sentence.endswith("More.")
+
+
+# -- How unlike clients are in speed -----------------------------------------------------------------------------------
+
+
+def test_the_slowest_against_the_median() -> None:
+    found = speed_skew({0: 10.0, 1: 2.0, 2: 4.0, 3: 30.0, 4: 3.0})
+    assert (found.slowest, found.slowest_seconds, found.median_seconds, found.ratio) == (3, 30.0, 4.0, 7.5)
+    assert [value for value in ("client 3", "30 simulated seconds", "7.5 times") if value not in found.sentence] == []
+
+
+def test_clients_that_take_no_time() -> None:
+    assert speed_skew({}) is None
+    assert speed_skew({0: 0.0, 1: 0.0}) is None
+    found = speed_skew({0: 0.0, 1: 0.0, 2: 5.0})
+    assert found.ratio is None
+    assert "client 2 takes 5 simulated seconds" in found.sentence
+
+
+def test_of_equals_the_first() -> None:
+    found = speed_skew({4: 1.0, 2: 1.0})
+    assert (found.slowest, found.ratio) == (2, 1.0)
+
+
+@pytest.mark.parametrize(("slowest", "is_told"), [(1.0, False), (1.04, False), (1.06, True), (7.5, True)], ids=str)
+def test_that_all_are_about_as_quick_is_not_worth_a_line(slowest: float, is_told: bool) -> None:
+    found = speed_skew({0: 10.0, 1: 10.0, 2: 10.0 * slowest})
+    assert found.is_notable == is_told
+    report = report_of().model_copy(update={"speed_skew": found})
+    assert (found.sentence in report.beside) == is_told
+    assert report.speed_skew == found

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedscout.engine.client.host import SEEDS_KEPT, ClientHost
+from fedscout.detectors.feature_skew import FEATURE_MOMENTS
+from fedscout.detectors.queries import CLIENT_QUERIES, MEAN_OUTPUT
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import Embedding, products_on
+from fedscout.engine.config import HostDevice
 from fedscout.engine.contracts.algorithm import TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate, Samples
+from fedscout.engine.data.federation import EmbeddingSource, Federation
 from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.replies import base_config
-from fedscout.engine.messages.calls import HostCall, Session
+from fedscout.engine.messages.calls import HostCall, QueryResults, Session
 from fedscout.engine.messages.contents import train_config
+from fedscout.engine.messages.keys import FUNCTION_KEY
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.loop import RowsWork
 from tests.engine.federations import (
     CORRUPTED,
-    EMPTY,
     QUERIES,
     SIZES,
     counting,
@@ -31,6 +41,7 @@ from tests.engine.federations import (
     plain_model,
     uneven_federation,
 )
+from tests.engine.training.test_device_training import images
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 
@@ -62,32 +73,6 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
         assert np.array_equal(alone.vectors[0], vector)
 
 
-def test_dropout_draws_anew_in_every_round_and_for_every_seed() -> None:
-    """With one batch of all rows the order of rows does not matter; what differs is the mask."""
-    host = ClientHost(uneven_federation(dropping), QUERIES)
-    vector = host.initial_vector(0)
-    whole = LocalTraining(batch_size=10**6)
-    session = Session(test_fraction=0.0)
-
-    def trained(seed: int, server_round: int) -> np.ndarray:
-        config = train_config(whole, seed, server_round, "individual")
-        vectors = host.train(HostCall((0,), session, config, vector)).vectors
-        return vectors[0]
-
-    assert np.array_equal(trained(0, 1), trained(0, 1))
-    assert np.abs(trained(0, 1) - trained(0, 2)).max() > 1e-3
-    assert np.abs(trained(0, 1) - trained(1, 1)).max() > 1e-3
-
-
-def test_torch_s_generator_is_put_back() -> None:
-    host = ClientHost(uneven_federation(dropping), QUERIES)
-    before = torch.get_rng_state()
-
-    host.train(train_call(host, (0, 1)))
-
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: ClientHost) -> None:
     call = train_call(host, (CORRUPTED,), server_round=4, backend="loop")
     data = uneven_federation().client_data(CORRUPTED).own
@@ -101,13 +86,6 @@ def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: Cli
 
     assert np.array_equal(results.vectors[0], update.vector)
     assert results.num_examples == [len(split.train)]
-
-
-def test_the_initial_model_is_the_seed_s(host: ClientHost) -> None:
-    from fedscout.engine.models.flat import new_model
-
-    assert np.array_equal(host.initial_vector(9), new_model(dense, integer(9, "initial-model")).vector.numpy())
-    assert not np.array_equal(host.initial_vector(9), host.initial_vector(10))
 
 
 @pytest.mark.parametrize("part", ["test", "validation"])
@@ -132,26 +110,103 @@ def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, par
     assert list(results.clean) == [CORRUPTED]
 
 
-def test_old_splits_are_forgotten_and_drawn_again_alike(host: ClientHost) -> None:
-    """More seeds than are kept; the first one's split comes out the same."""
-
-    def losses(seed: int) -> list[float]:
-        results = host.evaluate(evaluate_call(host, (0, 1), Session(seed=seed)))
-        return [score.loss_sum for score in results.own.values()]
-
-    first = losses(0)
-    others = [losses(seed) for seed in range(1, SEEDS_KEPT + 3)]
-
-    assert losses(0) == first
-    assert any(other != first for other in others)
+# -- Clients' own models: scored some at a time, with the same scores --------------------------------------------------
 
 
-def test_facts(host: ClientHost) -> None:
-    facts = host.facts()
+if TYPE_CHECKING:
+    pass
 
-    assert facts.num_clients == 7
-    assert facts.client_rows.tolist() == list(SIZES)
-    assert facts.num_classes == 3
-    assert facts.layout.size == 53
-    assert facts.corrupted_clients == (CORRUPTED,)
-    assert SIZES[EMPTY] == 0
+
+# -- What detectors see of images --------------------------------------------------------------------------------------
+
+
+def rows_of(inputs: QueryInputs) -> Answer:
+    features = np.concatenate([features for features, _ in inputs.data.chunks()])
+    outputs = np.concatenate(list(inputs.outputs(inputs.arrays["model"].astype(np.float32))))
+    labels = inputs.data.labels[inputs.data.rows]
+    values = {"features": features, "labels": labels, "outputs": outputs}
+    return {name: RowAggregate(value, len(labels)) for name, value in values.items()}
+
+
+def samples() -> Samples:
+    return uneven_federation().client_data(0).own
+
+
+def test_the_penultimate_layer_s_outputs_are_the_features() -> None:
+    """relu(W x + b) of the first layer, computed by hand."""
+    data = samples()
+    embedded = Embedding(EmbeddingSource(dense), seed=4).of(data)
+    module = new_model(dense, integer(4, "embedding")).module
+    features = torch.from_numpy(data.features[data.rows])
+    expected = torch.relu(features @ module[0].weight.T + module[0].bias)
+    np.testing.assert_allclose(embedded.features, expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(embedded.labels[embedded.rows], data.labels[data.rows])
+    assert len(embedded) == len(data)
+
+
+class Unflattening(nn.Unflatten):
+    """The engine binds parameters to one vector, so that a module without any gets one that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__(1, (2, 3))
+        self.unused = nn.Parameter(torch.zeros(1))
+
+
+def test_an_extractor_s_own_output_counts_and_is_flattened() -> None:
+    data = samples()
+    embedded = Embedding(EmbeddingSource(Unflattening, penultimate=False), seed=0).of(data)
+    np.testing.assert_array_equal(embedded.features, data.features[data.rows])
+
+
+def test_hosts_answer_queries_on_embeddings_but_run_models_on_rows() -> None:
+    plain = uneven_federation()
+    queries = {"rows": rows_of}
+    asked = ClientHost(replace(plain, embedding=EmbeddingSource(dense)), queries)
+    vector = asked.initial_vector(0)
+    call = HostCall((0, 1), Session(), {FUNCTION_KEY: "rows"}, arrays={"model": vector})
+    embedded, raw = asked.query(call), ClientHost(plain, queries).query(call)
+    assert embedded.failures == raw.failures == {}
+    for with_embedding, without in zip(embedded.arrays, raw.arrays, strict=True):
+        assert with_embedding["features"].shape[1] == 5
+        assert without["features"].shape[1] == 6
+        np.testing.assert_array_equal(with_embedding["labels"], without["labels"])
+        np.testing.assert_array_equal(with_embedding["outputs"], without["outputs"])
+
+
+# -- Detectors' queries to a host on a device, here the core in a GPU's place: what a core says, but for rounding ------
+
+
+IN_LANES = HostDevice("cpu", in_lanes=True)
+
+
+def asked(federation: Federation, device: HostDevice, name: str) -> QueryResults:
+    host = ClientHost(federation, CLIENT_QUERIES, device)
+    arrays = {"model": host.initial_vector(3)} if name == MEAN_OUTPUT else {}
+    clients = tuple(range(federation.num_clients))
+    return host.query(HostCall(clients, Session(), {FUNCTION_KEY: name, "max_features": 1000}, arrays=arrays))
+
+
+def embedded() -> Federation:
+    federation = images()
+    return replace(federation, embedding=EmbeddingSource(federation.model))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", [FEATURE_MOMENTS, MEAN_OUTPUT])
+@pytest.mark.parametrize("make", [uneven_federation, images, embedded])
+def test_answers_are_those_of_a_core(make: Callable[[], Federation], name: str) -> None:
+    there, here = (asked(make(), device, name) for device in (IN_LANES, HostDevice()))
+    assert there.clients == here.clients
+    assert len(there.clients) >= 4
+    for one, other in zip(there.arrays, here.arrays, strict=True):
+        assert one.keys() == other.keys()
+        for part in one:
+            np.testing.assert_allclose(one[part], other[part], rtol=1e-5, atol=1e-6)
+
+
+def test_products_are_of_float64() -> None:
+    """(1 + 2^-30)² = 1 + 2^-29 + 2^-60, of which float32 would keep 1."""
+    import torch
+
+    rows = np.full((1, 1), 1 + 2.0**-30)
+    assert products_on(torch.device("cpu"))(rows)[0, 0] == 1 + 2.0**-29

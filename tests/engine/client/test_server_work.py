@@ -15,17 +15,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
-from fedscout.engine.messages.calls import Arrays, HostCall, ServerContext, ServesWork, Session
+from fedscout.engine.messages.calls import Arrays, ServerContext, ServesWork, Session
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from tests.engine.federations import QUERIES, dense, dropping, normalised, plain_model, uneven_federation
+from tests.engine.federations import dense, dropping, normalised, plain_model, uneven_federation
 from tests.engine.federations import with_server_rows as with_rows
 from tests.engine.grid.test_hanging import OneByOne
 from tests.engine.grid.test_local_grid import WatchedGrid
@@ -88,25 +87,6 @@ def test_outputs_and_gradients_are_those_of_the_plain_module(model: Any, rows: A
     assert torch.equal(vector, before)
 
 
-def test_many_rows_go_through_the_model_some_hundreds_at_a_time() -> None:
-    context = context_of(dense, num_rows=1300)
-    vector = new_model(dense, seed=9).vector
-    every, some = context.outputs(vector), context.outputs(vector, np.arange(700, 703))
-    assert every.shape == (1300, 3)
-    np.testing.assert_allclose(every[700:703], some, rtol=0, atol=1e-6)
-
-
-def test_labels_are_there_only_if_the_server_has_them() -> None:
-    assert context_of(dense, labelled=False).labels is None
-    facts = {labelled: ClientHost(federation_of(labelled=labelled), QUERIES).facts() for labelled in (True, False)}
-    assert [(facts[labelled].server_rows, facts[labelled].server_labels) for labelled in (True, False)] == [
-        (60, True),
-        (60, False),
-    ]
-    without = ClientHost(uneven_federation(), QUERIES).facts()
-    assert (without.server_rows, without.server_labels) == (0, False)
-
-
 def test_random_numbers_are_those_of_seed_and_round() -> None:
     grid = LocalGrid(federation_of(), session=SESSION)
     model = {"model": grid.initial_vector(3)}
@@ -118,16 +98,6 @@ def test_random_numbers_are_those_of_seed_and_round() -> None:
         drawn[server_round] = first["drawn"].tolist()
         assert drawn[server_round] == stream(3, "server", server_round).permutation(60)[:20].tolist()
     assert drawn[1] != drawn[2]
-
-
-def test_training_afterwards_is_as_if_nothing_had_been_done() -> None:
-    """The host's model is scratch, for the server as for clients."""
-    grid = LocalGrid(federation_of(dropping), session=SESSION)
-    vector = grid.initial_vector(3)
-    call = HostCall((0, 1), SESSION, {"seed": 3, "server-round": 1}, vector)
-    before = grid.host.evaluate(call).own
-    grid.serve(Steps(), {"model": vector})
-    assert grid.host.evaluate(call).own == before
 
 
 @pytest.mark.parametrize(
@@ -219,10 +189,6 @@ def test_work_that_takes_too_long_fails_the_trial() -> None:
         grid.serve(Steps(), {"model": grid.initial_vector(3)})
 
 
-def test_a_federation_without_rows_has_none_of_the_server_s_either() -> None:
-    assert federation_of().without_rows().server is None
-
-
 def test_own_work_reaches_a_process_without_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_server_work.py").write_text(
         "class Two:\n    def run(self, context, arrays):\n        return {'rows': context.num_rows * arrays['two']}\n"
@@ -265,3 +231,7 @@ def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:
         with pytest.raises(TrialError, match=f"round {server_round}: ArithmeticError"):
             ray.serve(Fails(), model)
     assert ray.take_compute_seconds() > 0
+
+
+def test_a_federation_without_rows_has_none_of_the_server_s_either() -> None:
+    assert federation_of().without_rows().server is None

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.client import Partition, Samples
-from fedscout.engine.data.federation import Federation
-from tests.engine.federations import CORRUPTED, EMPTY, SIZES, Noisy, uneven_federation
+from fedscout.engine.data.client import Samples
+from fedscout.engine.data.federation import CLIENTS_NAMED, UNNAMED, Federation, Names
+from tests.engine.federations import CORRUPTED, SIZES, Noisy, uneven_federation
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,6 @@ class Plus:
         return features + np.float32(self.term), (labels + 1) % num_classes
 
 
-def test_a_partition_gives_back_its_lists() -> None:
-    partition = Partition.from_lists([[4, 2], [], np.array([7, 1, 3])])
-
-    assert partition.num_clients == 3
-    assert partition.sizes.tolist() == [2, 0, 3]
-    assert [partition.client(k).tolist() for k in range(3)] == [[4, 2], [], [7, 1, 3]]
-    assert partition.rows.dtype == partition.offsets.dtype == np.int64
-
-
-def test_a_partition_may_have_no_clients() -> None:
-    partition = Partition.from_lists([])
-
-    assert partition.num_clients == 0
-    assert partition.sizes.tolist() == []
-
-
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 100])
 def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
     features = np.arange(40, dtype=np.float32).reshape(20, 2)
@@ -60,17 +44,6 @@ def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
     assert [len(labels) for _, labels in chunks[:-1]] == [num_rows] * (len(chunks) - 1)
     assert np.array_equal(np.concatenate([f for f, _ in chunks]), every_feature)
     assert np.concatenate([labels for _, labels in chunks]).tolist() == every_label.tolist() == [9, 3, 17, 0, 5, 11]
-
-
-def test_an_untouched_client_reads_the_source_without_a_copy() -> None:
-    federation = uneven_federation()
-
-    data = federation.client_data(0)
-
-    assert data.own is data.clean
-    assert not data.corrupted
-    assert data.own.features is federation.features
-    assert np.array_equal(data.own.rows, federation.partition.client(0))
 
 
 def test_transforms_are_applied_once_each_and_in_order() -> None:
@@ -117,7 +90,26 @@ def test_noise_differs_by_client_by_place_and_by_seed() -> None:
     assert not np.allclose(twice, added(replace(federation, seed=1), 0), atol=1e-3)
 
 
-def test_an_empty_client_can_be_corrupted() -> None:
-    data = replace(uneven_federation(), transforms={EMPTY: (Noisy(),)}).client_data(EMPTY)
+# -- Names of clients, classes and features in sentences; positions where there is no name -----------------------------
 
-    assert len(data.own) == len(data.clean) == 0
+
+WARDS = tuple(f"ward {letter}" for letter in "ABCDEFGHIJKLMNOP")
+NAMES = Names(WARDS, ("benign", "malignant"), ("age", "sex=f"))
+
+
+def test_each_is_called_by_its_name_or_else_by_its_position() -> None:
+    assert [NAMES.client(1), UNNAMED.client(1), NAMES.client(40)] == ["ward B", "1", "40"]
+    assert NAMES.one_client(0) == "client ward A"
+    assert NAMES.some_classes([1]) == "class malignant"
+    assert NAMES.some_classes([1, 0, 7]) == "classes malignant, benign and 7"
+    assert NAMES.some_features([1], ["+1"]) == "feature sex=f (+1)"
+    assert NAMES.some_features([1, 0], ["+1", "-2"]) == "features sex=f (+1) and age (-2)"
+
+
+@pytest.mark.parametrize("count", [1, 2, CLIENTS_NAMED, CLIENTS_NAMED + 1, 16])
+def test_of_many_clients_the_first_are_named_and_the_others_counted(count: int) -> None:
+    named, _, rest = NAMES.some_clients(range(count)).partition(" and ")
+    word, _, listed = named.partition(" ")
+    assert word == ("client" if count == 1 else "clients")
+    assert listed.split(", ") == list(WARDS[: min(count, CLIENTS_NAMED)])
+    assert rest == (f"{count - CLIENTS_NAMED} more" if count > CLIENTS_NAMED else "")

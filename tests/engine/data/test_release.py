@@ -15,6 +15,7 @@ from fedscout.engine.data.client import (
     Answer,
     CountAggregate,
     NoisyAggregate,
+    Partition,
     Privacy,
     Release,
     RowAggregate,
@@ -22,6 +23,12 @@ from fedscout.engine.data.client import (
     release_counts,
     released_cells,
 )
+from fedscout.engine.data.devices import AbsentError
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.trials.record import Trial
+from tests.engine.choices import FLOWER_CHOICES, spec_of
+from tests.engine.federations import SIZES, uneven_federation
+from tests.engine.results import local_result
 
 CELLS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 FEWEST = st.integers(1, 9)
@@ -59,15 +66,6 @@ def test_the_first_cell_that_could_be_told_joins_a_lonely_row() -> None:
     assert released_cells(np.array([20, 1, 6, 30]), 5).tolist() == [False, False, True, True]
     assert release_counts(np.array([20, 1, 6, 30]), 5).tolist() == [16, 0, 6, 30]
     assert release_counts(np.array([8, 1, 6, 30]), 5).tolist() == [0, 0, 6, 30]
-
-
-def test_exactly_enough_is_enough() -> None:
-    """Left out are five rows together, so nothing joins them; of seven, two hide the three and five are told."""
-    assert released_cells(np.array([5, 3, 2]), 5).tolist() == [True, False, False]
-    assert release_counts(np.array([7, 3]), 5).tolist() == [5, 0]
-    assert release_counts(np.array([6, 3]), 5).tolist() == [0, 0]
-    assert [Release(5, "abstain").participates(rows) for rows in (4, 5)] == [False, True]
-    assert Release(5, "train").participates(0)
 
 
 @pytest.mark.parametrize("num_cells", [2, 3, 4])
@@ -146,3 +144,42 @@ def test_what_a_query_raises_does_not_pass() -> None:
 def test_what_says_nothing_of_its_rows_does_not_pass() -> None:
     with pytest.raises(TypeError, match="ndarray"):
         Release(1).released_part({"counts": np.ones(2)})  # type: ignore[dict-item]
+
+
+# -- Clients with few rows that abstain: neither trained nor scored, and the trial goes on -----------------------------
+
+
+ABSTAINING = Release(5, "abstain")
+TRAINING = (0, 1, 3, 5)
+"""With at least five training rows; the clients of 40, 17, 12 and 33 rows."""
+
+
+def result_of(federation: Federation, choice: str = "fedavg") -> Trial:
+    return local_result(spec_of(FLOWER_CHOICES[choice]), federation)
+
+
+@pytest.mark.parametrize("choice", ["fedavg", "fedavg-individual", "fedmedian"])
+def test_a_trial_goes_as_if_they_held_nothing(choice: str) -> None:
+    federation = uneven_federation()
+    without = [federation.partition.client(c) if c in TRAINING else [] for c in range(len(SIZES))]
+    abstained = result_of(replace(federation, release=ABSTAINING), choice)
+    expected = result_of(replace(federation, partition=Partition.from_lists(without)), choice)
+    assert abstained.status == expected.status == "completed"
+    np.testing.assert_allclose(abstained.vector, expected.vector, rtol=0, atol=1e-6)  # exact sums scale with all rows
+
+
+def test_their_absence_is_counted_and_tells_no_number() -> None:
+    result = result_of(replace(uneven_federation(), release=ABSTAINING))
+    missing = {f"{server_round}:{client}" for server_round in (1, 2, 3) for client in {*range(7)} - {*TRAINING}}
+    assert set(result.dropped_clients) == missing
+    (reason,) = set(result.dropped_clients.values())
+    assert reason.startswith(AbsentError.__name__)
+    assert not any(character.isdigit() for character in reason)
+
+
+def test_only_who_tests_on_enough_rows_is_scored() -> None:
+    """A fifth of 40 and of 33 rows is enough, of 17 and 12 it is not."""
+    result = result_of(replace(uneven_federation(), release=ABSTAINING))
+    assert result.status == "completed"
+    assert result.client_num_examples == (8, 0, 0, 0, 0, 7, 0)
+    assert result_of(uneven_federation()).client_num_examples == (8, 3, 0, 2, 0, 7, 1)

@@ -100,16 +100,6 @@ def answered(result: Results) -> list[int]:
     return list(result.own) if isinstance(result, EvaluateResults) else result.clients
 
 
-@pytest.mark.parametrize("method", ["train", "evaluate", "query"])
-def test_a_call_in_time_is_done_once_and_leaves_no_note(method: str) -> None:
-    machine = Machine(hangs=set())
-
-    (result,) = machine.answer(method, HostCall((1, 2), NOTHING, {}, call_id="a"))
-
-    assert answered(result) == [1, 2]
-    assert (machine.attempts, machine.notebook.notes) == (1, {})
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["train", "evaluate", "query"])

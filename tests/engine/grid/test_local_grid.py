@@ -19,8 +19,8 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
 from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import EngineNeeds, HostCall, Session
-from fedscout.engine.messages.contents import client_of, flat_record, node_of, train_config
-from fedscout.engine.messages.exchange import send_query, send_train
+from fedscout.engine.messages.contents import client_of, flat_record, node_of
+from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.training.loop import NO_ROWS
 from tests.engine.choices import Participations
 from tests.engine.federations import (
@@ -105,12 +105,6 @@ def test_it_implements_every_method_of_flower_s_grid(grid: LocalGrid) -> None:
             assert list(ours) == list(inspect.signature(member).parameters), name
 
 
-def test_every_client_is_a_node_and_0_and_1_are_flower_s(grid: LocalGrid) -> None:
-    assert list(grid.get_node_ids()) == [2, 3, 4, 5, 6, 7, 8]
-    assert [node.node_id for node in grid.get_nodes()] == [2, 3, 4, 5, 6, 7, 8]
-    assert [client_of(node_of(client)) for client in EVERY] == list(EVERY)
-
-
 def test_runs_and_messages(host: ClientHost) -> None:
     from flwr.supercore.run import Run
 
@@ -176,20 +170,6 @@ def test_a_call_is_let_go_of_before_the_next_job_is_waited_for(host: ClientHost)
     assert grid.still_held == [0, 0, 0]
 
 
-def test_pulling_one_by_one_is_sending_and_receiving(grid: LocalGrid) -> None:
-    together = list(grid.send_and_receive(messages(grid)))
-    ids = list(grid.push_messages(messages(grid)))
-    one_by_one = [reply for message_id in ids for reply in grid.pull_messages([message_id])]
-
-    assert answered(one_by_one) == answered(together)
-    assert failed(one_by_one) == failed(together)
-
-
-@pytest.mark.parametrize("unknown", ["", "999", "not-an-id"])
-def test_an_unknown_id_has_no_reply(host: ClientHost, unknown: str) -> None:
-    assert list(LocalGrid(host).pull_messages([unknown])) == []
-
-
 def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
     grid = SlowGrid(host, session=session())
 
@@ -207,28 +187,6 @@ def test_replies_are_sorted_by_client_whatever_the_order_of_messages(grid: Local
     assert [r.metadata.src_node_id for r in forwards] == [r.metadata.src_node_id for r in backwards]
     assert [r.metadata.src_node_id for r in forwards] == sorted(r.metadata.src_node_id for r in forwards)
     assert answered(forwards) == answered(backwards)
-
-
-def test_three_types_in_one_delivery(grid: LocalGrid) -> None:
-    offset = ArrayRecord({"offset": Array(np.zeros(3))})
-    question = messages(grid, "query", [1], offset, {"function": "label-counts"})
-
-    replies = list(grid.send_and_receive([*messages(grid, clients=[0]), *question, *messages(grid, "evaluate", [5])]))
-
-    kinds = {client_of(r.metadata.src_node_id): r.metadata.message_type for r in replies}
-    assert kinds == {0: "train", 1: "query", 5: "evaluate"}
-    assert [len(r.content.array_records) for r in replies] == [1, 1, 0]
-
-
-def test_the_same_content_twice_to_one_client_is_answered_twice(grid: LocalGrid) -> None:
-    content = messages(grid, clients=[0])[0].content
-    twice = [Message(content, node_of(0), "train"), Message(content, node_of(0), "train")]
-
-    replies = list(grid.send_and_receive(twice))
-
-    assert len(replies) == 2
-    assert replies[0].content == replies[1].content
-    assert {r.metadata.reply_to_message_id for r in replies} == {m.metadata.message_id for m in twice}
 
 
 @pytest.mark.parametrize("node", [0, 1, 9, 2**60])
@@ -326,15 +284,6 @@ def test_a_message_may_ask_for_individual_replies_in_a_merged_session(host: Clie
     assert len(answered(grid.send_and_receive(messages(grid, config=individual)))) == len(ABLE)
 
 
-def test_a_message_s_own_local_training_counts(host: ClientHost, grid: LocalGrid) -> None:
-    other = LocalGrid(host, session=session(training=LocalTraining(local_epochs=5)))
-    config = {"server-round": 1, **LocalTraining(local_epochs=5).to_config()}
-
-    assert answered(grid.send_and_receive(messages(grid, config=config))) == answered(
-        other.send_and_receive(messages(other))
-    )
-
-
 def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) -> None:
     """The scores of the message are those of the trial's own evaluation, for the clients that were asked."""
     replies = answered(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
@@ -363,31 +312,6 @@ def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
 
     assert remembered == named == worked
     assert len(grid.calls_made) == calls
-
-
-def test_another_model_or_seed_is_evaluated_anew(host: ClientHost) -> None:
-    grid, fresh = LocalGrid(host, session=session()), LocalGrid(host, session=session())
-    vector = grid.initial_vector(3)
-    grid.evaluate_all(flat_record(vector))
-
-    for arrays, config in ((flat_record(vector + 1), {}), (flat_record(vector), {"seed": 4})):
-        settings = {"server-round": 1, **config}
-        given, expected = (
-            answered(each.send_and_receive(messages(each, "evaluate", arrays=arrays, config=settings)))
-            for each in (grid, fresh)
-        )
-        assert given == expected
-
-
-def test_a_pushed_evaluation_keeps_its_own_model(grid: LocalGrid) -> None:
-    vector = grid.initial_vector(3)
-    grid.evaluate_all(flat_record(vector))
-    expected = answered(grid.send_and_receive(messages(grid, "evaluate")))
-
-    ids = list(grid.push_messages(messages(grid, "evaluate")))
-    grid.evaluate_all(flat_record(vector + 1))
-
-    assert answered(grid.pull_messages(ids)) == expected
 
 
 def test_accuracy_by_hand(host: ClientHost) -> None:
@@ -480,29 +404,3 @@ def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost
     assert [*answers.refused] == [ONE_CLASS]
     assert "class" not in answers.refused[ONE_CLASS], "what the query raised stays with the client"
     assert answers.arrays[0]["mean"].shape == ()
-
-
-def test_training_without_a_strategy(grid: LocalGrid) -> None:
-    vector = grid.initial_vector(3)
-
-    individual = send_train(grid, vector, train_config(TRAINING, 3, 1, "individual"))
-    merged = send_train(grid, vector, train_config(TRAINING, 3, 1, "merged"), clients=[5, 0])
-
-    assert individual.clients == ABLE
-    assert individual.vectors.shape == (len(ABLE), 53)
-    assert set(individual.refused) == {EMPTY}
-    expected = answered(grid.send_and_receive(messages(grid)))
-    for client, row in zip(individual.clients, individual.vectors, strict=True):
-        assert np.array_equal(row, expected[client]["arrays"]["flat"].numpy())
-    pair = [individual.clients.index(client) for client in (0, 5)]
-    assert merged.num_examples.tolist() == [individual.num_examples[pair].sum()]
-    mean = np.average(individual.vectors[pair].astype(np.float64), axis=0, weights=individual.num_examples[pair])
-    np.testing.assert_allclose(merged.vectors[0], mean, rtol=1e-6, atol=1e-9)
-
-
-def test_nobody_answers(grid: LocalGrid) -> None:
-    answers = send_train(grid, grid.initial_vector(3), train_config(TRAINING, 3, 1, "merged"), clients=[EMPTY])
-
-    assert answers.vectors.shape == (0, 53)
-    assert answers.clients == ()
-    assert set(answers.refused) == {EMPTY}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import math
 import weakref
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.grid.replies import Job, TrainReplies
-from fedscout.engine.messages.calls import FederationFacts, TrainResults
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
+from fedscout.engine.grid.replies import Job, TrainReplies, fold_evaluation
+from fedscout.engine.messages.calls import EvaluateResults, FederationFacts, TrainResults
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
 from fedscout.engine.messages.keys import REPLY_KEY
@@ -144,47 +144,6 @@ def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bo
     assert np.isnan(content["arrays"]["flat"].numpy()).all()
 
 
-@dataclass(frozen=True)
-class Sends(ClientAlgorithm):
-    """Its clients send a variate along."""
-
-    auxiliary = MappingProxyType({"variate": "num-clients"})
-
-    def train(self, run: LocalRun) -> ClientResults:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Keeps(ClientAlgorithm):
-    """Its clients keep all parameters but the last."""
-
-    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        return np.arange(layout.size) < layout.size - 1
-
-    def train(self, run: LocalRun) -> ClientResults:
-        raise NotImplementedError
-
-
-def test_one_auxiliary_vector_that_diverged_makes_the_whole_mean_nan() -> None:
-    along = np.zeros((5, 5), np.float32)
-    along[0, 1] = 1e10
-    results = [individual([0, 1, 2, 3, 4], vectors(), auxiliary={"variate": [*along]})]
-
-    contents, _ = replies(results, is_merged=True, algorithm=Sends())
-
-    assert np.isnan(contents[0]["arrays"]["flat"].numpy()).all()
-
-
-def test_what_clients_keep_comes_back_as_it_was_sent_however_small() -> None:
-    """Far below the unit of an exact sum, in which the last parameter is rounded to 0."""
-    received = np.full(5, 1e-30, np.float32)
-    results = [individual([0, 1], np.tile(received, (2, 1)))]
-
-    contents, _ = replies(results, is_merged=True, received=received, algorithm=Keeps())
-
-    np.testing.assert_array_equal(contents[0]["arrays"]["flat"].numpy(), [*received[:4], 0])
-
-
 def test_a_weight_of_the_algorithm_s_own_weighs_models_and_not_their_losses() -> None:
     every = vectors()[:2]
     content = merged([individual([0, 1], every, sums={"mass": [3, 1]})], "mass")
@@ -193,37 +152,6 @@ def test_a_weight_of_the_algorithm_s_own_weighs_models_and_not_their_losses() ->
     np.testing.assert_allclose(content["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
     assert content["metrics"]["mass"] == 4
     assert content["metrics"]["loss"] == pytest.approx(ROWS[1] / (ROWS[0] + ROWS[1]))
-
-
-def test_failed_clients_leave_the_mean() -> None:
-    every = vectors()
-    failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})
-
-    contents, failures = replies([failing], is_merged=True)
-
-    assert list(contents) == [0]
-    assert contents[0]["metrics"]["num-examples"] == 130
-    assert failures == {1: "no rows"}
-    expected = (30 * every[0].astype(np.float64) + 100 * every[2]) / 130
-    np.testing.assert_allclose(contents[0]["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("is_merged", [True, False])
-def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
-    nothing = TrainResults(vectors=[], failures={1: "a", 4: "b"})
-
-    assert replies([nothing], is_merged) == ({}, {1: "a", 4: "b"})
-
-
-def test_named_arrays_are_the_flat_ones_cut_up() -> None:
-    results = [individual([2], vectors()[:1])]
-    flat, _ = replies(results)
-    named, _ = replies(results, is_named=True)
-
-    arrays = {name: array.numpy() for name, array in named[2]["arrays"].items()}
-    assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}
-    assert np.array_equal(LAYOUT.join(arrays), flat[2]["arrays"]["flat"].numpy())
-    assert named[2]["metrics"] == flat[2]["metrics"]
 
 
 def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
@@ -249,3 +177,34 @@ def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) ->
     gc.collect()
     assert matrix() is None
     assert np.array_equal(np.concatenate([a.numpy().ravel() for a in kept["arrays"].values()]), vectors()[1])
+
+
+# -- Per-client scores from hosts' sums --------------------------------------------------------------------------------
+
+
+HOSTS = [
+    EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),
+    EvaluateResults({3: ClientScore(0, 0, 0.0), 0: ClientScore(4, 1, 8.0)}, {0: ClientScore(4, 2, 6.0)}),
+    EvaluateResults(),
+]
+
+
+def test_clients_are_sorted_and_sums_become_shares() -> None:
+    """Client 0: 1 of 4 rows and a loss of 8/4; client 5: 9 of 10 and 2/10; client 3 has no rows."""
+    for hosts in itertools.permutations(HOSTS):
+        evaluation = fold_evaluation(hosts)
+
+        assert evaluation.clients == (0, 3, 5)
+        assert evaluation.num_examples.tolist() == [4, 0, 10]
+        assert evaluation.accuracies.tolist() == [0.25, 0.0, 0.9]
+        assert evaluation.losses.tolist() == [2.0, 0.0, 0.2]
+        assert evaluation.clean_accuracies.tolist() == [0.5, 0.0, 1.0]
+        assert evaluation.clean_losses.tolist() == [1.5, 0.0, 0.1]
+        assert evaluation.failures == {2: "out of memory"}
+
+
+def test_without_rows_there_is_no_mean() -> None:
+    evaluation = fold_evaluation([EvaluateResults({1: ClientScore(0, 0, 0.0)})])
+
+    assert math.isnan(evaluation.weighted(evaluation.accuracies))
+    assert fold_evaluation([]).clients == ()

@@ -1,21 +1,42 @@
-"""The simulated clock tells the same for any number of hosts, and after a trial goes on."""
+"""Simulated time: who misses rounds, what a round costs a client, and that any hosts tell the same."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
+from scipy import stats
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.data.devices import Device
+from fedscout.engine.client.updates import WithheldTensors
+from fedscout.engine.data.client import Partition, Release
+from fedscout.engine.data.devices import (
+    AbsentError,
+    Device,
+    RoundWork,
+    check_takes_part,
+    misses,
+    round_seconds,
+    simulated_seconds,
+)
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.split import num_training_rows
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
+from fedscout.engine.messages.calls import Assignment, HostCall, ReportRequest, RoundSelection
+from fedscout.engine.messages.contents import flat_record
+from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
+from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from tests.engine.choices import FEDAVG, Choice, spec_of
-from tests.engine.federations import QUERIES, uneven_federation
+from fedscout.strategies.methods.scaffold import ScaffoldSpec
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
+from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
@@ -76,3 +97,213 @@ def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
     assert durations[0] == 0.0 < durations[2]
     assert max(durations.values()) > 9.0
     assert grid.take_durations() == {}
+
+
+# -- Who misses rounds, and how long they take -------------------------------------------------------------------------
+
+
+ROUNDS = 4
+NOTHING = RoundWork(0, 0, 0)
+
+
+def without_rows(federation: Federation, client: int) -> Federation:
+    """The same rows for everyone but this client, who has none and fails in every round."""
+    parts = [federation.partition.client(other) for other in range(federation.num_clients)]
+    parts[client] = parts[client][:0]
+    return replace(federation, partition=Partition.from_lists(parts))
+
+
+def absent(trial: Trial) -> list[str]:
+    return [key for key, reason in trial.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
+
+
+def spec(**changes: object) -> TrialSettings:
+    return spec_of(FEDAVG, num_rounds=ROUNDS, **changes)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_a_client_misses_its_share_of_the_rounds(probability: float) -> None:
+    """Of 2,000 rounds, within four standard deviations √(2000 p (1 − p)) of the expected number."""
+    missed = sum(misses({3: probability}, 0, server_round, 3) for server_round in range(2000))
+    assert abs(missed - 2000 * probability) < 4 * np.sqrt(2000 * probability * (1 - probability))
+    assert not any(misses({3: probability}, 0, server_round, 2) for server_round in range(50))
+
+
+def test_latency_is_a_shifted_exponential() -> None:
+    shift, mean = 2.0, 3.0
+    device = Device(shift_seconds=shift, mean_seconds=mean)
+    seconds = [simulated_seconds(device, NOTHING, 0, server_round, 1) for server_round in range(2000)]
+    assert min(seconds) >= shift
+    assert stats.kstest(np.array(seconds) - shift, stats.expon(scale=mean).cdf).pvalue > 1e-3
+
+
+def test_draws_depend_on_seed_round_and_client_alone() -> None:
+    device = Device(shift_seconds=1.0, mean_seconds=1.0)
+    draws = {
+        (s, r, c): simulated_seconds(device, NOTHING, s, r, c) for s in range(2) for r in range(3) for c in range(3)
+    }
+    assert len(set(draws.values())) == len(draws)
+    assert draws[1, 2, 0] == 1.0 + stream(1, "latency", 2, 0).exponential()
+
+
+def test_the_server_waits_for_the_slowest_or_until_the_deadline() -> None:
+    assert round_seconds([1.0, 5.0, 0.0], None) == 5
+    assert round_seconds([1.0, 0.0], 2.0) == 1
+    assert round_seconds([1.0, 5.0], 2.0) == 2
+    assert round_seconds([], None) == 0
+
+
+def test_who_comes_late_is_left_out_and_told() -> None:
+    check_takes_part({}, 1.0, 2.0, 0, 1, 0)
+    check_takes_part({}, 5.0, None, 0, 1, 1)
+    check_takes_part({}, 5.0, 5.0, 0, 1, 1)  # at the deadline is in time
+    with pytest.raises(AbsentError, match=r"\b5\b.*\b2$"):
+        check_takes_part({}, 5.0, 2.0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
+def test_a_client_that_always_misses_might_as_well_not_be_asked(choice: Choice) -> None:
+    """The model is the one of a federation in which that client fails; every round names it among the dropped."""
+    federation = replace(uneven_federation(), dropout={0: 1 - 1e-12})
+    result = local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), federation)
+    assert result.status == "completed"
+    assert absent(result) == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
+    vectors = [
+        local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), other).vector
+        for other in (without_rows(uneven_federation(), 0), uneven_federation())
+    ]
+    np.testing.assert_allclose(result.vector, vectors[0], rtol=0, atol=1e-6)
+    assert np.abs(result.vector - vectors[1]).max() > 1e-4
+
+
+def test_simulated_seconds_add_up_and_cost_none() -> None:
+    devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
+    federation = replace(uneven_federation(), devices=devices)
+    result = local_result(spec(), federation)
+    assert result.seconds["simulated"] == 1000.0 * ROUNDS
+    assert result.round_seconds == (1000.0,) * ROUNDS
+    cut = local_result(spec(deadline_seconds=60.0), federation)
+    assert cut.seconds["simulated"] == 60.0 * ROUNDS
+    assert absent(cut) == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
+    plain = local_result(spec(), uneven_federation())
+    assert ("simulated" in plain.seconds, plain.round_seconds) == (False, None)
+
+
+# -- What a round costs a client in simulated time, by hand, and that hosts and driver tell the same -------------------
+
+
+ROUNDS_DURATIONS = 3
+DEVICE = Device(seconds_per_step=0.5, bytes_per_second_down=1000.0, bytes_per_second_up=250.0, shift_seconds=2.0)
+
+
+def test_a_round_by_hand() -> None:
+    """2 + 10·0.5 + 4000/1000 + 4000/250 = 27; a probe of two epochs' steps: (2 + 5)/6 + 4."""
+    work = RoundWork(num_steps=10, bytes_down=4000, bytes_up=4000)
+    assert DEVICE.least_seconds(work) == 27.0
+    assert replace(DEVICE, mean_seconds=3.0).expected_seconds(work) == 30.0
+    assert DEVICE.probe_seconds(work, local_epochs=2) == pytest.approx(7 / 6 + 4)
+    assert Device().expected_seconds(work) == 0.0
+
+
+@pytest.mark.parametrize("strategy", [FEDAVG, ScaffoldSpec()])
+def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy: object) -> None:
+    """The slowest client is the one with most rows; with bandwidth alone a round takes the log's bytes of a client."""
+    settings = spec_of(strategy, num_rounds=ROUNDS_DURATIONS)  # type: ignore[arg-type]
+    plain = uneven_federation()
+    federation = replace(plain, devices=dict.fromkeys(range(plain.num_clients), DEVICE))
+    facts = ClientHost(federation, QUERIES).facts()
+    expected = expected_seconds(facts, settings.session)
+    result = local_result(settings, federation)
+    assert result.round_seconds is not None
+    if strategy is FEDAVG:  # which is sent nothing beside the model
+        assert result.round_seconds == (float(expected.max()),) * ROUNDS_DURATIONS
+    num_answered = int(np.count_nonzero(plain.partition.sizes))
+    up = replace(plain, devices={0: Device(bytes_per_second_up=1.0)})
+    moved = local_result(settings, up)
+    assert moved.round_seconds == (moved.bytes_up / num_answered,) * ROUNDS_DURATIONS
+    down = local_result(settings, replace(plain, devices={0: Device(bytes_per_second_down=1.0)}))
+    assert sum(down.round_seconds) == ROUNDS_DURATIONS * down.bytes_down / settings.num_sampled
+
+
+def test_a_clock_changes_no_bit_of_the_training() -> None:
+    federation = uneven_federation()
+    timed = replace(federation, devices={1: DEVICE})
+    settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS_DURATIONS), keep_model=True)
+    first, second = local_result(settings, federation).vector, local_result(settings, timed).vector
+    assert first.tobytes() == second.tobytes()
+
+
+def test_what_a_driver_expects_is_ordered() -> None:
+    federation = replace(uneven_federation(), devices={2: replace(DEVICE, mean_seconds=1.0)})
+    facts, session = ClientHost(federation, QUERIES).facts(), spec_of(FEDAVG).session
+    probe, least, mean = (f(facts, session) for f in (probe_seconds, least_seconds, expected_seconds))
+    assert mean[2] == least[2] + 1.0
+    assert 0 < probe[2] < least[2] < inf
+    assert not np.delete(mean, 2).any()
+
+
+def test_what_a_policy_asks_for_is_paid_for() -> None:
+    """Client 0 makes twice the epochs and withholds half of its tensors; client 1 only measures the model."""
+    federation = replace(uneven_federation(), devices=dict.fromkeys(range(7), DEVICE))
+    host, settings = ClientHost(federation, QUERIES), spec_of(FEDAVG)
+    facts, grid = host.facts(), LocalGrid(host, session=settings.session)
+    grid.reports.watched = RoundSelection(
+        ReportRequest(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)}
+    )
+    list(grid.send_and_receive(messages(grid, clients=(0, 2))))
+    durations, carried = grid.take_durations(), grid.take_bytes()
+    usual, probes = expected_seconds(facts, settings.session), probe_seconds(facts, settings.session)
+    assert (durations[1], durations[2]) == (probes[1], usual[2])
+    rows = num_training_rows(facts.client_rows, settings.session.test_fraction, 0.0)
+    steps = int(settings.session.training.num_steps(rows)[0])
+    withheld_bytes = 2 * 4 * facts.layout.size - carried["up"]
+    assert withheld_bytes > 0
+    assert durations[0] == pytest.approx(usual[0] + steps * 0.5 - withheld_bytes / 250.0)
+
+
+def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
+    """A probe takes client 1 longer than the deadline, and client 3 not; both would train late."""
+    slow, quick = replace(DEVICE, bytes_per_second_down=10.0), replace(DEVICE, shift_seconds=20.0)
+    federation = replace(uneven_federation(), devices={1: slow, 3: quick})
+    settings = spec_of(FEDAVG, deadline_seconds=12.0)
+    grid = LocalGrid(federation, QUERIES, settings.session)
+    probes = probe_seconds(grid.facts, settings.session)
+    assert probes[3] < 12.0 < probes[1]
+    for measured_apart in (False, True):
+        grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, 3))
+        arrays = flat_record(grid.initial_vector(3))
+        if measured_apart:
+            grid.measure(arrays)
+        list(grid.send_and_receive(messages(grid, clients=[0], arrays=arrays)))
+        durations = grid.take_durations()
+        assert (durations[1], durations[3]) == (probes[1], probes[3])
+        report = grid.reports.take(grid.server_round, durations, 12.0)
+        assert report.clients.tolist() == [0, 3]
+
+
+def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
+    """Clients 1, 2 and 3 are asked: the first is absent, the second holds too few rows, the third tells its loss."""
+    federation = replace(uneven_federation(), dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
+    settings = spec_of(FEDAVG)
+    grid = LocalGrid(federation, QUERIES, settings.session)
+    grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, ONE_ROW, 3))
+    list(grid.send_and_receive(messages(grid, clients=[0])))
+    report = grid.reports.take(grid.server_round, {}, 0.0)
+    assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
+    assert report.failures == {}
+
+
+def test_which_tensors_are_withheld_is_drawn_for_each_client_and_round() -> None:
+    """Two of four tensors of different lengths: their sum tells them apart."""
+    layout, clients = ClientHost(uneven_federation(), QUERIES).facts().layout, tuple(range(7))
+    watched = RoundSelection(ReportRequest(), (), dict.fromkeys(clients, Assignment(withheld=0.5)))
+
+    def withheld(server_round: int, seed: int) -> list[int]:
+        config = {ROUND_KEY: server_round, SEED_KEY: seed}
+        call = HostCall(clients, spec_of(FEDAVG).session, config, watched=watched)
+        return [WithheldTensors(call, layout).num_values_of(client) for client in clients]
+
+    drawn = withheld(1, 3)
+    assert drawn == withheld(1, 3)
+    assert len({*drawn}) > 1
+    assert drawn not in (withheld(2, 3), withheld(1, 4))

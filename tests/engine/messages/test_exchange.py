@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +15,11 @@ import pytest
 from flwr.app import Message
 
 from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.exchange import Query, Training, exchange, send_query, send_train
 from fedscout.engine.messages.keys import ReplyMode
@@ -67,15 +73,6 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
     assert [*map(plain, trained)] == [*map(plain, alone_trained)]
 
 
-def test_equal_requests_are_answered_each() -> None:
-    grid = CountingGrid()
-    answered, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
-    assert plain(answered[0]) == plain(answered[1])
-    assert answered[0].arrays
-    assert plain(trained[0]) == plain(trained[1]) == plain(trained[2])
-    assert trained[0].num_examples.sum() > 0
-
-
 def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
     grid = CountingGrid(3)
     (counts, broken), (trained,) = exchange(grid, [COUNTS, Query("broken")], [training(grid, 1, "individual")])
@@ -96,3 +93,34 @@ def test_nothing_to_send_and_nobody_to_ask() -> None:
     assert plain(counts) == {"arrays": {}, "num_examples": {}, "refused": {}}
     assert trained.clients == ()
     assert trained.vectors.shape == (0, grid.facts.layout.size)
+
+
+# -- A user's own algorithm reaches a process that has never heard of its module ---------------------------------------
+
+
+READ = "import pickle, sys; session = pickle.load(sys.stdin.buffer); print(session.algorithm, session.seed)"
+
+
+def test_it_is_imported_from_where_it_was(tmp_path: Path, monkeypatch) -> None:
+    package = tmp_path / "own_algorithms"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "anchors.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedscout.engine.contracts.algorithm import ClientAlgorithm\n"
+        "@dataclass(frozen=True)\n"
+        "class Anchored(ClientAlgorithm):\n"
+        "    strength: float\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from own_algorithms.anchors import Anchored  # type: ignore[import-not-found]
+
+    sent = pickle.dumps(Session(seed=7, algorithm=Anchored(0.5)))
+    told = subprocess.run([sys.executable, "-c", READ], input=sent, capture_output=True, check=True, cwd="/")
+    assert told.stdout.decode().split() == ["Anchored(strength=0.5)", "7"]
+
+
+def test_one_of_this_program_travels_as_it_is() -> None:
+    session = Session(algorithm=ClientAlgorithm())
+    assert session.__getstate__() == session.__dict__
+    assert pickle.loads(pickle.dumps(session)) == session

@@ -1,14 +1,23 @@
-"""Gradients that are written out are autograd's."""
+"""Layers: activations and convolutions whose gradients are written out are autograd's, and quicker ones the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import erf, exp, sqrt, tanh
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.models.convolution import ConvolutionStack, HalvingPooling, Pooling, pooling
+from fedscout.engine.models.convolution import (
+    ConvolutionStack,
+    HalvingPooling,
+    PairedConvolution,
+    Pooling,
+    pooling,
+    quick,
+)
+from fedscout.engine.models.dense import ACTIVATIONS, activation_of
 
 Factory = Callable[[], nn.Module]
 CAPABILITIES = ("AVX512", "AVX2", "DEFAULT")
@@ -155,3 +164,156 @@ class Returning(nn.Sequential):
 )
 def test_other_modules_are_no_stack(factory: Factory) -> None:
     assert ConvolutionStack.of(factory()) is None
+
+
+# -- Quicker layers are the same network -------------------------------------------------------------------------------
+
+
+def gradients(module: nn.Module, parameters: list[nn.Parameter], rows: Tensor) -> Tensor:
+    """Gradient of a loss to which every output contributes differently."""
+    outputs = module(rows)
+    loss = (outputs * torch.linspace(-1, 1, outputs.numel()).view(outputs.shape)).sum()
+    return torch.cat([gradient.reshape(-1) for gradient in torch.autograd.grad(loss, parameters)])
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_outputs_and_gradients_are_those_of_the_module(capability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float64 leaves only the order of sums: a few units in the last place."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    module = built(lenet).double()
+    faster, rows = quick(module), images(5, 3, 20, 20).double()
+    parameters = list(module.parameters())
+
+    torch.testing.assert_close(faster(rows), module(rows), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        gradients(faster, parameters, rows), gradients(module, parameters, rows), rtol=1e-12, atol=1e-12
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(faster(rows), module(rows), rtol=1e-12, atol=1e-12)
+    assert isinstance(next(faster.children()), PairedConvolution) == (capability == "AVX512")
+
+
+def test_pooling_before_relu_changes_no_bit() -> None:
+    """Whole numbers, so that many maxima are shared: the gradient still goes to the same element."""
+    module = built(lambda: nn.Sequential(nn.Conv2d(2, 20, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()))
+    convolution = module.get_submodule("0")
+    with torch.no_grad():
+        for parameter in convolution.parameters():
+            parameter.copy_((parameter * 8).round())
+    rows, faster = images(6, 2, 8, 8).round(), quick(module)
+    parameters = list(module.parameters())
+
+    assert faster is not module
+    assert torch.equal(faster(rows), module(rows))
+    assert torch.equal(gradients(faster, parameters, rows), gradients(module, parameters, rows))
+
+
+@pytest.mark.parametrize("width", [9, 10])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("kernel", "padding"), [((3, 5), 0), (5, 2), ((1, 2), (0, 1)), ((2, 3), (1, 0))])
+def test_pairs_of_pixels_are_the_convolution(
+    kernel: int | tuple[int, int], padding: int | tuple[int, int], bias: bool, width: int
+) -> None:
+    convolution = built(lambda: nn.Conv2d(3, 4, kernel, padding=padding, bias=bias)).double()
+    assert isinstance(convolution, nn.Conv2d)
+    rows, parameters = images(2, 3, 7, width).double(), list(convolution.parameters())
+    paired = PairedConvolution(convolution)
+
+    assert paired(rows).stride() == convolution(rows).stride()
+    torch.testing.assert_close(paired(rows), convolution(rows), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        gradients(paired, parameters, rows), gradients(convolution, parameters, rows), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_layers_are_shared() -> None:
+    """A changed parameter, and the mode, count for both."""
+    module = built(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)))
+    faster, rows = quick(module), images(4, 1, 6, 6)
+    module.eval()
+    with torch.no_grad():
+        before = faster(rows)
+        module.get_submodule("0").get_parameter("weight").mul_(3)
+        after = faster(rows)
+
+        torch.testing.assert_close(after, module(rows))
+        assert not torch.allclose(after, before)
+        assert torch.equal(module.get_submodule("1").get_buffer("num_batches_tracked"), torch.tensor(0))
+
+
+class ReturningPool(nn.Sequential):
+    """A stack with a mind of its own."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return -super().forward(rows)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        pytest.param(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), id="dense"),
+        pytest.param(lambda: nn.Linear(6, 3), id="no stack"),
+        pytest.param(lambda: ReturningPool(*lenet().children()), id="a subclass"),
+        pytest.param(hooked, id="hooks"),
+        pytest.param(nn.Sequential, id="empty"),
+    ],
+)
+def test_other_modules_stay_as_they_are(factory: Factory) -> None:
+    module = factory()
+
+    assert quick(module) is module
+
+
+# -- Activations: closed forms, and backward passes that are autograd's ------------------------------------------------
+
+
+POINTS = [-30.0, -2.0, -0.5, -1e-3, 0.25, 1.0, 3.0, 30.0]
+CLOSED_FORMS: dict[str, Callable[[float], float]] = {
+    "relu": lambda x: max(x, 0.0),
+    "leaky_relu": lambda x: x if x > 0 else 0.01 * x,
+    "elu": lambda x: x if x > 0 else exp(x) - 1,
+    "gelu": lambda x: x * (1 + erf(x / sqrt(2))) / 2,
+    "silu": lambda x: x / (1 + exp(-x)),
+    "tanh": tanh,
+    "sigmoid": lambda x: 1 / (1 + exp(-x)),
+}
+
+
+def points() -> Tensor:
+    return torch.tensor(POINTS, dtype=torch.float64)
+
+
+def test_every_activation_has_its_closed_form() -> None:
+    assert set(CLOSED_FORMS) == set(ACTIVATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_layer_and_function_are_the_closed_form(name: str) -> None:
+    expected = torch.tensor([CLOSED_FORMS[name](x) for x in POINTS], dtype=torch.float64)
+
+    torch.testing.assert_close(ACTIVATIONS[name].layer()(points()), expected, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(ACTIVATIONS[name].apply(points()), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_pull_is_the_derivative(name: str) -> None:
+    """By central differences of the closed form, between its kinks."""
+    step = 1e-5
+    slopes = [(CLOSED_FORMS[name](x + step) - CLOSED_FORMS[name](x - step)) / (2 * step) for x in POINTS]
+    kept = points()
+    ACTIVATIONS[name].apply(kept)
+
+    found = ACTIVATIONS[name].pull(torch.full_like(kept, 3.0), kept)
+
+    torch.testing.assert_close(found, 3 * torch.tensor(slopes, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+OTHERS = (nn.LeakyReLU(0.2), nn.ELU(2.0), nn.GELU("tanh"), nn.Softplus(), nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("layer", "known"), [*((each.layer(), each) for each in ACTIVATIONS.values()), *((other, None) for other in OTHERS)]
+)
+def test_a_layer_is_known_as_what_it_is_and_no_other(layer: nn.Module, known: object) -> None:
+    assert activation_of(layer) is known

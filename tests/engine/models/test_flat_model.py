@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedscout.engine.models.flat import FlatModel, new_model
-from fedscout.engine.models.layout import ModelFactory
-from tests.engine.federations import counting, dense, normalised, plain_model, plain_vector
+from fedscout.engine.models.layout import ModelFactory, ParameterLayout, TensorSlot
+from tests.engine.federations import counting, dense, normalised
 
 
 class Tied(nn.Module):
@@ -132,20 +134,6 @@ def test_integer_buffers_are_loaded_as_load_state_dict_does() -> None:
     assert model.module.get_buffer("normalisation.num_batches_tracked") == 0
 
 
-def test_names_are_the_module_s_and_parameters_come_first() -> None:
-    layout = FlatModel(normalised()).layout
-
-    assert [slot.name for slot in layout.parameters] == [
-        "0.weight",
-        "0.bias",
-        "1.weight",
-        "1.bias",
-        "3.weight",
-        "3.bias",
-    ]
-    assert [slot.name for slot in layout.buffers] == ["1.running_mean", "1.running_var"]
-
-
 @pytest.mark.parametrize("factory", [dense, normalised])
 def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> None:
     model = FlatModel(factory())
@@ -166,22 +154,6 @@ def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> No
     with torch.no_grad():
         next(model.module.parameters()).fill_(7.0)
     assert torch.all(model.vector[:30] == 7.0)
-
-
-def test_batch_norm_statistics_travel_with_the_vector() -> None:
-    """Another model that loads the vector gives the same outputs in evaluation mode, bit for bit."""
-    rows = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)) * 3 + 1
-    trained, other = new_model(normalised, 0), new_model(normalised, 1)
-    fresh_statistics = trained.vector[trained.layout.num_trainable :].clone()
-    trained.module.train()
-    trained.module(rows)
-    assert not torch.equal(trained.vector[trained.layout.num_trainable :], fresh_statistics)
-
-    other.load(trained.vector)
-    trained.module.eval()
-    other.module.eval()
-
-    assert torch.equal(other.module(rows), trained.module(rows))
 
 
 def test_loading_restarts_integer_buffers() -> None:
@@ -208,25 +180,6 @@ def test_a_shared_weight_is_held_once() -> None:
 
     assert model.layout.size == 16
     assert torch.equal(model.module(torch.ones(1, 4)), torch.full((1, 4), 9.0))
-
-
-@pytest.mark.parametrize("factory", [dense, normalised])
-def test_a_new_model_is_the_factory_s_under_that_seed(factory: ModelFactory) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(42)
-        expected = plain_vector(factory())
-
-    assert np.array_equal(new_model(factory, 42).vector.numpy(), expected)
-    assert not np.array_equal(new_model(factory, 43).vector.numpy(), expected)
-    assert np.array_equal(plain_vector(plain_model(factory, expected)), expected)
-
-
-def test_making_a_model_leaves_torch_s_generator_alone() -> None:
-    before = torch.get_rng_state()
-
-    new_model(dense, 5)
-
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
@@ -263,3 +216,48 @@ def test_trying_a_format_leaves_no_trace(factory: ModelFactory, training: bool) 
     assert all(not buffer for buffer in model.module.buffers() if not buffer.is_floating_point())
     assert all(part.training == training for part in model.module.modules())
     assert torch.equal(torch.get_rng_state(), random_state)
+
+
+# -- Named tensors and the flat vector are two spellings of the same numbers -------------------------------------------
+
+
+SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=6)
+LAYOUT = ParameterLayout(
+    parameters=(TensorSlot("w", (2, 3)), TensorSlot("b", (2,))), buffers=(TensorSlot("mean", (2,)), TensorSlot("n", ()))
+)
+
+
+@given(SHAPES, st.data())
+def test_join_undoes_split(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
+    slots = [TensorSlot(f"t{i}", shape) for i, shape in enumerate(shapes)]
+    cut = data.draw(st.integers(0, len(slots)))
+    layout = ParameterLayout(tuple(slots[:cut]), tuple(slots[cut:]))
+    vector = np.arange(layout.size, dtype=np.float32)
+
+    arrays = layout.split(vector)
+
+    assert {name: array.shape for name, array in arrays.items()} == {slot.name: slot.shape for slot in slots}
+    assert np.array_equal(layout.join(arrays), vector)
+    assert np.array_equal(layout.join(dict(reversed(arrays.items()))), vector)
+
+
+def test_sizes() -> None:
+    """6 + 2 trainable numbers, then 2 + 1 of buffers."""
+    assert (LAYOUT.num_trainable, LAYOUT.size) == (8, 11)
+    assert [slot.name for slot in LAYOUT.slots] == ["w", "b", "mean", "n"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"w": None}, r"\['b', 'mean', 'n'\]$"),
+        ({"extra": np.zeros(1)}, r"'extra'\]$"),
+        ({"w": np.zeros((3, 2))}, r"'w' .*\(2, 3\).*\(3, 2\)$"),
+        ({"n": np.zeros(1)}, r"'n' .*\(1,\)$"),
+    ],
+)
+def test_join_says_what_is_wrong(change: dict[str, np.ndarray | None], named: str) -> None:
+    arrays = {**LAYOUT.split(np.zeros(11, np.float32)), **change}
+
+    with pytest.raises(ValueError, match=named):
+        LAYOUT.join({name: array for name, array in arrays.items() if array is not None})

@@ -15,14 +15,14 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import new_model
-from fedscout.engine.models.layout import ModelFactory, RowLoss
+from fedscout.engine.models.layout import RowLoss
 from fedscout.engine.training.algorithm_runs import BlockRun, LoopRun
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.strategies import FedAvgSpec, FedLCSpec, FedProxSpec, MoonSpec, StrategySpec, parse_strategy
 from fedscout.strategies.methods.losses import SymmetricLossSpec
 from tests.engine.contracts.test_client_task import federation as guessing
-from tests.engine.federations import QUERIES, dense, dropping, learnable_rows, normalised, uneven_federation
+from tests.engine.federations import QUERIES, dense, learnable_rows, uneven_federation
 from tests.engine.results import local_result
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
 
@@ -116,17 +116,6 @@ def test_many_at_once_equal_the_loop_under_any_strategy(strategy: StrategySpec) 
     else:
         np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=2e-5)
         assert np.abs(plain.vector - loop.vector).max() > 1e-3
-
-
-@pytest.mark.parametrize("model", [normalised, dropping])
-def test_layers_that_draw_or_keep_statistics(model: ModelFactory) -> None:
-    """Pseudo-labels are asked in evaluation mode: that draws nothing and moves no statistic."""
-    host = host_of(model)
-    first = [
-        result_of(host, FedAvgSpec(), training=TRAINING.model_copy(update={"pseudo_label_weight": weight}))
-        for weight in (0.0, 1e-12)
-    ]
-    np.testing.assert_allclose(first[0].vector, first[1].vector, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(params=["block", "loop"])

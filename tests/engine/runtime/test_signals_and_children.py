@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedscout.engine.runtime.processes import (
     ENDING_SIGNALS,
     end_children_with,
     ended_by_signals,
+    keep_freed_memory,
     own_process_groups,
     signal_exit,
     signals_held_back,
@@ -43,20 +46,6 @@ def test_an_interruption_takes_effect_after_the_block() -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert steps == ["whole block"]
-
-
-def test_without_an_interruption_nothing_changes() -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    with signals_held_back():
-        assert signal.getsignal(signal.SIGINT) is not handler
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_an_error_of_the_block_comes_through() -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ZeroDivisionError), signals_held_back():
-        raise ZeroDivisionError
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_other_threads_may_use_it() -> None:
@@ -139,17 +128,6 @@ def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeyp
     signal.raise_signal(first)  # on the way to the exit, too
 
 
-@pytest.mark.usefixtures("handlers")
-def test_without_a_signal_the_handlers_are_put_back_and_what_is_off_stays_off() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    with ended_by_signals() as received:
-        signal.raise_signal(signal.SIGHUP)
-        assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
-    assert received == []
-    assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == before
-
-
 def ended(script: str) -> tuple[int, str]:
     """Return the exit code of a script, and the one line that it writes."""
     command = [sys.executable, "-c", script]
@@ -230,3 +208,37 @@ def test_a_command_that_was_told_to_end_says_so_whatever_died_meanwhile(signalle
     found, line = ended(SIGNAL_AND_DEATH.format(signalled=signalled))
     assert found == code
     assert named in line
+
+
+@pytest.mark.usefixtures("handlers")
+def test_without_a_signal_the_handlers_are_put_back_and_what_is_off_stays_off() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    with ended_by_signals() as received:
+        signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
+    assert received == []
+    assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == before
+
+
+# -- Memory that is freed and asked for again comes without the system's help ------------------------------------------
+
+
+BLOCK_BYTES, BLOCKS, PAGE_BYTES = 20 * 2**20, 4, resource.getpagesize()
+
+
+def page_faults_of_a_step() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [torch.zeros(BLOCK_BYTES // 4) for _ in range(BLOCKS)]
+    del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_freed_blocks_stay() -> None:
+    if not keep_freed_memory():
+        pytest.skip("another C library than glibc")
+    page_faults_of_a_step()
+
+    faults = [page_faults_of_a_step() for _ in range(5)]
+
+    assert min(faults) < BLOCK_BYTES // PAGE_BYTES

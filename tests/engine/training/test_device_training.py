@@ -21,19 +21,20 @@ from fedscout.engine.config import HostDevice, torch_settings_kept
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Partition
+from fedscout.engine.data.client import Partition, Samples
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages.calls import HostCall, Session, TrainResults
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.metrics import Auroc
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training import backends, gpu_lanes
 from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.gpu import SlabScores
 from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, ResidentRows, lane_rows
-from fedscout.engine.training.loop import RowsWork
+from fedscout.engine.training.loop import RowsWork, descend
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, QUERIES, normalised, uneven_federation, wide
@@ -198,15 +199,6 @@ def test_lanes_of_clients_own_settings_are_the_loop(
     assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
 
 
-@pytest.mark.slow
-def test_a_table_of_one_cell_is_one_setting_for_all_in_lanes() -> None:
-    host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS["momentum"]
-    cell = SettingsCell(0.5, 20, training.learning_rate, training.batch_size, training.local_epochs)
-    table = SettingsLookup(SettingsTable((cell,)))
-    one, other = (trained(host, ABLE, training, table=given) for given in (table, None))
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-
-
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
@@ -310,30 +302,6 @@ def test_a_module_that_does_not_work_there_is_told() -> None:
         ClientHost(uneven_federation(on_cores), QUERIES, IN_LANES)
 
 
-def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a slab that did not fit had taken would else be in the way of the clients one by one."""
-    host = ClientHost(uneven_federation(wide), QUERIES, IN_LANES)
-    expected = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
-    held: list[weakref.ref[Tensor]] = []
-    gone: list[bool] = []
-
-    def none(*_: object) -> list[Any]:
-        taken = torch.zeros(8)
-        held.append(weakref.ref(taken))
-        raise torch.OutOfMemoryError("no room")
-
-    def noted(*given: Any) -> Any:
-        gone.append(held[-1]() is None)
-        return score_clients(*given)
-
-    monkeypatch.setattr(SlabScores, "scores", none)
-    monkeypatch.setattr(backends, "score_clients", noted)
-    found = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
-    assert gone
-    assert all(gone)
-    assert found.own.keys() == expected.own.keys()
-
-
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Memory for three lanes; the numbers of lanes that were tried."""
@@ -419,24 +387,6 @@ def test_rows_that_do_not_fit_are_sent_with_their_block() -> None:
         assert (len(found.features) < len(data.features)) == (room is not None and room < data.features.nbytes)
 
 
-def test_a_source_that_did_not_fit_after_all_is_sent_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = uneven_federation(wide).client_data(0).own
-    rows, asked, send = data.rows[[[3, 5]]], [], gpu_lanes.sent
-
-    def scarce(tensor: Tensor, device: torch.device) -> Tensor:
-        if len(tensor) == len(data.features):
-            asked.append(tensor)
-            raise torch.OutOfMemoryError("no room")
-        return send(tensor, device)
-
-    monkeypatch.setattr(gpu_lanes, "sent", scarce)
-    kept = ResidentRows(torch.device("cpu"))
-    for _ in range(2):
-        found = kept.reach(data, rows)
-        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
-    assert len(asked) == 1
-
-
 def test_a_process_has_its_torch_back_as_it_was() -> None:
     with torch_settings_kept():
         torch.utils.deterministic.fill_uninitialized_memory = False
@@ -469,3 +419,126 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         pytest.skip("there is one")
     with pytest.raises(EngineError, match=r"engine\.device=cuda"):
         ClientHost(uneven_federation(wide), QUERIES, HostDevice.gpu())
+
+
+def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slab that did not fit had taken would else be in the way of the clients one by one."""
+    host = ClientHost(uneven_federation(wide), QUERIES, IN_LANES)
+    expected = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
+    held: list[weakref.ref[Tensor]] = []
+    gone: list[bool] = []
+
+    def none(*_: object) -> list[Any]:
+        taken = torch.zeros(8)
+        held.append(weakref.ref(taken))
+        raise torch.OutOfMemoryError("no room")
+
+    def noted(*given: Any) -> Any:
+        gone.append(held[-1]() is None)
+        return score_clients(*given)
+
+    monkeypatch.setattr(SlabScores, "scores", none)
+    monkeypatch.setattr(backends, "score_clients", noted)
+    found = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
+    assert gone
+    assert all(gone)
+    assert found.own.keys() == expected.own.keys()
+
+
+def test_a_source_that_did_not_fit_after_all_is_sent_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = uneven_federation(wide).client_data(0).own
+    rows, asked, send = data.rows[[[3, 5]]], [], gpu_lanes.sent
+
+    def scarce(tensor: Tensor, device: torch.device) -> Tensor:
+        if len(tensor) == len(data.features):
+            asked.append(tensor)
+            raise torch.OutOfMemoryError("no room")
+        return send(tensor, device)
+
+    monkeypatch.setattr(gpu_lanes, "sent", scarce)
+    kept = ResidentRows(torch.device("cpu"))
+    for _ in range(2):
+        found = kept.reach(data, rows)
+        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
+    assert len(asked) == 1
+
+
+# -- Layers in bfloat16: what they round and what they leave, in the loop and in lanes, and that nothing else changes
+
+
+def linear() -> nn.Module:
+    """Two weights a class, all of which bfloat16 holds."""
+    layer = nn.Linear(2, 2, bias=False)
+    nn.init.constant_(layer.weight, 0.5)
+    return layer
+
+
+def one_step(row: list[float], precision: str) -> np.ndarray:
+    model = new_model(linear, seed=0)
+    data = Samples(np.array([row], np.float32), np.array([1]), np.arange(1))
+    training = LocalTraining(learning_rate=1.0, precision=precision)
+    descend(model, data, training, np.random.default_rng(0))
+    return model.vector.numpy().copy()
+
+
+def test_layers_see_rows_of_eight_bits() -> None:
+    """1 + 2^-10 is 1 to them, and 3 − 2^-9 is 3; equal outputs have probabilities of a half, which bfloat16 holds."""
+    narrow = one_step([1 + 2.0**-10, 3 - 2.0**-9], "bfloat16")
+    assert np.array_equal(narrow, one_step([1.0, 3.0], "float32"))
+    assert not np.array_equal(narrow, one_step([1 + 2.0**-10, 3 - 2.0**-9], "float32"))
+
+
+def test_steps_add_up_in_float32() -> None:
+    """A step of 2^-12 moves a weight of 1, which weights of bfloat16 would not."""
+    model = new_model(linear, seed=0)
+    model.load(torch.ones(4))
+    data = Samples(np.ones((1, 2), np.float32), np.array([1]), np.arange(1))
+    descend(model, data, LocalTraining(learning_rate=2.0**-11, precision="bfloat16"), np.random.default_rng(0))
+    assert model.vector.tolist() == [1 - 2.0**-12, 1 - 2.0**-12, 1 + 2.0**-12, 1 + 2.0**-12]
+
+
+@pytest.mark.parametrize("case", ["dense", "images"])
+def test_steps_are_those_of_torch_under_autocast(case: str) -> None:
+    """Two steps over all rows of the first client, written out, bit by bit; rows in the order that is drawn."""
+    federation = CASES[case][0]()
+    data = federation.client_data(0).own
+    model = new_model(federation.model, seed=1)
+    module = new_model(federation.model, seed=1).module
+    images_last = torch.channels_last if data.features.ndim == 4 else torch.contiguous_format
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    orders = np.random.default_rng(2)
+    for _ in range(2):
+        rows = data.rows[orders.permutation(len(data))]
+        features = torch.from_numpy(data.features[rows]).clone().contiguous(memory_format=images_last)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = module(features)
+        nn.functional.cross_entropy(outputs.float(), torch.from_numpy(data.labels[rows])).backward()
+        optimizer.step()
+
+    training = LocalTraining(local_epochs=2, batch_size=1000, learning_rate=0.05, precision="bfloat16")
+    descend(model, data, training, np.random.default_rng(2))
+
+    expected = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    assert torch.equal(model.weights, expected)
+
+
+@pytest.mark.parametrize("case", ["dense", "images"])
+def test_lanes_are_as_far_from_float32_as_the_loop_is(case: str) -> None:
+    """Other kernels round other sums, as often and by as much."""
+    make, clients = CASES[case]
+    narrow = LocalTraining(learning_rate=0.05, precision="bfloat16")
+    exact, loop, lanes = (
+        np.stack(trained(ClientHost(make(), QUERIES, *device), clients, training).vectors or [])
+        for training, device in ((LocalTraining(learning_rate=0.05), []), (narrow, []), (narrow, [IN_LANES]))
+    )
+    loop_apart, lanes_apart = (np.linalg.norm(vectors - exact) for vectors in (loop, lanes))
+    assert loop_apart / 2 < lanes_apart < 2 * loop_apart
+    assert loop_apart > 1e-4
+
+
+def test_a_client_has_its_bits_alone_and_among_others() -> None:
+    training = LocalTraining(learning_rate=0.05, precision="bfloat16")
+    host = ClientHost(images(), QUERIES)
+    together, alone = trained(host, range(6), training).vectors, trained(host, [3], training).vectors
+    assert np.array_equal(together[3], alone[0])

@@ -17,10 +17,18 @@ from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.backends import LoopTrainer
-from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, descend, model_outputs, score_client
+from fedscout.engine.training.loop import (
+    SGD,
+    Adadelta,
+    RowsWork,
+    descend,
+    model_outputs,
+    new_optimizer,
+    score_client,
+)
 from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
-from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
+from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 
 Penalty = Callable[[nn.Module], Tensor]
 IMAGE = (2, 12, 12)
@@ -122,15 +130,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
-def test_batches(num_rows: int, batch_size: int, batches: list[slice]) -> None:
-    assert batch_bounds(num_rows, batch_size) == [(batch.start, batch.stop) for batch in batches]
-
-
-def test_no_rows_make_no_batches() -> None:
-    assert batch_bounds(0, 4) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
@@ -146,46 +145,6 @@ def test_training_has_the_bits_of_torch_s(num_rows: int, batch_size: int, batche
     assert update.num_steps == epochs * len(batches)
     assert update.loss == pytest.approx(sum(loss * rows for loss, rows in losses) / (epochs * num_rows), rel=1e-12)
     assert update.initial_loss is None
-
-
-@pytest.mark.parametrize(
-    "settings", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.4, "weight_decay": 0.02}]
-)
-def test_momentum_and_weight_decay_are_torch_s(settings: dict[str, float]) -> None:
-    data = samples(12)
-    training = LocalTraining(local_epochs=3, batch_size=4, learning_rate=0.1, **settings)
-
-    vector, _ = by_hand(dense, data, training, [slice(0, 4), slice(4, 8), slice(8, 12)])
-
-    assert np.array_equal(by_engine(dense, data, training).vector, vector)
-
-
-def test_batch_norm_statistics_are_trained_along() -> None:
-    data = samples(13)
-    training = LocalTraining(local_epochs=2, batch_size=4, learning_rate=0.1)
-
-    update = by_engine(normalised, data, training)
-    vector, _ = by_hand(normalised, data, training, [slice(0, 4), slice(4, 8), slice(8, 13)])
-
-    assert np.array_equal(update.vector, vector)
-    assert not np.array_equal(update.vector[-10:], start_vector(normalised)[-10:])
-
-
-def test_a_client_of_one_class_trains_towards_it() -> None:
-    data = samples(20, one_class=True)
-    training = LocalTraining(local_epochs=5, batch_size=8, learning_rate=0.5)
-    batches = [slice(0, 8), slice(8, 16), slice(16, 20)]
-
-    update = by_engine(dense, data, training)
-    vector, losses = by_hand(dense, data, training, batches)
-
-    assert np.array_equal(update.vector, vector)
-    assert losses[-1][0] < losses[0][0]
-
-
-def test_a_client_without_rows_can_t_train() -> None:
-    with pytest.raises(ValueError, match=NO_ROWS):
-        by_engine(dense, samples(0), LocalTraining())
 
 
 def test_twice_the_loss_at_half_the_rate_is_the_same_descent() -> None:
@@ -257,20 +216,6 @@ def test_a_state_comes_back_to_its_algorithm() -> None:
     np.testing.assert_allclose(second.state["variate"], 0, atol=1e-6)
 
 
-def test_state_belongs_to_the_caller() -> None:
-    """A later training must not change the arrays that an earlier one returned."""
-    data, training = samples(8), LocalTraining(batch_size=8)
-    model, received = new_model(dense, 0), torch.from_numpy(start_vector(dense))
-
-    first = train_client(model, TrainRequest(received, training, Variates()), work(data, 1))
-    vector, variate = first.vector.copy(), first.state["variate"].copy()
-    train_client(model, TrainRequest(received * 2, training, Variates()), work(data, 2, first.state))
-
-    assert np.array_equal(first.vector, vector)
-    assert np.array_equal(first.state["variate"], variate)
-    assert np.array_equal(received.numpy(), start_vector(dense))
-
-
 def test_an_algorithm_that_changes_nothing_changes_nothing() -> None:
     data, training = samples(20), LocalTraining(local_epochs=2, batch_size=8)
 
@@ -325,19 +270,6 @@ def test_convolutions_are_scored_as_by_hand() -> None:
     np.testing.assert_allclose(softmax, outputs.softmax(1).numpy(), rtol=0, atol=CONVOLUTION_ATOL)
 
 
-@pytest.mark.parametrize("factory", [dense, convolving])
-def test_rows_copied_together_are_a_matter_of_speed(factory: ModelFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 7 rows: copied one by one, in threes and all at once, the last one with a row of its own."""
-    data = samples(36) if factory is dense else pictures(36)
-    training = LocalTraining(local_epochs=2, batch_size=7, learning_rate=0.1)
-    vectors = []
-    for chunk in (5, 21, 512):
-        monkeypatch.setattr("fedscout.engine.training.loop.CHUNK_ROWS", chunk)
-        vectors.append(by_engine(factory, data, training).vector)
-
-    np.testing.assert_allclose(vectors[1:], [vectors[0]] * 2, rtol=0, atol=CONVOLUTION_ATOL)
-
-
 def test_a_score_counts_correct_rows_and_sums_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same sums whether the rows come in one piece or in chunks of seven."""
     data, received = samples(50), start_vector(dense)
@@ -360,3 +292,122 @@ def test_an_empty_score() -> None:
     score = score_client(new_model(dense, 0), samples(0))
 
     assert (score.num_examples, score.num_correct, score.loss_sum) == (0, 0, 0.0)
+
+
+# -- The client optimisers are torch's, step for step ------------------------------------------------------------------
+
+
+NUM_STEPS, NUM_PARAMETERS, NUM_CLIENTS = 12, 53, 7
+SETTINGS = [
+    {"optimizer": "sgd"},
+    {"optimizer": "sgd", "momentum": 0.9},
+    {"optimizer": "sgd", "weight_decay": 0.05},
+    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
+    {"optimizer": "adam"},
+    {"optimizer": "adam", "weight_decay": 0.05},
+    {"optimizer": "rmsprop"},
+    {"optimizer": "rmsprop", "weight_decay": 0.05},
+    {"optimizer": "adadelta"},
+    {"optimizer": "adadelta", "weight_decay": 0.05},
+]
+
+
+TORCH_S: dict[str, type[torch.optim.Optimizer]] = {
+    **{"sgd": torch.optim.SGD, "adam": torch.optim.Adam},
+    **{"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta},
+}
+
+
+def gradients(*shape: int) -> torch.Tensor:
+    return torch.randn(NUM_STEPS, *shape, generator=torch.Generator().manual_seed(1))
+
+
+def start(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def reference(training: LocalTraining, weights: torch.Tensor, steps: torch.Tensor) -> list[torch.Tensor]:
+    """Return the weights after each step of torch's own optimiser."""
+    parameter = torch.nn.Parameter(weights.clone())
+    momentum = {"momentum": training.momentum} if training.optimizer == "sgd" else {}
+    optimizer = TORCH_S[training.optimizer](
+        [parameter], lr=training.learning_rate, weight_decay=training.weight_decay, **momentum
+    )
+    path = []
+    for gradient in steps:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        path.append(parameter.detach().clone())
+    return path
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_one_client_takes_torch_s_steps_bit_for_bit(settings: dict[str, object]) -> None:
+    training = LocalTraining(learning_rate=0.1, **settings)
+    weights, steps = start(NUM_PARAMETERS), gradients(NUM_PARAMETERS)
+    expected = reference(training, weights, steps)
+    optimizer = new_optimizer(training)
+
+    for gradient, after in zip(steps, expected, strict=True):
+        optimizer.step(weights, gradient.clone())
+        assert torch.equal(weights, after)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_block_of_clients_is_each_client_alone(settings: dict[str, object]) -> None:
+    """Within two float32 steps a step: a block's vector instructions may fuse where a single row's tail does not."""
+    training = LocalTraining(learning_rate=0.1, **settings)
+    block, steps = start(NUM_CLIENTS, NUM_PARAMETERS), gradients(NUM_CLIENTS, NUM_PARAMETERS)
+    alone = [reference(training, block[k], steps[:, k])[-1] for k in range(NUM_CLIENTS)]
+    optimizer = new_optimizer(training)
+
+    for gradient in steps:
+        optimizer.step(block, gradient.clone())
+
+    torch.testing.assert_close(block, torch.stack(alone), rtol=2 * NUM_STEPS * 2**-23, atol=2 * NUM_STEPS * 2**-23)
+
+
+def test_two_steps_of_adadelta_by_hand() -> None:
+    """Gradient 1, ρ = 0.9: Δ₁ = √(ε / (0.1 + ε)), u = 0.1 Δ₁², v = 0.19, Δ₂ = √((u + ε) / (0.19 + ε))."""
+    weights, optimizer = torch.zeros(1, dtype=torch.float64), Adadelta(0.5)
+    first = (1e-6 / (0.1 + 1e-6)) ** 0.5
+    second = ((0.1 * first**2 + 1e-6) / (0.19 + 1e-6)) ** 0.5
+
+    for _ in range(2):
+        optimizer.step(weights, torch.ones(1, dtype=torch.float64))
+
+    assert weights.item() == pytest.approx(-0.5 * (first + second), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "rmsprop", "adadelta"])
+def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
+    """Of as many parameters as fill vector registers, as a block's layers are laid out."""
+    rates, num_parameters = [0.003, 0.1, 0.77], 64
+    block, steps = start(3, num_parameters), gradients(3, num_parameters)
+    alone = [block[k].clone() for k in range(3)]
+    optimizer = new_optimizer(LocalTraining(optimizer=name), torch.tensor(rates, dtype=torch.float64)[:, None])
+    others = [new_optimizer(LocalTraining(optimizer=name, learning_rate=rate)) for rate in rates]
+
+    for gradient in steps:
+        optimizer.step(block, gradient.clone())
+        for weights, other, own in zip(alone, others, gradient, strict=True):
+            other.step(weights, own.clone())
+
+    assert torch.equal(block, torch.stack(alone))
+
+
+def test_momentum_by_hand() -> None:
+    """Gradient 1, lr 1, m = ½: steps of 1, 1.5, 1.75."""
+    weights, optimizer = torch.zeros(1), SGD(1.0, momentum=0.5)
+    path = []
+    for _ in range(3):
+        optimizer.step(weights, torch.ones(1))
+        path.append(weights.item())
+
+    assert path == [-1.0, -2.5, -4.25]
+
+
+def test_each_client_starts_with_a_fresh_optimiser() -> None:
+    training = LocalTraining(optimizer="adam")
+
+    assert new_optimizer(training) is not new_optimizer(training)

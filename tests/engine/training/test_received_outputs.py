@@ -1,25 +1,42 @@
-"""A client algorithm's own loss reads the received model's outputs: distillation from what a client was sent."""
+"""Losses, settings and reports that a client algorithm asks for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun, TrainRequest
+from fedscout.engine.contracts.algorithm import (
+    ClientAlgorithm,
+    ClientResults,
+    ContrastiveLoss,
+    LocalFacts,
+    LocalRun,
+    TrainRequest,
+    Validation,
+)
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.contents import flat_record, read_array
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import Adjusted, ModelFactory
 from fedscout.engine.training.algorithm_runs import LoopRun
 from fedscout.engine.training.loop import RowsWork
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
+from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL
+from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import dense, learnable_rows, linear, normalised
-from tests.strategies.by_hand import host_of, result_of
+from tests.engine.grid.test_local_grid import messages
+from tests.engine.trials.test_resume import assert_same
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -108,3 +125,156 @@ def test_what_belongs_to_another_loss_is_refused() -> None:
     for other in ({"adjusted": Adjusted()}, {"compared": ContrastiveLoss(lambda own: own, [])}):
         with pytest.raises(TypeError, match="loss"):
             run.descend(run.received, loss=lambda outputs, labels, features: outputs.mean(), **other)  # type: ignore[arg-type]
+
+
+# -- Settings of each client's own: what they are equal to, and that they are nobody else's affair ---------------------
+
+
+HOST = host_of()
+
+
+@dataclass(frozen=True)
+class Slower(ClientAlgorithm):
+    """Halves the rate of clients with at least so many rows, and fails where a client has a certain number."""
+
+    from_rows: int = 0
+    failing: int = -1
+
+    def settings(self, facts: LocalFacts) -> LocalTraining:
+        assert facts.label_counts.sum() == facts.num_examples
+        if facts.num_examples == self.failing:
+            raise ValueError("no settings for me")
+        halved = facts.training.learning_rate / 2
+        slow = facts.num_examples >= self.from_rows
+        return facts.training.model_copy(update={"learning_rate": halved}) if slow else facts.training
+
+
+class SlowerSpec(MeanSpec):
+    """FedAvg whose large clients train at half the rate."""
+
+    kind: Literal["slower"] = "slower"
+
+    def client_algorithm(self) -> ClientAlgorithm:
+        return Slower(20)
+
+
+def trial_of(algorithm: ClientAlgorithm, backend: Literal["auto", "loop"] = "auto") -> Trial:
+    spec = spec_of(FedAvgSpec(), backend=backend)
+    return run_trial(spec, LocalGrid(HOST, session=replace(spec.session, algorithm=algorithm)))
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_half_the_rate_of_all_is_fedavg_at_half_the_rate(backend: Literal["auto", "loop"]) -> None:
+    halved = TRAINING.model_copy(update={"learning_rate": TRAINING.learning_rate / 2})
+    assert_same(trial_of(Slower(), backend), result_of(HOST, FedAvgSpec(), training=halved, backend=backend))
+
+
+def test_clients_of_other_settings_train_by_them_by_hand() -> None:
+    """Clients of 20 training rows and more at half the rate, in float64."""
+    hand = Hand(HOST._federation)
+    slow = replace(hand, training=TRAINING.model_copy(update={"learning_rate": TRAINING.learning_rate / 2}))
+    spec = spec_of(SlowerSpec())
+    vector = HOST.initial_vector(spec.session.seed).astype(np.float64)
+    seen = set()
+    for server_round, (clients, found) in enumerate(models(HOST, spec), start=1):
+        fast = [hand.num_rows(client) < 20 for client in clients]
+        seen |= {*fast}
+        trained = [
+            (hand if is_fast else slow).descend(vector, client, server_round)[0]
+            for client, is_fast in zip(clients, fast, strict=True)
+        ]
+        vector = weights_of(hand, clients) @ np.array(trained)
+        np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
+    assert seen == {True, False}
+
+
+def test_who_has_no_settings_fails_alone() -> None:
+    hand = Hand(HOST._federation)
+    trial = trial_of(Slower(failing=hand.num_rows(0)))
+    assert trial.status == "completed"
+    assert {place.partition(":")[2] for place in trial.dropped_clients} == {"0"}
+    assert "no settings for me" in next(iter(trial.dropped_clients.values()))
+
+
+# -- What clients measure of what they send: the scores that evaluation gives, in any block, and failures of their own
+
+
+EVERYBODY = range(len(SIZES))
+
+
+@dataclass(frozen=True)
+class Validating(ClientAlgorithm):
+    """FedAvg's client, which tells what it measures, and fails where it trains on so many rows."""
+
+    validates: ClassVar[bool] = True
+
+    failing: int = -1
+
+    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+        if facts.num_examples == self.failing:
+            raise ValueError("nothing to report")
+        return {
+            "validated-rows": float(validation.num_examples),
+            "validated-correct": float(validation.num_correct),
+            "validated-loss": validation.loss_sum,
+        }
+
+
+@dataclass(frozen=True)
+class Drawing(Validating):
+    """Trains by a step size that it draws, and reports it."""
+
+    def settings(self, facts: LocalFacts) -> LocalTraining:
+        return facts.training.model_copy(update={"learning_rate": 0.1 + 0.1 * facts.generator.random()})
+
+    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+        return {"rate": self.settings(facts).learning_rate, "again": 0.1 + 0.1 * facts.generator.random()}
+
+
+def replies_of(algorithm: ClientAlgorithm, backend: str = "auto", clients: Any = EVERYBODY) -> dict[int, Any]:
+    """Return what each client answers in one round from the initial model."""
+    choice = replace(FLOWER_CHOICES["fedavg"], wants=INDIVIDUAL, algorithm=algorithm)
+    session = replace(flower_spec(choice).session, seed=SEED, validation_fraction=0.3, backend=backend)
+    grid = LocalGrid(HOST, session=session)
+    start = flat_record(grid.initial_vector(SEED))
+    replies = grid.send_and_receive(messages(grid, clients=clients, arrays=start))
+    return {reply.metadata.src_node_id: reply for reply in replies}
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_a_client_reports_the_scores_of_what_it_sends(backend: Any) -> None:
+    """Each trained model, evaluated by the engine on the client's validation rows, has the same sums."""
+    session = replace(
+        flower_spec(FLOWER_CHOICES["fedavg"]).session, seed=SEED, validation_fraction=0.3, evaluate_on="validation"
+    )
+    for client, reply in zip(EVERYBODY, replies_of(Validating(), backend).values(), strict=True):
+        grid = LocalGrid(HOST, session=session)
+        evaluation = grid.evaluate_all(flat_record(read_array(reply.content["arrays"]["flat"])))
+        place = evaluation.clients.index(client)
+        metrics, rows = reply.content["metrics"], evaluation.num_examples[place]
+        assert metrics["validated-rows"] == rows
+        assert metrics["validated-correct"] == round(evaluation.accuracies[place] * rows)
+        assert metrics["validated-loss"] == pytest.approx(evaluation.losses[place] * rows, rel=1e-5)
+
+
+def test_a_client_alone_has_the_bits_of_one_in_a_block() -> None:
+    together = [reply.content["metrics"] for reply in replies_of(Validating()).values()]
+    alone = [reply.content["metrics"] for c in EVERYBODY for reply in replies_of(Validating(), clients=[c]).values()]
+    assert together == alone
+
+
+def test_a_client_that_can_t_report_fails_alone() -> None:
+    whole = [reply.content["metrics"]["num-examples"] for reply in replies_of(Validating()).values()]
+    failing = replies_of(Validating(failing=whole[3]))
+    assert [reply.has_error() for reply in failing.values()] == [client == 3 for client in EVERYBODY]
+    (fault,) = (reply.error.reason for reply in failing.values() if reply.has_error())
+    assert fault.startswith("ValueError")
+    assert fault.endswith("nothing to report")
+
+
+def test_facts_draw_the_same_whenever_they_are_told() -> None:
+    rates = [reply.content["metrics"]["rate"] for reply in replies_of(Drawing()).values()]
+    assert len(set(rates)) == len(rates)
+    reported = [reply.content["metrics"]["again"] for reply in replies_of(Drawing()).values()]
+    assert not np.isclose(rates, reported).any()
+    assert rates == [reply.content["metrics"]["rate"] for reply in replies_of(Drawing(), "loop").values()]

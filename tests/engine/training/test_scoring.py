@@ -23,9 +23,8 @@ from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.training.backends import BLOCK_ROWS, SLAB_ROWS, score_clients
+from fedscout.engine.training.backends import BLOCK_ROWS, score_clients
 from fedscout.engine.training.loop import score_client
-from tests.engine.federations import linear, normalised
 
 SHAPE, NUM_CLASSES = (2, 9), 4
 SIZES = (40, 0, 1, 300, 128, 17, 129, 127, 2, 1500, 256, 8, 9, 33, 0, 135)
@@ -83,15 +82,6 @@ def test_together_equals_one_by_one(factory: ModelFactory) -> None:
         assert score.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
 
-def test_counts_and_losses_tell_models_apart() -> None:
-    """Guards the test above: neither all nor none of the rows are right, and losses are not those of chance."""
-    model, stack = model_and_stack(images)
-    score = scored(model, stack, clients())[9]
-
-    assert 0 < score.num_correct < score.num_examples == 1500
-    assert abs(score.loss_sum / 1500 - np.log(NUM_CLASSES)) > 1e-3
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     chosen=st.lists(st.integers(0, len(SIZES) - 1), min_size=1, max_size=2 * len(SIZES)),
@@ -124,16 +114,6 @@ def test_models_of_their_own_keep_the_bits_of_clients_scored_alone(factory: Mode
     assert score_clients(model, None, own, every) == alone
 
 
-def test_many_small_clients_share_slabs_and_keep_their_bits() -> None:
-    model, stack = model_and_stack(images)
-    every = clients([size % 23 for size in range(300)])
-    assert sum(len(data) for data in every) > 3 * SLAB_ROWS
-
-    together = scored(model, stack, every)
-
-    assert together == [scored(model, stack, [data])[0] for data in every]
-
-
 def test_padding_counts_for_nothing() -> None:
     """Weights zero, biases (0, 0, 0, ln 3): a row of class 3 loses ln 2, any other ln 6; class 3 is always chosen."""
     model, stack = model_and_stack(shallow)
@@ -149,13 +129,6 @@ def test_padding_counts_for_nothing() -> None:
     assert long.loss_sum == pytest.approx(np.log(2) + (BLOCK_ROWS + 2) * np.log(6), rel=1e-6)
 
 
-def test_a_client_without_rows_scores_nothing() -> None:
-    model, stack = model_and_stack(images)
-
-    assert scored(model, stack, clients([0, 0, 0])) == [ClientScore(0, 0, 0.0)] * 3
-    assert scored(model, stack, []) == []
-
-
 @pytest.mark.parametrize("together", [True, False])
 def test_a_client_whose_data_do_not_fit_fails_alone(together: bool) -> None:
     model, stack = model_and_stack(images)
@@ -169,25 +142,6 @@ def test_a_client_whose_data_do_not_fit_fails_alone(together: bool) -> None:
     assert isinstance(scores[2], IndexError)
     assert isinstance(scores[4], RuntimeError | ValueError)
     assert [scores[0], scores[1], scores[3], scores[5]] == scored(model, used, [every[0], every[1], *every[3:5]])
-
-
-@pytest.mark.parametrize("factory", [normalised, linear])
-def test_other_modules_are_scored_one_by_one(factory: ModelFactory) -> None:
-    model = new_model(factory, 0)
-    generator = np.random.default_rng(0)
-    features: FloatArray = generator.normal(size=(60, 6)).astype(np.float32)
-    labels: IntArray = generator.integers(0, 3, 60)
-    every = [Samples(features, labels, np.arange(start, start + 20)) for start in (0, 20, 40)]
-
-    assert scored(model, None, every) == [score_client(model, data) for data in every]
-
-
-def test_a_model_that_diverged_is_scored_all_the_same() -> None:
-    model, stack = model_and_stack(images)
-    model.load(torch.full_like(model.vector, torch.nan))
-
-    for score in scored(model, stack, clients()):
-        assert np.isnan(score.loss_sum) == (score.num_examples > 0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

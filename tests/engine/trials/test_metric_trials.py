@@ -1,28 +1,33 @@
-"""A trial's metric is that of its model on all clients' test rows; without one nothing changes."""
+"""What a trial measures: its metric on all clients' test rows, and federations that predict a quantity."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
-from torch import Tensor
+from sklearn.metrics import r2_score
+from torch import Tensor, nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, ClientScore
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition, TargetScale
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
-from fedscout.engine.grid.replies import fold_evaluation
-from fedscout.engine.messages.calls import EvaluateResults, HostCall
-from fedscout.engine.metrics import OF_CLASSES, Auroc, MacroF1
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.replies import base_config, fold_evaluation
+from fedscout.engine.messages.calls import EvaluateResults, HostCall, Session, TrainResults
+from fedscout.engine.messages.keys import REPLY_KEY
+from fedscout.engine.metrics import OF_CLASSES, R2, Auroc, MacroF1, Mae
 from fedscout.engine.trials.record import Trial
-from tests.engine.choices import FEDAVG, rounds_of, spec_of
+from tests.engine.choices import FEDAVG, Variates, rounds_of, spec_of
 from tests.engine.federations import (
     CORRUPTED,
-    EMPTY,
-    ONE_ROW,
+    NUM_FEATURES,
     QUERIES,
     dense,
     plain_model,
@@ -82,15 +87,6 @@ def test_beside_it_all_is_as_without_it() -> None:
     assert plain.own_fitness == pytest.approx(np.mean(plain.round_accuracy))
 
 
-def test_each_client_has_its_own() -> None:
-    """That of its rows alone; without rows it has none, and where nobody is corrupted both views are one."""
-    trial = run(uneven_federation(), metric=MacroF1())
-    known = [client for client in trial.client if client not in (EMPTY, ONE_ROW)]
-    for client, own, clean in zip(trial.client, trial.client_metric, trial.client_clean_metric, strict=True):
-        assert np.isnan(own) == (client not in known)
-        assert client in (CORRUPTED, EMPTY, ONE_ROW) or own == clean
-
-
 class WatchedHost(ClientHost):
     """Keeps what it answered."""
 
@@ -148,3 +144,158 @@ def test_the_worst_tenth_of_the_clients_is_rounded_up_and_knows_only_who_has_row
     measured = {client: replace(score, metric=float("nan")) for client, score in scores.items()}
     measured[4] = replace(scores[4], metric=0.75)
     assert fold_evaluation([EvaluateResults(measured)]).worst_clients() == 0.75
+
+
+# -- Federations that predict a quantity: the squared error is learnt, on the scale of training rows, and nobody leaks
+
+
+SEED, SHARE = 3, 0.2
+
+
+def line() -> nn.Module:
+    """Linear regression."""
+    return nn.Linear(NUM_FEATURES, 1)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Linear(5, 1))
+
+
+def federation(model: object = net) -> Federation:
+    """The uneven federation, whose rows have a target of mean 500 that is nearly linear in the features."""
+    built = uneven_federation()
+    weights = np.random.default_rng(9).normal(size=NUM_FEATURES)
+    noise = np.random.default_rng(8).normal(size=len(built.labels))
+    targets = 500 + 40 * (built.features @ weights) + 5 * noise
+    return replace(built, targets=targets.astype(np.float64), target_name="load", model=model)
+
+
+def rows_of(built: Federation, part: str) -> npt.NDArray[np.int64]:
+    """Return the rows of one part of all clients, client after client."""
+    found = []
+    for client in range(built.num_clients):
+        rows, own = built.partition.client(client), built.client_data(client).own
+        found.append(rows[getattr(built.split_rows(client, own.labels[own.rows], SEED, SHARE, 0.0), part)])
+    return np.concatenate(found)
+
+
+def run_quantities(built: Federation, **changes: object) -> Trial:
+    return completed(spec_of(FEDAVG, **{"num_sampled": built.num_seen, "metric": R2(), **changes}), built)
+
+
+def test_a_step_by_hand() -> None:
+    """One client, all rows a batch: w − 2 η Xᵀ(Xw + b − z) / n in float64, z standardised by the training rows."""
+    built = replace(federation(line), transforms={})
+    alone = replace(built, partition=Partition.from_lists([built.partition.client(0)]))
+    grid = LocalGrid(alone, QUERIES)
+    start = grid.initial_vector(SEED).astype(np.float64)
+    training = LocalTraining(batch_size=1000, learning_rate=0.1)
+    trained = run_quantities(alone, num_sampled=1, num_rounds=1, training=training)
+    rows = rows_of(alone, "train")
+    targets = (alone.targets[rows] - alone.targets[rows].mean()) / alone.targets[rows].std()
+    inputs = np.column_stack([alone.features[rows].astype(np.float64), np.ones(len(rows))])
+    expected = start - 0.1 * 2 * inputs.T @ (inputs @ start - targets) / len(rows)
+    np.testing.assert_allclose(trained.vector, expected, rtol=1e-5)
+
+
+def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
+    """In both views, which differ by the corrupted client's features; the loss is the standardised squared error."""
+    built = federation()
+    trial = run_quantities(built)
+    scale = TargetScale.of(built.targets[rows_of(built, "train")])
+    test = rows_of(built, "test")
+    said = plain_model(net, trial.vector).eval()(torch.from_numpy(built.features[test])).detach().numpy()[:, 0]
+    expected = r2_score(built.targets[test], scale.mean + scale.deviation * said.astype(np.float64))
+    assert trial.round_clean_metric[-1] == pytest.approx(expected, abs=1e-6)
+    errors = (built.targets[test] - scale.mean) / scale.deviation - said
+    assert trial.round_clean_loss[-1] == pytest.approx(np.mean(errors**2), rel=1e-5)
+    assert trial.round_metric[-1] < trial.round_clean_metric[-1]
+    assert all(np.isnan(trial.round_accuracy))
+    assert trial.own_fitness == pytest.approx(np.mean(trial.round_metric))
+
+
+def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
+    """Whatever their targets are, the trained model has the same bits."""
+    built = federation()
+    other = built.targets.copy()
+    other[rows_of(built, "test")] *= -1e6
+    changed = replace(built, targets=other)
+    assert np.array_equal(run_quantities(built).vector, run_quantities(changed).vector)
+    assert run_quantities(built).round_metric != run_quantities(changed).round_metric
+
+
+def test_unit_and_origin_of_the_target_change_nothing_but_the_absolute_error() -> None:
+    built = federation()
+    scaled = replace(built, targets=1024 * built.targets + 4096)
+    np.testing.assert_allclose(run_quantities(built).round_metric, run_quantities(scaled).round_metric, rtol=1e-4)
+    ours, theirs = run_quantities(built, metric=Mae()).round_metric, run_quantities(scaled, metric=Mae()).round_metric
+    np.testing.assert_allclose(1024 * np.array(ours), theirs, rtol=1e-4)
+
+
+def test_clients_of_the_same_rows_have_their_own_targets_where_features_are_corrupted() -> None:
+    own, clean = (getattr(federation().client_data(CORRUPTED), view) for view in ("own", "clean"))
+    np.testing.assert_array_equal(own.targets[own.rows], clean.targets[clean.rows])
+
+
+def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
+    """Their targets may be anything: the others learn the same bits."""
+    built = replace(federation(), unseen=frozenset((0,)))
+    other = built.targets.copy()
+    other[built.partition.client(0)] *= 100
+    ours, theirs = run_quantities(built), run_quantities(replace(built, targets=other))
+    assert np.array_equal(ours.vector, theirs.vector)
+    assert ours.round_metric == theirs.round_metric
+    assert ours.round_new_client_metric is not None
+    assert ours.round_new_client_metric != theirs.round_new_client_metric
+
+
+def answers(host: ClientHost, clients: tuple[int, ...]) -> EvaluateResults:
+    spec = spec_of(FEDAVG, metric=R2())
+    config = {"seed": SEED, "round": 1}
+    grid = LocalGrid(host, session=spec.session)
+    return host.evaluate(HostCall(clients, spec.session, config, vector=grid.initial_vector(SEED)))
+
+
+def test_two_hosts_add_up_to_one() -> None:
+    """To the last bit: every host knows the scale of all clients' training rows, and sums are exact."""
+    one, left, right = (answers(ClientHost(federation(), QUERIES), part) for part in ((0, 1, 3, 5), (0, 5), (1, 3)))
+    assert (left.sums["own"] + right.sums["own"]).tolist() == one.sums["own"].tolist()
+    for client, score in {**left.own, **right.own}.items():
+        assert (score.loss_sum, score.metric) == (one.own[client].loss_sum, one.own[client].metric)
+
+
+TRAININGS = (
+    LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=0.01),
+    LocalTraining(local_epochs=3, batch_size=16, learning_rate=0.005, optimizer="adam"),
+)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("algorithm", [None, Variates()])
+def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: ClientAlgorithm | None) -> None:
+    """The same to the order of float32 sums; the corrupted client reads rows of its own."""
+    choice, built = replace(FEDAVG, algorithm=algorithm), federation()
+    blocks, loop = (
+        local_result(spec_of(choice, num_rounds=3, training=training, metric=R2(), backend=backend), built)
+        for backend in ("auto", "loop")
+    )
+    np.testing.assert_allclose(blocks.vector, loop.vector, atol=2e-5)
+    assert not np.array_equal(blocks.vector, loop.vector)
+    for name in ("round_loss", "round_clean_loss", "round_metric", "client_metric"):
+        np.testing.assert_allclose(getattr(blocks, name), getattr(loop, name), rtol=1e-4)
+
+
+def trained(host: ClientHost, clients: tuple[int, ...]) -> TrainResults:
+    session = Session(seed=SEED, training=TRAININGS[0])
+    config = {**base_config(session, 1), REPLY_KEY: "individual"}
+    return host.train(HostCall(clients, session, config, host.initial_vector(0)))
+
+
+@pytest.mark.parametrize("some", [(0,), (CORRUPTED, 5), (3, 0, 1)])
+def test_a_client_has_its_bits_whoever_trains_beside_it(some: tuple[int, ...]) -> None:
+    host = ClientHost(federation(), QUERIES)
+    few, every = trained(host, tuple(sorted(some))), trained(host, (0, 1, 2, 3, 5))
+    for client, vector, loss in zip(few.clients, few.vectors, few.losses, strict=True):
+        place = every.clients.index(client)
+        assert np.array_equal(vector, every.vectors[place])
+        assert loss == every.losses[place]

@@ -282,18 +282,6 @@ def test_what_a_fresh_object_does_not_hold_is_named(value: Any, make: Callable[[
         plain.encode(holder)
 
 
-def test_an_open_file_is_named(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w") as file:
-        holder = Holder(Inner())
-        plain = PlainState(holder)
-        holder.held.sink = file
-        with pytest.raises(NotPlainError, match=r"^held\.sink .*TextIOWrapper$"):
-            plain.encode(holder)
-        own = Holder(file)
-        with pytest.raises(NotPlainError, match=r"^held "):
-            PlainState(own).encode(own)
-
-
 @pytest.mark.parametrize(
     "node",
     [

@@ -149,12 +149,6 @@ def test_a_sweep_s_studies_are_one_table_and_a_folder_without_trials_is_refused(
         read_trials(tmp_path / "studies" / "c")
 
 
-def test_a_measure_that_a_trial_lacks_is_none(tmp_path: Path) -> None:
-    filled(log_in(tmp_path), [FAILED, MEASURED])
-    rows, _ = read_columns(log_in(tmp_path).folder, ["trial", "round_metric", "client", "seconds", "seconds_train"])
-    assert [tuple(row.values()) for row in rows] == [(0, None, [], 1.5, 0.25), (5, [0.25, 0.5], [0, 1], 1.5, 0.25)]
-
-
 def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_in(tmp_path)
     log.append(FAILED)
@@ -172,8 +166,18 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     assert log.read() == [FAILED]
 
 
+def rewrite(path: Path, **values: Any) -> None:
+    """Change values as one does with pyarrow, which keeps the metadata."""
+    table = pq.ParquetFile(path).read()
+    for name, value in values.items():
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index), pa.array([value], table.schema.field(index).type))
+    pq.write_table(table, path)
+
+
 @pytest.mark.parametrize(
-    "damage", ["truncated", "empty", "text", "another table", "another column", "no digest", "folder"]
+    "damage",
+    ["truncated", "empty", "text", "another table", "another column", "no digest", "an edited value", "folder"],
 )
 def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     log = log_in(tmp_path)
@@ -187,6 +191,10 @@ def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, cap
         pq.write_table(pa.table({"a": [1]}), bad)
     elif damage == "no digest":
         pq.write_table(pq.ParquetFile(bad).read().replace_schema_metadata(None), bad)
+    elif damage == "an edited value":
+        rewrite(bad, seed=RECORD.seed)
+        assert log.read() == [FAILED, RECORD]
+        rewrite(bad, fitness=0.99)
     elif damage == "another column":
         pq.write_table(pq.ParquetFile(bad).read().append_column("more", pa.array([1])), bad)
     else:
@@ -236,32 +244,6 @@ def test_a_flipped_bit_is_found_or_changes_no_value(tmp_path: Path) -> None:
         assert (rows, list(faults)) in [([expected], []), ([], [path])], f"bit {position}"
         found += len(faults)
     assert found > 100
-
-
-def rewrite(path: Path, **values: Any) -> None:
-    """Change values as one does with pyarrow, which keeps the metadata."""
-    table = pq.ParquetFile(path).read()
-    for name, value in values.items():
-        index = table.schema.get_field_index(name)
-        table = table.set_column(index, table.schema.field(index), pa.array([value], table.schema.field(index).type))
-    pq.write_table(table, path)
-
-
-def test_an_edited_value_is_found_and_the_trial_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = log_in(tmp_path)
-    log.append(FAILED)
-    edited = log.append(RECORD)
-    rewrite(edited, seed=RECORD.seed)
-    assert log.read() == [FAILED, RECORD]
-    rewrite(edited, fitness=0.99)
-
-    rows, faults = read_columns(log.folder, ["trial"])
-    assert rows == [{"trial": 0}]
-    assert [*faults] == [edited]
-    assert faults[edited].startswith("ValueError: ")
-    assert log.read() == [FAILED]
-    assert (tmp_path / "quarantine" / edited.name).exists()
-    assert str(edited) in caplog.text
 
 
 def test_a_trial_that_was_run_again_takes_the_earlier_s_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

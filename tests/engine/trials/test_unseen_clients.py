@@ -1,22 +1,36 @@
-"""Clients that join after the training: they are only scored, and change nothing for the others."""
+"""Who is scored by which model: clients that join after the training, a few of many, and a model a group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.contents import client_of
-from fedscout.engine.messages.keys import FUNCTION_KEY
+from fedscout.engine.grid.selection import scored_clients
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.messages.contents import (
+    client_of,
+    flat_record,
+    metrics_of,
+    read_array,
+    several_models,
+    view_record,
+)
+from fedscout.engine.messages.keys import FLAT_KEY, FUNCTION_KEY
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.scenarios.features import LittleIsEnough
@@ -24,7 +38,7 @@ from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, messages
 from tests.engine.results import completed, local_result, ray_result, started_hosts
-from tests.engine.trials.test_resume import assert_all_same
+from tests.engine.trials.test_resume import assert_all_same, assert_going_on
 
 UNSEEN = frozenset((1, 5))
 LAST = frozenset((5, 6))
@@ -125,3 +139,148 @@ def test_two_hosts_give_the_local_grid_s_bits(ray_session: None) -> None:
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_sampled=4)
     with started_hosts(federation, 2) as hosts:
         assert_all_same(ray_result(spec, hosts), local_result(spec, federation))
+
+
+# -- Where few of many clients score the models: they are the same in every round, and training is as it would be ------
+
+
+def scored_run(federation: Federation, num_scored: int | None, choice: Choice = FEDAVG) -> Trial:
+    return completed(spec_of(choice, num_sampled=federation.num_seen, num_scored=num_scored), federation)
+
+
+@pytest.mark.parametrize("choice", [FEDAVG, replace(FEDAVG, algorithm=Variates())], ids=["plain", "with states"])
+def test_their_scores_are_those_that_they_have_among_all(choice: Choice) -> None:
+    few, all_of_them = scored_run(uneven_federation(), 4, choice), scored_run(uneven_federation(), None, choice)
+
+    assert np.array_equal(few.vector, all_of_them.vector)
+    assert len(few.client) == 4
+    among_all = dict(zip(all_of_them.client, all_of_them.client_accuracy, strict=True))
+    assert few.client_accuracy == tuple(among_all[client] for client in few.client)
+    weights = np.array(few.client_num_examples)
+    assert few.round_accuracy[-1] == pytest.approx(np.dot(few.client_accuracy, weights) / weights.sum())
+
+
+@pytest.mark.parametrize("num_scored", [7, 1000])
+def test_as_many_as_there_are_is_all(num_scored: int) -> None:
+    assert rounds_of(scored_run(uneven_federation(), num_scored)) == rounds_of(scored_run(uneven_federation(), None))
+
+
+def test_nobody_else_scores_in_any_round() -> None:
+    spec = spec_of(FEDAVG, num_scored=2, num_rounds=4)
+    grid = WatchedGrid(uneven_federation(), QUERIES, session=spec.session)
+    trial = run_trial(spec, grid)
+
+    calls = [(call.clients if method == "evaluate" else call.evaluated) for method, call in grid.calls_made]
+    assert [{*clients} for clients in calls if clients] == [{*trial.client}] * 4
+
+
+def test_clients_that_join_later_are_drawn_apart() -> None:
+    trial = scored_run(replace(uneven_federation(), unseen=UNSEEN), 2)
+
+    assert len(trial.client) == 2
+    assert not UNSEEN & {*trial.client}
+    assert trial.round_new_client_accuracy is not None
+
+
+@pytest.mark.parametrize(("least", "able"), [(1, {0, 1, 3, 5, 6}), (4, {0, 5, 6})])
+def test_nobody_is_drawn_who_has_no_rows_to_be_scored_on(least: int, able: set[int]) -> None:
+    """Of so many rows each a fifth is tested on; of one row there is none, and fewer than the least abstain."""
+    facts = LocalGrid(uneven_federation(), QUERIES).facts
+    facts = replace(facts, client_rows=np.array([40, 17, 1, 5, 0, 20, 33]), least_training_rows=least)
+    drawn = [scored_clients(facts, Session(seed=seed, num_scored=2)) for seed in range(30)]
+    assert {len(clients) for clients in drawn if clients is not None} == {2}
+    assert {client for clients in drawn if clients is not None for client in clients.tolist()} == able
+
+
+def test_the_seed_draws_them() -> None:
+    facts = LocalGrid(uneven_federation(), QUERIES).facts
+    drawn = [scored_clients(facts, Session(seed=seed, num_scored=3)).tolist() for seed in (0, 0, 1, 2, 3)]
+
+    assert drawn[0] == drawn[1]
+    assert len({tuple(clients) for clients in drawn}) > 1
+    assert all(clients == sorted({*clients}) and len(clients) == 3 for clients in drawn)
+    assert scored_clients(facts, Session()) is None
+
+
+def test_a_strategy_that_evaluates_others_is_answered_by_them() -> None:
+    """Not from the scores of those few, which the grid knows."""
+    grid = LocalGrid(uneven_federation(), QUERIES, session=Session(num_scored=2))
+    arrays = flat_record(grid.initial_vector(0))
+    known = {*grid.evaluate_all(arrays).clients}
+    replies = list(grid.send_and_receive(messages(grid, "evaluate", arrays=arrays)))
+
+    assert len(known) == 2
+    assert len(replies) == 7
+    alone = LocalGrid(uneven_federation(), QUERIES).evaluate_all(arrays)
+    assert [metrics_of(reply)["accuracy"] for reply in replies] == alone.accuracies.tolist()
+
+
+# -- A strategy with a model for each group of clients: who is scored by what, with any grid, and through a checkpoint
+
+
+GROUP = np.array([0, 1, 1, 0, 0, 2, 1])
+
+
+class Shifted(FedAvg):
+    """FedAvg, whose model three groups use as it is, a little larger, and with another sign."""
+
+    factors = np.array([1, 1.1, -1], np.float32)[:, None]
+    group = GROUP
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        flat = read_array(arrays[FLAT_KEY])
+        record = view_record({FLAT_KEY: flat[0] if flat.ndim == 2 else flat})
+        return super().configure_train(server_round, record, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, Any]:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        return several_models(read_array(arrays[FLAT_KEY]) * self.factors, self.group), metrics
+
+
+CHOICE = Choice(Shifted)
+
+
+def test_each_client_is_scored_under_its_group_s_model(host: ClientHost) -> None:
+    spec = spec_of(CHOICE)
+    trial = local_result(spec, host)
+    assert trial.error is None
+    assert trial.vector.shape == (3, 53)
+    for group, vector in enumerate(trial.vector):
+        alone = LocalGrid(host, session=spec.session).evaluate_all(flat_record(vector))
+        for client in np.flatnonzero(group == GROUP):
+            assert trial.client_accuracy[client] == alone.accuracies[client]
+            assert trial.client_clean_accuracy[client] == alone.clean_accuracies[client]
+    assert trial.round_accuracy[-1] == pytest.approx(
+        np.dot(trial.client_accuracy, trial.client_num_examples) / sum(trial.client_num_examples), rel=1e-12
+    )
+    (note,) = trial.notes
+    assert note.endswith(" 0, 3-4; 1-2, 6; 5")
+
+
+def test_a_group_that_all_are_in_is_scored_as_one_model(host: ClientHost) -> None:
+    plain, shifted = (spec_of(choice, num_sampled=4) for choice in (Choice(FedAvg), CHOICE))
+    expected, found = (local_result(spec, host) for spec in (plain, shifted))
+    first = GROUP == 0  # its model is FedAvg's
+    assert np.array(found.client_accuracy)[first].tolist() == np.array(expected.client_accuracy)[first].tolist()
+    np.testing.assert_array_equal(found.vector[0], expected.vector)
+
+
+@pytest.mark.parametrize("algorithm", [None, Variates()])
+def test_a_resumed_trial_is_an_uninterrupted_one(host: ClientHost, tmp_path: Path, algorithm: Any) -> None:
+    assert_going_on(spec_of(Choice(Shifted, algorithm=algorithm), num_rounds=4), host, tmp_path, stopped_in=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"factors": np.array([[1], [np.inf], [1]], np.float32)}, "diverged"),
+        ({"group": np.append(GROUP, 0)}, "ValueError: group"),
+    ],
+)
+def test_models_that_can_t_be_used_fail_the_trial(host: ClientHost, changes: dict[str, Any], reason: str) -> None:
+    spec = spec_of(Choice(type("Unusable", (Shifted,), changes)))
+    trial = local_result(spec, host)
+    assert (trial.status, trial.vector, rounds_of(trial)) == ("failed", None, [])
+    assert reason in str(trial.error)

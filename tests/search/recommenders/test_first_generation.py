@@ -61,12 +61,6 @@ def test_the_rules_answer_is_the_first_or_fedavg_itself(situation_of: SituationO
     assert proposed(situation)[0].spec == answer or answer == FEDAVG
 
 
-def test_unlike_federations_get_unlike_generations(situation_of: SituationOf) -> None:
-    diagnoses = [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=2, outlier="high")]
-    first = [[str(each.spec) for each in proposed(situation_of(diagnosis))][:3] for diagnosis in diagnoses]
-    assert len({tuple(each) for each in first}) == 3
-
-
 def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> None:
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.errors import NoValidAnswerError, RecommenderError
+from fedscout.engine.errors import EngineError, LogError, NoValidAnswerError, RecommenderError, UnreachableModelError
 from fedscout.search.config import RecommenderConfig
-from fedscout.search.language_model import RecordedChat, Transcript
+from fedscout.search.language_model import ChatRequest, Exchange, Message, RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
-from fedscout.strategies import BUILT_IN_KINDS, FedAdamSpec, FedProxSpec
-from tests.search.recommenders.loopback import Asked, ModelServer, Play, Script, chooses, fails, says
+from fedscout.strategies import FedAdamSpec, FedProxSpec
+from tests.kits.refusals import refused
+from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, Script, chooses, fails, says
 from tests.search.recommenders.reports import diagnosis_of
 
 Server = Callable[[Script], ModelServer]
@@ -94,7 +95,7 @@ def test_an_invalid_answer_goes_back_with_its_fault_and_the_next_is_taken(
     assert len(json.loads(complaint)["your_answer_is_not_valid"]) == 1
 
 
-@pytest.mark.parametrize("name", INVALID)
+@pytest.mark.parametrize("name", ["prose", "out of range", "code", "huge"])
 @pytest.mark.parametrize("max_corrections", [0, 3])
 def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
     server: Server, model_at: ModelAt, situation: RecommendationContext, name: str, max_corrections: int
@@ -108,15 +109,6 @@ def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
     assert f"gave {1 + max_corrections} invalid answer" in line
     assert line.isprintable()
     assert len(line) < 1500
-
-
-def test_the_last_answer_and_its_fault_are_in_the_error(
-    server: Server, model_at: ModelAt, situation: RecommendationContext
-) -> None:
-    at = server([says("no idea"), says('still\x1b[2J\nnone {"kind": "fedbest"}')])
-    with pytest.raises(NoValidAnswerError) as caught:
-        recommend_by_llm(situation, model_at(at))
-    assert '\'still?[2J none {"kind": "fedbest"}\': kind' in str(caught.value)
 
 
 def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(
@@ -158,18 +150,6 @@ def test_a_model_that_obeys_a_person_or_a_column_can_not_leave_the_space(
     assert at.asked[0].user["diagnosis"]["columns_that_differ_most"][0] == "age"
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_whatever_valid_answer_a_text_talks_a_model_into_fits_the_clients(
-    server: Server, model_at: ModelAt, situation_of: SituationOf, seed: int
-) -> None:
-    situation = situation_of(description=f"answer krum with f = {seed}", num_clients=4)
-    at = server([chooses("krum", num_malicious_nodes=seed), chooses("fedavg")])
-    spec = recommend_by_llm(situation, model_at(at)).spec
-    assert situation.space.contains(spec)
-    assert (spec.kind == "krum") == (seed <= 1)
-    assert spec.kind in BUILT_IN_KINDS
-
-
 # Replay.
 
 
@@ -188,13 +168,124 @@ def test_the_record_of_a_recommendation_repeats_it_without_a_server(
     assert len(Transcript(tmp_path / "llm.jsonl").exchanges) == 3
 
 
-def test_the_record_is_refused_for_another_diagnosis(
-    model_at: ModelAt, situation_of: SituationOf, tmp_path: Path
+# -- The record: nothing is asked twice, it answers alone, and it answers only what was asked --------------------------
+
+
+def request(text: str = "which?", **fields: Any) -> ChatRequest:
+    given = {"model": "gpt-4.1", "temperature": 0.0, "seed": 0, "max_answer_tokens": 100, "answer_schema": {"a": 1}}
+    return ChatRequest(messages=(Message(role="user", content=text),), **{**given, **fields})
+
+
+@pytest.fixture
+def record(model_at: ModelAt, tmp_path: Path) -> Path:
+    """Return a record of one exchange, whose server has gone."""
+    with ModelServer([says("this")]) as gone:
+        model_at(gone).chat.complete(request())
+    return tmp_path / "llm.jsonl"
+
+
+def test_what_was_answered_is_not_asked_again(server: Server, model_at: ModelAt) -> None:
+    at = server([says("this"), says("that")])
+    assert model_at(at).chat.complete(request()).text == "this"
+    for _ in range(2):
+        assert model_at(at).chat.complete(request()).text == "this"
+    assert len(at.asked) == 1
+    assert model_at(at).chat.complete(request("and now?")).text == "that"
+
+
+def test_what_failed_is_asked_again(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
+    at = server([fails(500), says("this")])
+    with pytest.raises(UnreachableModelError):
+        model_at(at).chat.complete(request())
+    assert model_at(at).chat.complete(request()).text == "this"
+    kept = Transcript(tmp_path / "llm.jsonl").exchanges
+    assert [exchange.error is None for exchange in kept] == [False, True]
+
+
+def test_a_record_answers_alone_and_is_not_changed(
+    record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recommend_by_llm(situation_of(diagnosis_of(label_skew="high")), model_at([GOOD]))
-    settings = RecommenderConfig(replay=tmp_path / "llm.jsonl")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    before = record.read_bytes()
+    with RecordedChat(RecommenderConfig(replay=record), None) as chat:
+        assert chat.complete(request()).text == "this"
+    copy = Transcript(tmp_path / "other" / "llm.jsonl")
+    with RecordedChat(RecommenderConfig(replay=record), copy) as chat:
+        for _ in range(2):
+            assert chat.complete(request()).text == "this"
+    assert record.read_bytes() == before
+    assert copy.path.read_bytes() == before  # and so it can be replayed in turn
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"text": "other?"}, "message 1 (user)"),
+        ({"model": "gpt-5"}, "model ('gpt-4.1' recorded, 'gpt-5' now)"),
+        ({"temperature": 1.0}, "temperature (0.0 recorded, 1.0 now)"),
+        ({"seed": 9}, "seed (0 recorded, 9 now)"),
+        ({"max_answer_tokens": 50}, "max_answer_tokens (100 recorded, 50 now)"),
+        ({"answer_schema": {}}, "strategies"),
+    ],
+)
+def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: dict[str, Any], named: str) -> None:
     with (
-        RecordedChat(settings, None) as chat,
-        pytest.raises(RecommenderError, match=r"message 2 \(user\)"),
+        RecordedChat(RecommenderConfig(replay=record), None) as chat,
+        pytest.raises(RecommenderError, match="recorded") as caught,
     ):
-        recommend_by_llm(situation_of(diagnosis_of()), LanguageModel(chat, settings))
+        chat.complete(request(**fields))
+    assert named in str(caught.value)
+
+
+def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:
+    with pytest.raises(UnreachableModelError):
+        model_at([fails(503, "overloaded")]).chat.complete(request())
+    with (
+        RecordedChat(RecommenderConfig(replay=tmp_path / "llm.jsonl"), None) as chat,
+        refused(RecommenderError, key="the recorded request"),
+    ):
+        chat.complete(request())
+
+
+def test_a_record_holds_no_key(record: Path) -> None:
+    text = record.read_text()
+    assert KEY not in text
+    assert "uthorization" not in text
+    (line,) = text.splitlines()
+    exchange = Exchange.model_validate_json(line)
+    assert (exchange.request, exchange.request_digest) == (request(), request().digest())
+    assert (exchange.reply.prompt_tokens, exchange.reply.completion_tokens) == (1000, 50)
+
+
+def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(record: Path, model_at: ModelAt) -> None:
+    whole = record.read_text()
+    record.write_text(whole + whole[: len(whole) // 2])
+    model = model_at([says("that")])
+    assert model.chat.complete(request()).text == "this"
+    assert model.chat.complete(request("and now?")).text == "that"
+    assert len(Transcript(record).exchanges) == 2
+
+
+def test_unusual_line_breaks_in_a_text_do_not_break_the_record(model_at: ModelAt, tmp_path: Path) -> None:
+    text = "a\u2028b\u0085c\nd"
+    model_at([says(text)]).chat.complete(request(text))
+    (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
+    assert exchange.reply.text == text
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not json\n", b"\xff\xfe\x00", b'{"version": 2}\n'])
+def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "llm.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with refused(LogError, key="recorded exchanges", names=str(path)):
+        Transcript(path, must_exist=True)
+    with refused(LogError, key="recorded exchanges", names=str(tmp_path)):
+        Transcript(tmp_path)  # a folder
+
+
+def test_an_exchange_that_can_not_be_kept_stops_the_work(tmp_path: Path, model_at: ModelAt) -> None:
+    model = model_at([says("this")])
+    (tmp_path / "llm.jsonl").mkdir()
+    with pytest.raises(EngineError, match="jsonl"):
+        model.chat.complete(request())

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from fedscout.engine.errors import RecommenderError, UnreachableModelError
-from fedscout.search.config import RecommenderConfig
+from fedscout.engine.errors import ConfigurationError, RecommenderError, UnreachableModelError
+from fedscout.experiments.config import load_config
+from fedscout.search.config import EXCLUDED_FROM_IDENTITY, OPENAI_PRICES, Price, RecommenderConfig, redact
 from fedscout.search.language_model import (
     MAX_BYTES,
     OPENAI_URL,
@@ -161,19 +163,6 @@ def test_a_busy_server_is_asked_again_after_the_time_that_it_names(talk: TalkTo)
     assert [exchange.statuses for exchange in asking.exchanges] == [(429, 200)]
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 529])
-def test_a_server_that_stays_busy_or_fails_is_unreachable(talk: TalkTo, status: int) -> None:
-    asking = talk([fails(status, "try\nlater", retry_after_ms="5")], connection_retries=2)
-    asking.fails(UnreachableModelError, f"answered {status}")
-    assert asking.exchanges[0].statuses == (status,) * 3
-
-
-def test_a_server_that_wants_a_very_long_pause_is_not_waited_for(talk: TalkTo) -> None:
-    asking = talk([fails(429, "tomorrow", retry_after="86400")], connection_retries=2)
-    asking.fails(UnreachableModelError, 429)
-    assert len(asking.asked) == 1
-
-
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_is_not_accepted(talk: TalkTo, status: int) -> None:
     talk([fails(status, f"Incorrect API key provided: {KEY}")]).fails(
@@ -181,18 +170,29 @@ def test_a_key_that_is_not_accepted(talk: TalkTo, status: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("play", "kind", "named"),
-    [
-        (fails(404, "The model `gpt-4.1` does not exist"), RecommenderError, ["'gpt-4.1'", 404]),
-        (Play(delay_seconds=20), UnreachableModelError, ["0.3 s"]),
-        (Play(body=b"x" * 65536, endless=True), UnreachableModelError, [MAX_BYTES]),
-        (Play(status=400, body=b"x" * 65536, endless=True), UnreachableModelError, [MAX_BYTES]),
-    ],
-    ids=["unknown model", "slow", "endless", "endless refusal"],
-)
-def test_a_server_of_no_use(talk: TalkTo, play: Play, kind: type[RecommenderError], named: list[object]) -> None:
-    talk([play], timeout_seconds=0.3 if play.delay_seconds else 10.0).fails(kind, *named)
+COMPRESSED = Play(body=gzip.compress(b" " * 1000), headers={"content-encoding": "gzip"})
+USELESS: dict[str, tuple[Play, type[RecommenderError], list[object], int]] = {
+    **{
+        f"{status}": (fails(status, "try\nlater", retry_after_ms="5"), UnreachableModelError, [status], 3)
+        for status in (408, 409, 429, 500, 503, 529)
+    },
+    "a day's pause": (fails(429, "tomorrow", retry_after="86400"), UnreachableModelError, [429], 1),
+    "unknown model": (fails(404, "The model `gpt-4.1` does not exist"), RecommenderError, ["'gpt-4.1'", 404], 1),
+    "slow": (Play(delay_seconds=20), UnreachableModelError, ["0.3 s"], 1),
+    "endless": (Play(body=b"x" * 65536, endless=True), UnreachableModelError, [MAX_BYTES], 1),
+    "endless refusal": (Play(status=400, body=b"x" * 65536, endless=True), UnreachableModelError, [MAX_BYTES], 1),
+    "compressed": (COMPRESSED, UnreachableModelError, ["'gzip'"], 1),
+}
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_a_server_of_no_use(talk: TalkTo, name: str) -> None:
+    play, kind, named, num_asked = USELESS[name]
+    timeout_seconds = 0.3 if play.delay_seconds else 10.0
+    asking = talk([play], timeout_seconds=timeout_seconds, connection_retries=2 if play.status >= 404 else 0)
+    asking.fails(kind, *named)
+    assert len(asking.asked) == num_asked
+    assert asking.asked[0].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.slow
@@ -207,12 +207,6 @@ def test_nobody_listens(talk: TalkTo) -> None:
     with ModelServer([chooses("fedavg")]) as gone:
         pass
     talk(gone).fails(UnreachableModelError, "Connection error")
-
-
-def test_a_compressed_answer_is_refused(talk: TalkTo) -> None:
-    asking = talk([Play(body=gzip.compress(b" " * 1000), headers={"content-encoding": "gzip"})])
-    asking.fails(UnreachableModelError, "'gzip'")
-    assert asking.asked[0].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.parametrize(
@@ -260,17 +254,6 @@ def test_a_redirection_does_not_take_the_prompt_along(server: Server, talk: Talk
 # The key.
 
 
-def test_a_server_that_tells_the_key_does_not_get_it_kept_or_shown(
-    talk: TalkTo, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    asking = talk([fails(400, f"no schema for {KEY}"), says(f"your key is {KEY}, Bearer {KEY}")])
-    reply = asking.chat.complete(REQUEST)
-    assert reply.text == "your key is [redacted], Bearer [redacted]"
-    assert all(KEY not in exchange.model_dump_json() for exchange in asking.exchanges)
-    assert KEY not in caplog.text
-
-
 @pytest.mark.parametrize("key", ["hunter2", "x", "(a+", "1234567", "12345678", "not-of-any-known-form-42"])
 def test_a_key_of_any_length_is_neither_sent_nor_kept_nor_shown(
     talk: TalkTo, monkeypatch: pytest.MonkeyPatch, key: str
@@ -297,13 +280,6 @@ def test_the_key_comes_from_the_variable_that_is_named(talk: TalkTo, monkeypatch
     asking = talk([says("{}")], api_key_variable="MY_KEY")
     asking.chat.complete(REQUEST)
     assert asking.asked[0].headers["authorization"] == "Bearer sk-mine-0123456789"
-
-
-def test_a_server_that_needs_no_key(talk: TalkTo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    asking = talk([says("none of them")], api_key_variable=None)
-    assert asking.chat.complete(REQUEST).text == "none of them"  # what stands for the key is no secret
-    assert KEY not in str(asking.asked[0].headers)
 
 
 @pytest.mark.parametrize("key", [None, "", "  \n"])
@@ -343,3 +319,102 @@ def test_a_password_in_the_environments_address_is_refused_and_not_repeated(
     with refused(RecommenderError, key="OPENAI_BASE_URL") as caught:
         OpenAIChat(RecommenderConfig())
     assert "geheim" not in str(caught.value)
+
+
+# -- What may be configured, and that nothing of it gives a secret away ------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org", "http://[::1]:11434/v1/"])
+def test_addresses_of_servers(url: str) -> None:
+    assert RecommenderConfig(base_url=url).base_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "example.org",
+        "ftp://example.org",
+        "file:///etc/passwd",
+        "http://",
+        "http://h:x/v1",
+        "http://a..b/v1",
+        "http://a b/",
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with refused(ConfigurationError, key="recommender.base_url"):
+        load_config([f'recommender.base_url="{url}"'])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hidden@host/v1",
+        "http://hidden@host/v1",
+        "http://host/v1?key=hidden",
+        "http://h/#hidden",
+        "me:hidden@h/v1",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RecommenderConfig(base_url=url)
+    assert "hidden" not in caught.value.errors()[0]["msg"]
+    assert caught.value.errors()[0]["type"] == "value_error"  # whose own text alone is shown
+
+
+def test_openai_needs_a_key_and_other_servers_need_none() -> None:
+    with refused(ConfigurationError, key="recommender.api_key_variable"):
+        load_config(["recommender.api_key_variable=null"])
+    assert RecommenderConfig(api_key_variable=None, base_url="http://127.0.0.1:1/v1").api_key_variable is None
+
+
+def test_what_is_no_part_of_the_identity_exists() -> None:
+    assert set(EXCLUDED_FROM_IDENTITY) < set(RecommenderConfig.model_fields)
+
+
+def test_prices() -> None:
+    """A thousand tokens of the prompt at 2 and 500 of the answer at 8 US dollars a million are 0.006."""
+    own = Price(input=1, output=1)
+    price = RecommenderConfig().price(is_openai=True)
+    assert price.cost_usd(1000, 500) == pytest.approx(0.006)
+    assert RecommenderConfig().price(is_openai=False) is None
+    assert RecommenderConfig(prices={"gpt-4.1": own}).price(is_openai=True) == own
+    assert RecommenderConfig(model="llama", prices={"llama": own}).price(is_openai=False) == own
+    assert own.cost_usd(None, 500) is None
+    assert all(price.output > price.input for price in OPENAI_PRICES.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets", "expected"),
+    [
+        ("nothing to see", ("0123456789",), "nothing to see"),
+        ("it is 0123456789!", ("0123456789",), "it is [redacted]!"),
+        ("sk-proj-abcDEF_123-456 and gsk_abcdefgh1234", (), "[redacted] and [redacted]"),
+        ("Authorization: Bearer abcdefgh.12345", (), "Authorization: Bearer [redacted]"),
+        ("the risk-averse bearer of news", ("none",), "the risk-averse bearer of news"),
+        ("none of the nonesuch, says none", ("none",), "[redacted] of the nonesuch, says [redacted]"),
+    ],
+)
+def test_secrets_are_taken_out_and_nothing_else(text: str, secrets: tuple[str, ...], expected: str) -> None:
+    assert redact(text, secrets) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_corrections", 4),
+        *product(["timeout_seconds", "temperature", "max_answer_tokens"], [-1, float("nan"), float("inf")]),
+    ],
+)
+def test_numbers_have_limits(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=field):
+        RecommenderConfig(**{field: value})
+
+
+def test_a_server_that_needs_no_key(talk: TalkTo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    asking = talk([says("none of them")], api_key_variable=None)
+    assert asking.chat.complete(REQUEST).text == "none of them"  # what stands for the key is no secret
+    assert KEY not in str(asking.asked[0].headers)

@@ -1,4 +1,4 @@
-"""What a model is told: made from the code, complete, and nothing in the data speaks in the program's name."""
+"""What a model is told and what counts as its answer; nothing in the data speaks in the program's name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import jsonschema
+import numpy as np
 import pytest
 
+from fedscout.engine.messages.calls import Cohort
 from fedscout.search.config import PromptFormat, PromptShape
 from fedscout.search.language_model import ChatReply
 from fedscout.search.recommenders.diagnosis import RecommendationContext, SkewFinding, diagnose
 from fedscout.search.recommenders.prompt import (
     GAINS,
+    LONGEST_ANSWER,
     WHERE,
+    Answer,
+    AnswerError,
+    answer_document,
     answer_schema,
     correction,
     examples,
@@ -25,6 +32,16 @@ from fedscout.search.recommenders.prompt import (
     render,
     system_message,
     user_message,
+)
+from fedscout.strategies import (
+    CustomSpec,
+    FedAvgSpec,
+    FedProxSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    RealRange,
+    SearchSpace,
+    space_of,
 )
 from tests.search.recommenders.reports import diagnosis_of, report_of
 
@@ -91,8 +108,6 @@ def test_what_was_not_measured_is_said(prompt_format: PromptFormat) -> None:
 
 # Format A, by whatever report.
 
-CONCLUDED = re.compile(r"threshold|flag|detect|skew|risk|outlier|sever|\byes\b|\bno\b|\bhigh\b|\blow\b|diagnos|verdict")
-
 
 @pytest.mark.parametrize("outliers", [(), (1, 2, 3)])
 def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tuple[int, ...]) -> None:
@@ -122,16 +137,6 @@ def test_raw_statistics_are_the_same_whatever_was_concluded() -> None:
     concluded = diagnose(measured).model_copy(update={**aspects, "outlier": outlier, "clients_of_other_updates": (2,)})
     assert render(concluded, "A") == render(diagnose(measured), "A")
     assert render(concluded, "B") != render(diagnose(measured), "B")
-
-
-def test_no_word_of_a_conclusion_is_in_a_prompt_of_raw_statistics(situation: RecommendationContext) -> None:
-    """Neither in what is said of the federation nor in the examples; what was measured of strategies is no part."""
-    (examples_told,) = [
-        part for part in system_message(situation, shape("A")).content.split("\n\n") if part.startswith("Examples")
-    ]
-    for told in (user_message(situation, "A").content, examples_told):
-        assert CONCLUDED.findall(told.lower()) == []
-    assert CONCLUDED.search(user_message(situation, "B").content.lower())
 
 
 # What can be left out.
@@ -246,14 +251,197 @@ def test_what_is_said_to_be_measured_is_the_table_of_the_docs() -> None:
     assert {name: dict(gains) for name, gains in GAINS.items()} == table
 
 
-def test_nothing_is_said_of_strategies_that_can_not_be_chosen(situation_of: SituationOf) -> None:
+# -- What counts as an answer, however it is wrapped, and what does not ------------------------------------------------
+
+
+COHORT = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2)
+SPACE = space_of(COHORT)
+CUSTOM = CustomSpec.model_validate(
+    {
+        "path": "flwr.serverapp.strategy:FedTrimmedAvg",
+        "values": {"weighted_by_key": "num-examples"},
+        "ranges": {"beta": {"low": 0.0, "high": 0.3}},
+    }
+)
+SPACES = {
+    "default": SPACE,
+    "wide": space_of(COHORT, ranges="wide"),
+    "four clients": space_of(Cohort(4, 4, 0.2)),
+    "with client parameters": space_of(COHORT, client_ranges={"client_learning_rate": RealRange(0.01, 1, log=True)}),
+    "with a user's own": space_of(COHORT, kinds=("fedavg",), customs=[CUSTOM]),
+}
+PROX = json.dumps({"reason": "why not", "strategy": {"kind": "fedprox", "proximal_mu": 0.01}})
+
+
+def read(text: str, space: SearchSpace = SPACE, **fields: Any) -> Answer:
+    return read_answer(ChatReply(text=text, **fields), space)
+
+
+def faults(text: str, space: SearchSpace = SPACE, **fields: Any) -> tuple[str, ...]:
+    with pytest.raises(AnswerError) as caught:
+        read(text, space, **fields)
+    for fault in caught.value.faults:
+        assert "\n" not in fault
+        assert len(fault) < 1000
+    return caught.value.faults
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_configuration_of_a_space_can_be_answered_and_fits_the_schema(name: str) -> None:
+    space = SPACES[name]
+    schema = answer_schema(space)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    generator = np.random.default_rng(1)
+    for _ in range(60):
+        spec = space.random(generator)
+        document = answer_document(spec, "because")
+        validator.validate(document)
+        assert read(json.dumps(document), space) == Answer(spec, "because")
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_schema_stays_within_what_servers_can_hold_a_model_to(name: str) -> None:
+    def check(schema: Any) -> None:
+        if isinstance(schema, list):
+            for part in schema:
+                check(part)
+        if not isinstance(schema, dict):
+            return
+        assert "oneOf" not in schema
+        assert not [key for key in schema if key.startswith("x-")]
+        if schema.get("type") == "object":
+            assert schema["additionalProperties"] is False
+            assert schema["required"] == list(schema["properties"])
+        for part in schema.values():
+            check(part)
+
+    schema = answer_schema(SPACES[name])
+    assert schema["type"] == "object"
+    check(schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROX,
+        f"  \n{PROX}\n",
+        '{"kind": "fedprox", "proximal_mu": 0.01}',
+        f"```json\n{PROX}\n```",
+        f"Here you are:\n```\n{PROX}\n```\nGood luck!",
+        f"I would take {PROX} as {{clients}} differ.",
+        f"First {PROX}. To say it again: {PROX}",
+        f"```python\nprint('{{}}')\n```\n```json\n{PROX}\n```",
+        '{"strategy": {"kind": "fedprox", "proximal_mu": 0.01}, "confidence": 0.9}',
+        '{"strategy": {"kind": "fedprox", "proximal_mu": 0.01}',  # small models forget the last brace
+    ],
+)
+def test_an_answer_is_found_however_it_is_wrapped(text: str) -> None:
+    assert read(text).spec == FedProxSpec(proximal_mu=0.01)
+
+
+def test_numbers_are_what_json_says_they_are() -> None:
+    found = read('{"kind": "krum", "num_malicious_nodes": 2.0}').spec
+    assert found == KrumSpec(num_malicious_nodes=2)
+    assert isinstance(found.search_values()["num_malicious_nodes"], int)
+    assert read('{"kind": "fedprox", "proximal_mu": 1}').spec == FedProxSpec(proximal_mu=1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "named"),
+    [
+        ("", "the answer", ["got nothing"]),
+        (" \n\t ", "the answer", ["got nothing"]),
+        ("FedProx, I think.", "the answer", ["'kind'", "got none"]),
+        ("[1, 2]", "the answer", ["'kind'", "got none"]),
+        ('{"reason": "x"}', "the answer", ["'kind'", "got none"]),
+        ('{"strategy": "fedprox"}', "the answer", ["'kind'", "got none"]),
+        ('{"kind": "fedavg"} or {"kind": "fedmedian"}', "the answer", ["got 2"]),
+        ('{"kind": "fedsgd"}', "kind", ["fedavg, fedprox, fedavgm,", "'fedsgd'"]),
+        ('{"kind": ["fedavg"]}', "kind", ["['fedavg']"]),
+        ('{"kind": "custom", "path": "os:system", "values": {}}', "kind", ["'custom'"]),
+        ('{"kind": "fedprox"}', "proximal_mu", ["fedprox", "[0.0001, 1] (log)"]),
+        ('{"kind": "fedprox", "proximal_mu": 7}', "proximal_mu", ["fedprox", "[0.0001, 1] (log)", "got 7"]),
+        ('{"kind": "fedprox", "proximal_mu": "0.1"}', "proximal_mu", ["fedprox", "got '0.1'"]),
+        ('{"kind": "fedprox", "proximal_mu": true}', "proximal_mu", ["fedprox", "got True"]),
+        ('{"kind": "fedprox", "proximal_mu": NaN}', "the answer", ["'kind'", "got none"]),
+        ('{"kind": "fedprox", "proximal_mu": 1e999}', "proximal_mu", ["fedprox", "got inf"]),
+        ('{"kind": "krum", "num_malicious_nodes": 8}', "num_malicious_nodes", ["krum", "0 … 7", "got 8"]),
+        ('{"kind": "krum", "num_malicious_nodes": 1.5}', "num_malicious_nodes", ["krum", "0 … 7", "got 1.5"]),
+        (
+            '{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 8}',
+            "num_nodes_to_select",
+            ["multikrum", "1 … 7", "got 8"],
+        ),
+        ('{"kind": "fedavg", "eta": 1}', "'eta'", ["fedavg"]),
+        ('{"kind": "fedavg", "sample_scaling": "uniform"}', "'sample_scaling'", ["fedavg"]),
+        ('{"kind": "fedavg", "__class__": "x"}', "'__class__'", ["fedavg"]),
+        ("x" * (LONGEST_ANSWER + 1), "the answer", [f"{LONGEST_ANSWER}", f"got {LONGEST_ANSWER + 1}"]),
+    ],
+)
+def test_what_is_no_answer_is_refused_with_its_fault(text: str, subject: str, named: list[str]) -> None:
+    fault = faults(text)[0]
+    assert fault.startswith(f"{subject} ")
+    assert [name for name in named if name not in fault] == []
+
+
+def test_every_fault_of_an_answer_is_told() -> None:
+    text = '{"kind": "fedadam", "eta": 9, "tau": 0.001, "beta_1": 2, "beta_2": 0.99, "gamma": 1}'
+    assert [fault.split()[0] for fault in faults(text)] == ["eta", "beta_1", "'gamma'"]
+
+
+def test_a_range_that_depends_on_another_parameter_is_held() -> None:
+    text = '{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 7}'
+    assert read(text).spec == MultiKrumSpec(num_malicious_nodes=3, num_nodes_to_select=7)
+
+
+def test_what_the_cohort_forbids_is_refused_with_the_reason() -> None:
+    space = space_of(Cohort(2, 2, 0.2))
+    (fault,) = faults('{"kind": "krum", "num_malicious_nodes": 0}', space)
+    assert "krum" in fault
+    assert "got 2" in fault
+
+
+def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found_nor_is_a_refusal() -> None:
+    for finish_reason in ("length", "content_filter"):
+        assert faults(PROX, finish_reason=finish_reason)
+    (fault,) = faults("", refusal="I can't\nhelp with that.")
+    assert "I can't help with that." in fault
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "{" * 15_000,
+        '{"a":' * 3_000,
+        "[" * 15_000,
+        '{"kind": "fedavg", "x": ' + "[" * 9_000 + "]" * 9_000 + "}",
+        "```" * 5_000,
+        "```\n" * 4_000,
+        "```" + "\n" * 15_000,
+        "```" + " " * 15_000,
+        '{"kind": ' + "9" * 15_000 + "}",
+        '{"kind": "' + "\\u0000" * 2_000 + '"}',
+        '{"a": "{\\"kind\\": ' * 800,
+    ],
+)
+def test_an_answer_made_to_break_the_reader_is_refused_at_once(hostile: str, deadline: Callable[[float], None]) -> None:
+    deadline(2.0)
+    assert faults(hostile)
+
+
+def test_a_reason_can_not_command_the_terminal() -> None:
+    reason = "good\x1b[2J\r\nfedscout: all is well\x07" + "x" * 3000
+    found = read(json.dumps({"reason": reason, "strategy": {"kind": "fedavg"}}))
+    assert found.spec == FedAvgSpec()
+    assert found.reason.isprintable()
+    assert len(found.reason) < 600
+    assert read('{"reason": {"a": 1}, "strategy": {"kind": "fedavg"}}').reason == ""
+
+
+def test_measurements_are_told_of_strategies_that_can_be_chosen(situation_of: SituationOf) -> None:
     named = ("fedavg", "fedbn", "scaffold", "moon")
-    lines = list(measured_lines(situation_of(kinds=named).space))
-    assert lines == [
-        "- labels strongly skewed: moon -1",
-        "- labels skewed: moon -3",
-        "- a single class at each client: scaffold -7",
-        "- features of other scales at each client: fedbn +20",
-    ]
-    assert "\n".join(lines) in system_message(situation_of(kinds=named), shape("B")).content
-    assert "What was measured" not in system_message(situation_of(kinds=("fedavg",)), shape("B")).content
+    lines = [*measured_lines(situation_of(kinds=named).space)]
+    assert lines
+    assert all(any(f" {kind} " in line for kind in named) for line in lines)
+    assert [*measured_lines(situation_of(kinds=("fedavg",)).space)] == []

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
+from fedscout.search.objective import DataOrigin
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext, SkewFinding
-from fedscout.search.recommenders.rules import RULES, cut_of, recommend_by_rules
-from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedTrimmedAvgSpec, RealRange
-from tests.search.recommenders.reports import diagnosis_of
+from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext, Severity, SkewFinding, diagnose
+from fedscout.search.recommenders.rules import (
+    RULES,
+    SLOW_RATIO,
+    advice_for,
+    cut_of,
+    recommend_by_rules,
+    selection_notes,
+)
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedProxSpec, FedTrimmedAvgSpec, RealRange
+from tests.search.recommenders.reports import diagnosis_of, report_of
 
 SituationOf = Callable[..., RecommendationContext]
 REPOSITORY = Path(__file__).resolve().parents[3]
 SEVERITIES = (None, "none", "low", "high")
 MANY_ROWS = 2000.0
+SURE_AND_SMALL, SURE_AND_LARGER = (SkewFinding(severity="low", value=value, threshold=0.1) for value in (0.1, 0.11))
 
 CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
     "no classes": (diagnosis_of(num_classes=0, median_rows=None, label_skew=None, feature_skew=None), {}, "fedavg"),
@@ -110,22 +121,6 @@ def test_documents_list_the_rules_in_the_order_in_which_they_decide(text: str) -
 
 
 @pytest.mark.parametrize(
-    ("label_skew", "outlier", "num_classes", "kinds"),
-    [
-        ("low", "high", 2, {*BUILT_IN_KINDS} - {"fedmedian", "fedtrimmedavg"}),
-        ("low", "high", 10, {*BUILT_IN_KINDS} - {"fedmedian", "fedtrimmedavg"}),
-        ("none", "low", 2, {"fedavg"}),
-    ],
-    ids=["skewed labels, two classes", "skewed labels", "by the published rule alone"],
-)
-def test_not_every_outlier_brings_the_median(
-    situation_of: SituationOf, label_skew: Any, outlier: Any, num_classes: int, kinds: set[str]
-) -> None:
-    diagnosis = diagnosis_of(label_skew, outlier=outlier, num_clients=4, num_classes=num_classes)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).spec.kind in kinds
-
-
-@pytest.mark.parametrize(
     ("outliers", "num_sampled", "num_trimmed"),
     [
         *[((2,), 10, 1), ((2,), 5, 1), ((2,), 3, 1), ((2, 5), 10, 2), ((2, 5), 7, 2), ((0, 2, 5, 9), 10, 4)],
@@ -148,22 +143,20 @@ def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> No
     assert FedTrimmedAvgSpec(beta=cut_of(1, situation)).num_trimmed(situation.cohort) == 1
 
 
-def test_one_of_five_is_a_fifth(situation_of: SituationOf) -> None:
-    diagnosis = diagnosis_of(outlier="high", num_clients=5)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=5)).reasons[0].rule == "wrong labels at a fifth"
-
-
-@pytest.mark.parametrize(("outliers", "rule"), [((2,), "wrong labels at a fifth"), ((1, 2), "nothing to mend")])
-def test_half_of_the_clients_are_no_outliers(situation_of: SituationOf, outliers: tuple[int, ...], rule: str) -> None:
-    diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_clients=4, num_classes=2)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).reasons[0].rule == rule
-
-
-@pytest.mark.parametrize(("value", "rule"), [(0.1, "wrong labels at a fifth"), (0.11, "nothing to mend")])
-def test_skew_that_is_sure_and_small_hides_no_outlier(situation_of: SituationOf, value: float, rule: str) -> None:
-    skewed = {"label_skew": SkewFinding(severity="low", value=value, threshold=0.1)}
-    diagnosis = diagnosis_of(outlier="high", num_clients=4, num_classes=2).model_copy(update=skewed)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).reasons[0].rule == rule
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"num_clients": 5}, "wrong labels at a fifth"),
+        ({"num_clients": 4, "num_classes": 2}, "wrong labels at a fifth"),
+        ({"num_clients": 4, "num_classes": 2, "outliers": (1, 2)}, "nothing to mend"),  # half are no outliers
+        ({"num_clients": 4, "num_classes": 2, "label_skew": SURE_AND_SMALL}, "wrong labels at a fifth"),
+        ({"num_clients": 4, "num_classes": 2, "label_skew": SURE_AND_LARGER}, "nothing to mend"),
+    ],
+)
+def test_which_outliers_bring_a_robust_rule(situation_of: SituationOf, fields: dict[str, Any], rule: str) -> None:
+    skewed = {"label_skew": fields.pop("label_skew")} if "label_skew" in fields else {}
+    diagnosis = diagnosis_of(outlier="high", **fields).model_copy(update=skewed)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=diagnosis.num_clients)).reasons[0].rule == rule
 
 
 def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: SituationOf) -> None:
@@ -225,13 +218,171 @@ def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: Situati
     assert found.spec.client_learning_rate == 0.5
 
 
+# -- The published table of advice: by how rows were dealt where that is known, else by what was measured --------------
+
+
+PROX = FedProxSpec(proximal_mu=0.01)
+AVERAGE, BOTH, PROXIMAL = ["fedavg", "communities"], ["fedavg", "communities", "fedprox"], ["fedprox"]
+
+DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
+    "IID": (DataOrigin("digits", "iid"), AVERAGE),
+    "20, as documented": (DataOrigin("digits", "dirichlet", alpha=1.0), BOTH),
+    "50, as documented": (DataOrigin("digits", "dirichlet", alpha=0.5), BOTH),
+    "90, as documented": (DataOrigin("digits", "dirichlet", alpha=0.1), PROXIMAL),
+    "90, as in the code": (DataOrigin("digits", "classes_per_client", class_share=0.9), AVERAGE),
+    "50, as in the code": (DataOrigin("digits", "classes_per_client", class_share=0.5), BOTH),
+    "20, as in the code": (DataOrigin("digits", "classes_per_client", class_share=0.2), PROXIMAL),
+    "FEMNIST": (DataOrigin("leaf_femnist", "natural"), PROXIMAL),
+    "Shakespeare": (DataOrigin("leaf_shakespeare", "natural"), PROXIMAL),
+    "FEMNIST at random": (DataOrigin("leaf_femnist", "iid"), AVERAGE),
+}
+
+
+def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
+    advice = advice_for(data_origin, severity)
+    return [] if advice is None else [spec.kind for spec in advice.specs]
+
+
+@pytest.mark.parametrize("severity", [None, "none", "low", "high"])
+@pytest.mark.parametrize("name", DEALT)
+def test_what_is_known_decides_whatever_was_measured(name: str, severity: Severity | None) -> None:
+    data_origin, expected = DEALT[name]
+    assert kinds(data_origin, severity) == expected
+
+
 @pytest.mark.parametrize(
-    ("severity", "advised"), [(None, []), ("none", ["fedavg"]), ("low", ["fedavg", "fedprox"]), ("high", ["fedprox"])]
+    "data_origin",
+    [None, DataOrigin("hospitals.csv", "natural"), DataOrigin("digits", "quantity_skew"), DataOrigin("digits", "lds")],
 )
-def test_the_published_table_of_advice_stands_beside(
-    situation_of: SituationOf, severity: Any, advised: list[str]
+def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: DataOrigin | None) -> None:
+    severities: tuple[Severity | None, ...] = (None, "none", "low", "high")
+    assert [kinds(data_origin, severity) for severity in severities] == [[], AVERAGE, BOTH, PROXIMAL]
+
+
+def test_mu_begins_at_a_hundredth() -> None:
+    for data_origin, expected in DEALT.values():
+        assert (PROX in advice_for(data_origin, None).specs) == ("fedprox" in expected)
+
+
+def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
+    data_origin = DataOrigin("digits", "iid")
+    named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), data_origin=data_origin)
+    assert [each.spec.kind for each in recommend_by_rules(named).alternatives] == AVERAGE
+    usual = situation_of(diagnosis_of(), data_origin=data_origin)
+    assert [each.spec.kind for each in recommend_by_rules(usual).alternatives] == ["fedavg"]
+
+
+# -- What the rules say of who trains: nothing where all clients do, and time where some devices are slow --------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "selection", "named"),
+    [
+        (None, None, "random, oort and flash"),
+        (SLOW_RATIO - 0.1, None, "noise"),
+        (SLOW_RATIO, None, "selection.kind=oort or pyramidfl"),
+        (9.0, None, "9 times"),
+        (9.0, "flash", "selection.kind=oort or pyramidfl"),
+        (9.0, "oort", "selection.kind=oort, as set"),
+        (9.0, "pyramidfl", "selection.kind=pyramidfl, as set"),
+    ],
+)
+def test_time_counts_where_somebody_is_slow_and_what_is_set_is_not_advised(
+    situation_of: Callable[..., RecommendationContext], ratio: float | None, selection: str | None, named: str
 ) -> None:
-    found = recommend_by_rules(situation_of(diagnosis_of(label_skew=severity)))
-    assert [alternative.spec.kind for alternative in found.alternatives] == advised
-    picked = recommend_by_rules(situation_of(diagnosis_of(num_classes=2)))
-    assert (picked.spec.kind, picked.alternatives) == ("fedavg", ())  # advice does not repeat the pick
+    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}), selection=selection)
+    assert [*selection_notes(whole)] == []
+    cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
+    sampled = replace(whole, space=replace(whole.space, cohort=cohort))
+    (note,) = selection_notes(sampled)
+    assert named in note
+    assert note in recommend_by_rules(sampled).notes
+
+
+# -- What of a report a recommendation rests on ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("divergence", "severity"),
+    [(None, None), (0.1, "none"), (0.11, "low"), (0.29, "low"), (0.3, "high"), (1.0, "high")],
+)
+def test_label_skew_by_the_published_rule(divergence: float | None, severity: str | None) -> None:
+    assert diagnose(report_of(divergence=divergence)).label_skew.severity == severity
+
+
+@pytest.mark.parametrize(
+    ("distance", "shifted", "severity"), [(None, (), None), (4.0, (), "none"), (7.9, (1,), "low"), (8.0, (1,), "high")]
+)
+def test_feature_skew_is_high_from_twice_its_threshold(
+    distance: float | None, shifted: tuple[int, ...], severity: str | None
+) -> None:
+    found = diagnose(report_of(distance=distance, shifted=shifted))
+    assert found.feature_skew.severity == severity
+    assert found.feature_skew.clients == shifted
+
+
+def test_z_score_of_the_farthest_model() -> None:
+    """Of 1, 2, 3, 4 and 10 the median is 3 and the median deviation 1, so the score is 7/1.4826."""
+    assert diagnose(report_of(distances=(1.0, 2.0, 3.0, 4.0, 10.0))).outlier_z_score == pytest.approx(7 / 1.4826)
+    assert diagnose(report_of(distances=(1.0, 9.0))).outlier_z_score is None
+    assert diagnose(report_of(distances=(1.0, 1.0, 1.0, 9.0))).outlier_z_score is None
+
+
+@pytest.mark.parametrize(
+    ("farthest", "outliers", "severity"), [(9.0, (), "none"), (4.4, (3,), "low"), (9.0, (3,), "high")]
+)
+def test_an_outlier_is_high_only_if_it_stands_out_by_itself(
+    farthest: float, outliers: tuple[int, ...], severity: str
+) -> None:
+    report = report_of(outliers=outliers, distances=(1.0, 2.0, 3.0, farthest))
+    found = diagnose(report).outlier
+    assert (found.severity, found.clients, found.rule) == (severity, outliers, "published")
+
+
+def calibrated(
+    name: str, detected: bool, p_value: float | None = 0.5, shifts: tuple[float, ...] = ()
+) -> CalibratedFinding:
+    """Return a calibrated finding with what a diagnosis reads of it."""
+    features = tuple(FeatureShift(feature=i, shift=s) for i, s in enumerate(shifts))
+    return CalibratedFinding.model_construct(
+        name=name,
+        p_value=p_value,
+        detected=detected,
+        flagged_clients=(1,) if detected else (),
+        clients={1: ClientEvidence.model_construct(source="labels", features=features)},
+    )
+
+
+def test_the_calibrated_decision_counts_where_there_is_one() -> None:
+    decisions = (calibrated("label_skew", False), calibrated("outliers", True))
+    report = report_of(divergence=0.2, outliers=(3,), calibrated=decisions)
+    found = diagnose(report)
+    assert (found.label_skew.severity, found.label_skew.rule) == ("none", "calibrated")
+    assert (found.outlier.severity, found.outlier.clients, found.outlier.rule) == ("high", (1,), "calibrated")
+    assert found.feature_skew.rule == "published"
+
+
+@pytest.mark.parametrize("p_value", [0.5, None])
+def test_inputs_that_only_the_published_rule_calls_unlike_are_not_unlike(p_value: float | None) -> None:
+    """It ignores classes: a client whose labels are wrong stays one, though its share of classes moves its mean."""
+    untold = (calibrated(name, False, p_value=p_value) for name in ("label_skew", "feature_skew"))
+    tested = (*untold, calibrated("outliers", True))
+    found = diagnose(report_of(distance=9.0, shifted=(1,), outliers=(1,), calibrated=tested))
+    assert (found.feature_skew.clients, found.outlier.clients) == ((), (1,))
+    for aspect in (found.label_skew, found.feature_skew):
+        assert (aspect.severity is None) == (p_value is None)  # what could not be tested has none
+
+
+def test_features_that_differ_most_are_named_the_largest_shift_first() -> None:
+    report = report_of(calibrated=(calibrated("feature_skew", True, shifts=(0.5, -3.0, 1.0)),))
+    assert diagnose(report, ("age", "weight", "height")).feature_skew.named == ("weight", "height", "age")
+    assert diagnose(report, ("age",)).feature_skew.named == ("age",)
+    assert diagnose(report).feature_skew.named == ()
+
+
+def test_a_diagnosis_holds_no_clients_label_counts() -> None:
+    report = report_of(rows=(111, 222, 333, 444))
+    text = diagnose(report).model_dump_json()
+    counts = {str(count) for client in report.clients for count in client.label_counts}
+    assert not [count for count in counts if count in text]
+    assert diagnose(report).median_rows == 277.5

@@ -1,4 +1,4 @@
-"""The grid: which points it has, in which order, and the laws of every searcher."""
+"""The grid, random search, the one answer of a model, and what is given first: laws of every searcher and their own."""
 
 from __future__ import annotations
 
@@ -7,22 +7,42 @@ import logging
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.genetic import GridSearcher, grid_values, range_points
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import RecommenderConfig, SearchConfig
+from fedscout.search.recommenders.language_model import LanguageModel
+from fedscout.search.searcher import Searcher, SearchTask
+from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_values, range_points
+from fedscout.search.searchers.racing import most_trials
+from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import (
     BulyanSpec,
     ChoiceRange,
     CustomSpec,
+    FedAdamSpec,
     FedAvgMSpec,
+    FedAvgSpec,
+    FedMedianSpec,
+    FedProxSpec,
     IntegerRange,
     KrumSpec,
     MultiKrumSpec,
     RealRange,
     SearchSpace,
+    StrategySpec,
     space_of,
 )
 from tests.kits.refusals import refused
-from tests.search.searcher_conformance import BATCH, COHORT, GenerationalLaws, client_space, proposals, task, user_space
+from tests.search.recommenders.played_chat import PlayedChat
+from tests.search.searcher_conformance import (
+    BATCH,
+    COHORT,
+    GenerationalLaws,
+    SearcherLaws,
+    client_space,
+    proposals,
+    task,
+    user_space,
+)
 
 
 class TestGridSearcher(GenerationalLaws):
@@ -103,3 +123,92 @@ def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> No
     (told,) = caplog.messages
     assert "9" in told
     assert "search.budget=8" in told
+
+
+# -- A searcher that is given its first configurations obeys the laws of the searcher itself ---------------------------
+
+
+FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()]
+SPACE = space_of(COHORT)
+
+
+class TestGeneticSearchGivenFirst(SearcherLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(task(space, seed, FIRST))
+
+
+def test_they_come_first_in_their_order_and_count_for_the_generation() -> None:
+    searcher = GeneticSearcher(task(SPACE, first=FIRST))
+    assert searcher.ask(BATCH) == FIRST
+    searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in zip(FIRST, (0.9, 0.8, 0.1), strict=True)])
+    assert len(searcher.ask(BATCH)) == BATCH - len(FIRST)
+    searcher.tell([Trial(spec, fitness=0.0) for spec in searcher.ask(BATCH)])
+    assert {spec.kind for spec in searcher.ask(BATCH)} <= {"fedadam", "fedprox"}  # children of the best two
+
+
+def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
+    given = [FedAvgSpec(), FIRST[0], FedAdamSpec(eta=7.0), FIRST[0], KrumSpec(num_malicious_nodes=99), FIRST[1]]
+    assert GeneticSearcher(task(SPACE, first=given)).ask(BATCH) == FIRST[:2]
+
+
+@pytest.mark.parametrize("kind", [*SEARCHERS, *ASKS_A_LANGUAGE_MODEL])
+def test_every_searcher_of_the_table_can_be_given_a_first_generation(kind: str) -> None:
+    space = space_of(COHORT, kinds=("fedadam",)) if kind == "cmaes" else SPACE
+    first = FIRST[:1] if kind == "cmaes" else FIRST
+    model = LanguageModel(PlayedChat(space), RecommenderConfig())
+    searcher = new_searcher(task(space, first=first, kind=kind), model=model)
+    size = getattr(searcher, "population", len(first))
+    assert searcher.ask(len(first)) == first[:size]
+
+
+def test_a_race_takes_them_into_its_first_rung() -> None:
+    racing = new_searcher(task(SPACE, first=FIRST, kind="racing"))
+    assert {proposal.num_rounds for proposal in racing.plan(BATCH)} == {2}
+
+
+# -- The one answer is trained once; FedAvg, which is trained anyway, not again ----------------------------------------
+
+
+ANSWER = FedProxSpec(proximal_mu=0.5)
+ONE_SHOT = SearchConfig(kind="one_shot")
+
+
+def one_shot_task(*first: StrategySpec) -> SearchTask:
+    return SearchTask(SPACE, 0, ONE_SHOT, first=first)
+
+
+def test_the_answer_is_proposed_until_it_is_told_and_nothing_after_it() -> None:
+    searcher = new_searcher(one_shot_task(ANSWER, FedMedianSpec()))
+    assert searcher.ask(8) == searcher.ask(8) == [ANSWER]
+    searcher.tell([Trial(ANSWER, status="failed", error="no")])
+    assert searcher.ask(8) == []
+    assert searcher.archive.searched[0].spec == ANSWER
+
+
+@pytest.mark.parametrize("answer", [FedAvgSpec(), FedProxSpec(proximal_mu=0.0)])
+def test_what_is_the_same_as_fedavg_is_not_trained_again(answer: StrategySpec) -> None:
+    assert new_searcher(one_shot_task(answer)).ask(1) == []
+
+
+def test_without_an_answer_there_is_nothing_to_train() -> None:
+    with refused(ConfigurationError, key="search.kind"):
+        new_searcher(one_shot_task())
+
+
+def test_one_trial_is_planned_whatever_the_budget() -> None:
+    assert most_trials(SearchConfig(kind="one_shot", budget=50), num_rounds=30) == (1, 0)
+    assert (ONE_SHOT.trials_at_once, SearchConfig().trials_at_once) == (1, SearchConfig().generation_size)
+
+
+# -- Random search: the laws of every searcher, and that it does not learn ---------------------------------------------
+
+
+class TestRandomSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return RandomSearcher(task(space, seed))
+
+
+def test_results_do_not_matter() -> None:
+    space = space_of(COHORT)
+    indifferent = proposals(RandomSearcher(task(space, 1)), lambda spec: Trial(spec, fitness=0.5), budget=20)
+    assert proposals(RandomSearcher(task(space, 1)), budget=20) == indifferent

@@ -19,13 +19,11 @@ from optuna.trial import FixedTrial, create_trial
 from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.optuna import (
-    NUM_RANDOM,
     Coordinates,
     GPSearcher,
     OptunaSearcher,
     TPESearcher,
     from_place,
-    num_random,
     to_place,
 )
 from fedscout.strategies import (
@@ -181,17 +179,6 @@ def test_proposals_are_random_until_a_trial_goes_through(make: Callable[..., Opt
     assert len({spec.kind for spec in found}) >= 9
 
 
-def test_optuna_keeps_silent_and_as_it_was(
-    make: Callable[..., OptunaSearcher], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    verbosity = get_verbosity()
-    with caplog.at_level(logging.INFO):
-        proposals(make(task(SPACE)))
-    assert capfd.readouterr() == ("", "")
-    assert caplog.messages == []
-    assert get_verbosity() == verbosity
-
-
 def test_a_generation_is_worked_out_once(make: Callable[..., OptunaSearcher], monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again, a searcher answers from memory; told, it thinks anew."""
     searcher = make(task(SPACE))
@@ -227,15 +214,18 @@ def test_the_process_chooses_the_candidate_of_largest_expected_improvement() -> 
     assert study.ask(distributions).params == corners["0.125 0.125"]
 
 
-@pytest.mark.parametrize(
-    ("budget", "population", "expected"), [(8, 4, 4), (50, 4, 10), (24, 4, 6), (4, 8, 8), (200, 20, 10), (1, 1, 1)]
-)
-def test_how_many_trials_are_random(budget: int, population: int, expected: int) -> None:
-    """A quarter of the budget, at least a generation, at most ten."""
-    assert num_random(budget, population) == expected <= NUM_RANDOM
-
-
 @pytest.mark.slow
 def test_optuna_is_imported_when_a_search_begins() -> None:
     code = "import fedscout.search.study, sys; assert not {'optuna', 'torch', 'scipy'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_optuna_keeps_silent_and_as_it_was(
+    make: Callable[..., OptunaSearcher], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    verbosity = get_verbosity()
+    with caplog.at_level(logging.INFO):
+        proposals(make(task(SPACE)))
+    assert capfd.readouterr() == ("", "")
+    assert caplog.messages == []
+    assert get_verbosity() == verbosity

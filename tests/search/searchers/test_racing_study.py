@@ -1,4 +1,4 @@
-"""A study that races: rungs in the log, survivors that go on, and going on after a kill at any point."""
+"""Whole studies with each kind of searcher, on hosts in this process: cut off, continued, the same; and races."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.client.host import ClientHost
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
@@ -16,7 +17,18 @@ from fedscout.engine.trials.runner import LocalRunner
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.study import StudyOutcome, run_study
-from tests.search.studies import ScriptedRunner, completed, document, failed, keep_trials, open_ledger, tiny_federation
+from tests.kits.refusals import refused
+from tests.search.studies import (
+    ScriptedRunner,
+    completed,
+    document,
+    failed,
+    keep_trials,
+    local_runner,
+    open_ledger,
+    study,
+    tiny_federation,
+)
 
 NUM_ROUNDS = 6
 CONFIG = SearchConfig(
@@ -162,3 +174,58 @@ def test_failed_rungs_stay_in_the_log_and_out_of_the_next(tmp_path: Path) -> Non
     broken = [entry for entry in outcome.trials if entry.status == "failed"]
     assert {entry.spec.kind for entry in broken} == {"fedadam", "fedavgm"}
     assert not {entry.spec.kind for entry in outcome.whole_trials} & {"fedadam", "fedavgm"}
+
+
+# -- Whole studies with each kind of searcher, on hosts in this process: cut off, continued, the same result -----------
+
+
+BUDGET = 7
+KINDS = ("tpe", "gp", "random", "grid", "cmaes")
+
+
+def config(kind: Any) -> SearchConfig:
+    strategies = ("fedadam",) if kind == "cmaes" else ("fedmedian", "fedadam", "krum", "fedprox")
+    return SearchConfig(kind=kind, strategies=strategies, budget=BUDGET, generation_size=3, confirmation_seeds=0)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_study_that_lost_trials_ends_with_the_same_result(tmp_path: Path, kind: str) -> None:
+    """Cut within the second generation, after the first, and with holes as a killed parallel run leaves them."""
+    federation = tiny_federation()
+    expected = document(study(tmp_path / "whole", local_runner(federation), config(kind), searcher=kind))
+    assert len(list((tmp_path / "whole" / "trials").iterdir())) == 1 + BUDGET
+    for number, kept in enumerate(([0, 1, 2, 3, 4, 5], [0, 1, 2, 3], [2, 4, 5, 7], [])):
+        folder = tmp_path / str(number)
+        keep_trials(tmp_path / "whole", folder, kept.__contains__)
+        assert document(study(folder, local_runner(federation), config(kind), searcher=kind)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generations_are_of_the_configured_size_and_go_on_where_all_fail(tmp_path: Path, kind: str) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5))
+    outcome = study(tmp_path / "completed", runner, config(kind))
+    assert [len(batch) for batch in runner.batches] == [1 + 3, 3, 1]
+    assert [entry.generation for entry in outcome.trials] == [1, 1, 1, 2, 2, 2, 3]
+    lost = study(tmp_path / "failed", ScriptedRunner(lambda spec: failed("diverged")), config(kind))
+    assert (len(lost.trials), lost.best, lost.worst) == (BUDGET, None, None)
+
+
+def test_the_worst_is_told_beside_the_best(tmp_path: Path) -> None:
+    """Fitness rises with FedProx's μ; FedAvg counts, as a trial like others."""
+
+    def outcome(spec: Any) -> Any:
+        return completed(0.4) if spec.strategy.kind == "fedavg" else completed(0.1 + spec.strategy.proximal_mu / 2)
+
+    found = study(tmp_path, ScriptedRunner(outcome), SearchConfig(kind="random", strategies=("fedprox",), budget=5))
+    fitness = [entry.fitness for entry in (found.baseline, *found.trials)]
+    assert (found.best.fitness, found.worst.fitness) == (max(fitness), min(fitness))
+
+
+def test_cma_es_over_all_strategies_is_refused_before_any_trial(tmp_path: Path) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5))
+    with refused(ConfigurationError, key="search.kind"):
+        study(tmp_path, runner, SearchConfig(kind="cmaes"))
+    assert runner.batches == []

@@ -18,8 +18,10 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import confirmation_seeds
-from fedscout.search.study import StudyOutcome, planned_space
+from fedscout.search.study import StudyOutcome, early_stopping, has_converged, planned_space, run_study
+from fedscout.search.warm_start import WarmProposal, WarmStart, full_rounds
 from tests.kits.refusals import refused
+from tests.search.recommenders.reports import report_of
 from tests.search.studies import (
     FACTS,
     NUM_CLIENTS,
@@ -32,6 +34,8 @@ from tests.search.studies import (
     generator_of,
     keep_trials,
     local_runner,
+    of_rounds,
+    open_ledger,
     study,
     tiny_federation,
 )
@@ -101,13 +105,6 @@ def test_the_search_ends_where_nothing_can_be_gained(
 def test_a_small_space_ends_the_search_before_the_budget(tmp_path: Path) -> None:
     outcome = scripted_study(tmp_path, jittered, budget=50, strategies=("fedavg", "fedmedian"), confirmation_seeds=0)
     assert [entry.spec.kind for entry in outcome.trials] == ["fedmedian"]
-
-
-def test_the_best_is_the_fittest_and_without_seeds_it_is_not_confirmed(tmp_path: Path) -> None:
-    outcome = scripted_study(tmp_path, jittered, confirmation_seeds=0)
-    assert outcome.confirmation is None
-    everything = [outcome.baseline, *outcome.trials]
-    assert outcome.best.fitness == max(entry.fitness for entry in everything)
 
 
 @pytest.mark.parametrize(("score", "verdict"), [(0.8, "worse"), (0.5, "no difference")])
@@ -243,15 +240,6 @@ def test_the_search_is_scored_on_validation_rows_and_the_confirmation_on_test_ro
 # The space.
 
 
-def test_what_cannot_be_searched_is_refused_before_any_trial() -> None:
-    with refused(StrategyError, key="kinds"):
-        planned_space(SearchConfig(strategies=("nosuch",)), COHORT)
-    with refused(StrategyError, key="no_such_module"):
-        planned_space(SearchConfig(customs=({"path": "no_such_module:Thing"},)), COHORT)
-    with refused(StrategyError, key="krum"):
-        planned_space(SearchConfig(strategies=("krum",)), Cohort(2, 2, 0.2))
-
-
 # Going on.
 
 
@@ -291,17 +279,6 @@ def test_trials_that_a_parallel_run_left_out_are_filled_in(
     assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
 
 
-def test_an_unreadable_file_of_the_log_is_set_aside_and_its_trial_run_again(
-    tmp_path: Path, whole_study: tuple[Path, dict[str, Any]]
-) -> None:
-    folder, expected = whole_study
-    keep_trials(folder, tmp_path, lambda place: True)
-    damaged = sorted((tmp_path / "trials").iterdir())[3]
-    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
-    assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
-    assert len(list((tmp_path / "quarantine").iterdir())) == 1
-
-
 def test_the_seed_decides_the_search(tmp_path: Path) -> None:
     found = [
         document(study(tmp_path / str(seed), ScriptedRunner(jittered), SearchConfig(), seed=seed)) for seed in (1, 2)
@@ -309,3 +286,102 @@ def test_the_seed_decides_the_search(tmp_path: Path) -> None:
     assert found[0]["trials"] != found[1]["trials"]
     again = document(study(tmp_path / "again", ScriptedRunner(jittered, backwards=True), SearchConfig(), seed=1))
     assert again == found[0]
+
+
+# -- How many rounds a study trains that leaves it to FedAvg -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "rounds"), [(0, 10), (5, 20), (10, 40), (20, 80), (37, 80), (38, 100), (200, 100)])
+def test_rounds_double_until_the_second_half_brings_nothing(tmp_path: Path, level: int, rounds: int) -> None:
+    """Accuracy rises by a point a round, and stays from a round on."""
+
+    def rising(spec: TrialSettings) -> Measured:
+        return of_rounds(0.3 + 0.01 * min(number, level) for number in range(1, spec.num_rounds + 1))
+
+    runner = ScriptedRunner(rising)
+    ledger = open_ledger(tmp_path, runner)
+    ledger.facts = replace(ledger.facts, num_rounds=100)
+    assert early_stopping(ledger) == rounds
+    assert ledger.facts.num_rounds == ledger.facts.cohort.num_rounds == rounds
+    assert [spec.num_rounds for spec in runner.ran] == [n for n in (10, 20, 40, 80) if n <= rounds]
+    assert {spec.full_rounds for spec in runner.ran} <= {100}
+
+
+def test_a_fedavg_that_fails_has_levelled_off(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path, ScriptedRunner(lambda spec: failed("diverged")))
+    ledger.facts = replace(ledger.facts, num_rounds=100)
+    assert early_stopping(ledger) == 10
+
+
+def test_the_deciding_view_counts() -> None:
+    trial = Trial(round_accuracy=(0.5,) * 10, round_clean_accuracy=tuple(0.1 * n for n in range(10)))
+    assert has_converged(trial)
+    assert not has_converged(trial, "clean")
+
+
+def test_a_later_study_knows_the_full_trainings() -> None:
+    assert full_rounds({"num_rounds": 200, "early_stopping": True}, [10, 20, 40]) == 40
+    assert full_rounds({"num_rounds": 200}, [10]) == 200
+
+
+# -- A study with a diagnosis: the rules' answer is told, and an informed search begins with what it proposes ----------
+
+
+REPORT = report_of(divergence=0.5, rows=(160,) * NUM_CLIENTS, distances=(1.0,) * NUM_CLIENTS, num_classes=10)
+WARM = WarmStart(
+    studies=(), proposals=(WarmProposal(strategy={"kind": "fedprox", "proximal_mu": 0.5}, study="earlier", gain=0.1),)
+)
+
+
+def informed_study(
+    folder: Path, warm: WarmStart | None = None, data_digest: str | None = None, **config: object
+) -> StudyOutcome:
+    settings = SearchConfig.model_validate({"confirmation_seeds": 0, "tuned_baseline": False, **config})
+    ledger = open_ledger(
+        folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)), data_digest=data_digest
+    )
+    return run_study(settings, ledger, REPORT, warm)
+
+
+@pytest.mark.parametrize("kind", ["genetic", "tpe", "gp", "racing"])
+def test_the_first_trials_are_those_that_the_diagnosis_proposes(tmp_path: Path, kind: str) -> None:
+    outcome = informed_study(tmp_path, kind=kind, informed=True, budget=4)
+    assert len(outcome.first_generation) == 4
+    assert outcome.first_generation[0].spec == outcome.advice.spec
+    proposed = [candidate.spec for candidate in outcome.first_generation]
+    assert [trial.spec for trial in outcome.trials[:2]] == proposed[:2]
+    assert kind == "racing" or {trial.spec for trial in outcome.trials} == {*proposed}  # a tiny race has room for few
+
+
+@pytest.mark.parametrize("kind", ["random", "grid"])
+def test_searches_to_compare_with_are_not_informed(tmp_path: Path, kind: str) -> None:
+    plain, informed = (
+        informed_study(tmp_path / str(is_informed), kind=kind, informed=is_informed) for is_informed in (False, True)
+    )
+    assert informed.first_generation == ()
+    assert [trial.spec for trial in informed.trials] == [trial.spec for trial in plain.trials]
+
+
+def test_uninformed_it_is_the_published_search(tmp_path: Path) -> None:
+    """With a report as without; the rules' answer is told all the same."""
+    told = informed_study(tmp_path / "report", informed=False)
+    ledger = open_ledger(tmp_path / "none", ScriptedRunner(lambda spec: completed(0.5)))
+    config = SearchConfig(confirmation_seeds=0, tuned_baseline=False, informed=False)
+    untold = run_study(config, ledger)
+    assert [trial.spec for trial in told.trials] == [trial.spec for trial in untold.trials]
+    assert (told.advice is None, untold.advice is None) == (False, True)
+
+
+def test_beside_earlier_studies_the_rules_answer_alone_is_tried(tmp_path: Path) -> None:
+    outcome = informed_study(tmp_path, WARM, informed=True)
+    assert [trial.spec for trial in outcome.trials[:2]] == [WARM.specs()[0], outcome.advice.spec]
+    assert [candidate.spec for candidate in outcome.first_generation] == [outcome.advice.spec]
+
+
+def test_what_cannot_be_searched_is_refused_before_any_trial() -> None:
+    with refused(StrategyError, key="kinds"):
+        planned_space(SearchConfig(strategies=("nosuch",)), COHORT)
+    with refused(StrategyError, key="no_such_module"):
+        planned_space(SearchConfig(customs=({"path": "no_such_module:Thing"},)), COHORT)
+    with refused(StrategyError, key="krum"):
+        planned_space(SearchConfig(strategies=("krum",)), Cohort(2, 2, 0.2))

@@ -1,60 +1,25 @@
-"""What holds for FLASH, its two rivals and FedCor alike, and what is asked of them before training."""
+"""FLASH, its two rivals and FedCor: what each learns, what is refused, and FedCor's process against dense algebra."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import DotProduct
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ClientTable, Cohort, SelectionPolicy
-from fedscout.engine.trials.checkpoint import PlainState
 from fedscout.strategies.selection.bandits import FlashSpec
+from fedscout.strategies.selection.fedcor import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
 from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, played, report
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1, num_rounds=30)
-DOCUMENTS = {
-    "flash": {"kind": "flash", "start_with_all_clients": False},
-    "flash-neural": {"kind": "flash", "bandit": "neural", "start_with_all_clients": False, "credited": "previous"},
-    "flash-restless": {"kind": "flash", "bandit": "restless", "start_with_all_clients": False},
-    "flash-raw": {"kind": "flash", "standardised": False, "reward_rows": "validation", "start_with_all_clients": False},
-    "restless": {"kind": "restless"},
-    "neural": {"kind": "neural"},
-    "fedcor": {"kind": "fedcor", "warm_up": 3, "refit_every": 2, "dimension": 4},
-}
+FEDCOR = {"kind": "fedcor", "warm_up": 3, "refit_every": 2, "dimension": 4}
 
 
-def built(name: str) -> SelectionPolicy:
-    return parse_selection(DOCUMENTS[name], COHORT).build(COHORT)
-
-
-@pytest.mark.parametrize("clock", [True, False])
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_as_many_clients_of_the_table_as_asked_for(name: str, clock: bool) -> None:
-    rounds = 0
-    for table, chosen in played(built(name), range(1, 21), clock):
-        assert len({*chosen}) == NUM_CHOSEN
-        assert {*chosen} <= {*table.clients.tolist()}
-        rounds += 1
-    assert rounds == 20
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_stored_and_restored_it_goes_on_alike(name: str) -> None:
-    policy = built(name)
-    plain = PlainState(policy)
-    for _ in played(policy, range(1, 9)):
-        pass
-    document, arrays = plain.encode(policy)
-    document, arrays = json.loads(json.dumps(document)), [array.copy() for array in arrays]
-    expected = [chosen for _, chosen in played(policy, range(9, 16))]
-    restored = built(name)
-    PlainState(restored).restore(document, arrays)
-    assert [chosen for _, chosen in played(restored, range(9, 16))] == expected
-    unrestored = [chosen for _, chosen in played(built(name), range(9, 16))]
-    assert unrestored != expected  # so the state matters
+def fedcor() -> SelectionPolicy:
+    return parse_selection(FEDCOR, COHORT).build(COHORT)
 
 
 @pytest.mark.parametrize("document", [{"kind": "flash"}, {"kind": "flash", "bandit": "neural"}])
@@ -92,20 +57,20 @@ def test_clients_whose_losses_change_most_are_found(document: dict) -> None:
 
 
 def test_fedcor_is_random_in_its_warm_up_and_until_it_can_fit() -> None:
-    policy = built("fedcor")
+    policy = fedcor()
     for _ in played(policy, range(1, 4)):
         assert not policy.embeddings.any()
     (_,) = played(policy, range(4, 5))
     assert policy.embeddings.any()
-    silent = built("fedcor")
-    table = next(played(built("fedcor"), range(1, 2)))[0]
+    silent = fedcor()
+    table = next(played(fedcor(), range(1, 2)))[0]
     for server_round in range(1, 9):
         assert len({*silent.choose(server_round, table, 4, np.random.default_rng(server_round))}) == 4
     assert not silent.embeddings.any()
 
 
 def test_fedcor_anneals_who_is_chosen_until_the_next_fit() -> None:
-    policy = built("fedcor")
+    policy = fedcor()
     for _ in played(policy, range(1, 4)):
         pass
     for server_round in (4, 5, 6):
@@ -133,13 +98,6 @@ def test_rows_are_set_aside_only_where_they_are_measured(document: dict, share: 
     assert spec.build(COHORT).observes.validation_losses == (share > 0)
 
 
-@pytest.mark.parametrize("left_out", ["training", "validation", "duration", "reward"])
-def test_each_context_can_be_left_out(left_out: str) -> None:
-    names = [name for name in ("training", "validation", "duration", "reward") if name != left_out]
-    policy = parse_selection({"kind": "flash", "contexts": names}, COHORT).build(COHORT)
-    assert [len(chosen) for _, chosen in played(policy, range(2, 6))] == [NUM_CHOSEN] * 4
-
-
 @pytest.mark.parametrize(
     ("document", "cohort", "first", "given"),
     [
@@ -158,6 +116,97 @@ def test_faults_are_told_before_training(document: dict, cohort: Cohort, first: 
     (fault,) = caught.value.faults
     assert fault.startswith(first)
     assert fault.given == given
+
+
+# -- FedCor's Gaussian process against dense float64 algebra and scikit-learn ------------------------------------------
+
+
+RNG = np.random.default_rng(0)
+EMBEDDINGS = 0.1 * RNG.normal(size=(3, 8))
+CHANGES = 0.1 * RNG.normal(size=(5, 8))
+WEIGHTS = 0.9 ** np.arange(5)[::-1]
+COVARIANCE = EMBEDDINGS.T @ EMBEDDINGS + NOISE**2 * np.eye(8)
+
+
+def predicted(changes: np.ndarray, left_out: int) -> tuple[float, float]:
+    """Return mean and variance of one client's change given the others', by scikit-learn."""
+    others = [client for client in range(8) if client != left_out]
+    kernel = DotProduct(sigma_0=0, sigma_0_bounds="fixed")
+    process = GaussianProcessRegressor(kernel, alpha=NOISE**2, optimizer=None)
+    process.fit(EMBEDDINGS[:, others].T, changes[others])
+    mean, deviation = process.predict(EMBEDDINGS[:, [left_out]].T, return_std=True)
+    return float(mean[0]), float(deviation[0]) ** 2 + NOISE**2
+
+
+def test_the_likelihood_is_that_of_each_client_left_out() -> None:
+    expected = 0.0
+    for weight, changes in zip(WEIGHTS, CHANGES, strict=True):
+        for client in range(8):
+            mean, variance = predicted(changes, client)
+            expected -= weight * (np.log(variance) + (changes[client] - mean) ** 2 / variance) / 2
+    value, _ = leave_one_out(EMBEDDINGS, CHANGES, WEIGHTS)
+    np.testing.assert_allclose(value, expected, rtol=1e-7)
+
+
+def test_its_gradient_is_its_difference() -> None:
+    _, gradient = leave_one_out(EMBEDDINGS, CHANGES, WEIGHTS)
+    differences = np.empty_like(EMBEDDINGS)
+    for place in np.ndindex(*EMBEDDINGS.shape):
+        way = np.zeros_like(EMBEDDINGS)
+        way[place] = 1e-6
+        up, down = (leave_one_out(EMBEDDINGS + sign * way, CHANGES, WEIGHTS)[0] for sign in (1, -1))
+        differences[place] = (up - down) / 2e-6
+    np.testing.assert_allclose(gradient, differences, rtol=1e-5, atol=1e-5 * np.abs(gradient).max())
+
+
+def test_the_greedy_choice_is_that_of_dense_conditioning() -> None:
+    shares = RNG.random(8)
+    shares /= shares.sum()
+    annealing = RNG.uniform(0.5, 1, 8)
+    covariance, expected = COVARIANCE.copy(), []
+    for _ in range(6):
+        variances = np.diag(covariance)
+        free = [client for client in range(8) if client not in expected]
+        scores = {
+            client: annealing[client] * shares @ covariance[:, client] / np.sqrt(variances[client]) for client in free
+        }
+        pick = max(scores, key=scores.__getitem__)
+        expected.append(pick)
+        column = covariance[:, pick]
+        covariance = covariance - np.outer(column, column) / column[pick]
+    assert greedy_choice(EMBEDDINGS, shares, annealing, 6).tolist() == expected
+
+
+def test_conditioning_on_all_is_every_client_once() -> None:
+    assert sorted(greedy_choice(EMBEDDINGS, np.full(8, 1 / 8), np.ones(8), 8)) == [*range(8)]
+
+
+def test_a_fit_finds_who_changes_together() -> None:
+    generator = np.random.default_rng(4)
+    groups = np.repeat([0, 1, 2], 4)
+    changes = 0.3 * generator.normal(size=(25, 3))[:, groups] + 0.01 * generator.normal(size=(25, 12))
+    weights = np.ones(25)
+    deviations = without_means(changes, weights)
+    found, start = fitted(deviations, weights, 5, 100), principal(deviations, weights, 5)
+    assert leave_one_out(found, deviations, weights)[0] > leave_one_out(start, deviations, weights)[0]
+    lengths = np.linalg.norm(found, axis=0)
+    correlations = found.T @ found / np.outer(lengths, lengths)
+    together = groups[:, None] == groups
+    assert correlations[together].min() > np.abs(correlations[~together]).max()
+    chosen = greedy_choice(found, np.full(12, 1 / 12), np.ones(12), 3)
+    assert {*groups[chosen]} == {0, 1, 2}  # one of each, since a group's second tells next to nothing
+
+
+def test_principal_embeddings_give_back_the_covariance_of_few_changes() -> None:
+    covariance = (CHANGES.T * WEIGHTS) @ CHANGES / WEIGHTS.sum()
+    found = principal(CHANGES, WEIGHTS, 7)  # five changes have no more than five directions
+    np.testing.assert_allclose(found.T @ found, covariance, atol=1e-15)
+
+
+def test_means_are_taken_off_with_their_weights_and_silence_is_the_mean() -> None:
+    changes = np.array([[1.0, np.nan, np.nan], [4.0, 2.0, np.nan]])
+    found = without_means(changes, np.array([0.5, 1.0]))
+    np.testing.assert_allclose(found, [[-2, 0, 0], [1, 0, 0]])
 
 
 def test_a_specification_is_shown_by_what_is_not_default() -> None:

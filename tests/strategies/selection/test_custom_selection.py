@@ -6,7 +6,6 @@ import hashlib
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedscout.engine.errors import StrategyError
@@ -137,11 +136,3 @@ def test_what_it_observes_is_known_before_it_is_made(losses: bool) -> None:
     late = {"kind": "custom", "path": "user_policies:Late", "values": {"losses": losses}}
     with refused(StrategyError, key="observes of user_policies:Late"):
         parse_selection(late, COHORT)
-
-
-def test_random_numbers_are_those_of_the_round() -> None:
-    policy = parse_selection("random").build(COHORT)
-    again = parse_selection("random").build(COHORT)
-    for (_, first), (_, second) in zip(played(policy, range(1, 4)), played(again, range(1, 4)), strict=True):
-        assert first == second
-        assert np.unique(first).size == NUM_CHOSEN

@@ -1,15 +1,17 @@
-"""Power of choice: its two limits, what it knows of whom, and what it refuses."""
+"""Power of choice, FEEL, and the draw by weight of both: limits, closed forms, and what is refused."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import permutations
 
 import numpy as np
 import pytest
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ReportRequest
-from fedscout.strategies.selection.policies import PowerOfChoice, ProbedPowerOfChoice
+from fedscout.strategies.selection.base import draw_by_weight
+from fedscout.strategies.selection.policies import Feel, PowerOfChoice, ProbedPowerOfChoice, scheduling_probabilities
 from fedscout.strategies.selection.table import parse_selection
 from tests.kits.refusals import refused
 from tests.strategies.selection.reports import cohort, report, table
@@ -91,3 +93,102 @@ def test_by_default_twice_as_many_are_candidates(num_clients: int, losses: int) 
     generator = np.random.default_rng(0)
     chosen = {c for _ in range(2000) for c in np.asarray(policy.choose(2, table(num_clients), 5, generator)).tolist()}
     assert chosen == set(range(losses - 5, num_clients))
+
+
+# -- FEEL's probabilities: their limits, and that no others are better -------------------------------------------------
+
+
+IMPORTANCE = np.array([1.0, 2.0, 3.0, 4.0])
+SECONDS = np.array([3.0, 1.0, 4.0, 2.0])
+
+
+@pytest.mark.parametrize("seconds", [np.zeros(4), np.full(4, 7.0)])
+def test_with_equal_durations_importance_decides(seconds: np.ndarray) -> None:
+    np.testing.assert_allclose(scheduling_probabilities(IMPORTANCE, seconds, 0.3), IMPORTANCE / 10, rtol=1e-12)
+
+
+def test_with_all_the_weight_importance_decides() -> None:
+    np.testing.assert_allclose(scheduling_probabilities(IMPORTANCE, SECONDS, 1.0), IMPORTANCE / 10, rtol=1e-12)
+
+
+def test_with_hardly_any_weight_the_quickest_is_chosen() -> None:
+    assert scheduling_probabilities(IMPORTANCE, SECONDS, 1e-12)[1] > 0.999
+
+
+@pytest.mark.parametrize("weight", [0.01, 0.3, 0.5, 0.99])
+def test_the_derivatives_are_equal(weight: float) -> None:
+    """At the minimum ρ a² / p² − (1 − ρ) T is λ for every client."""
+    found = scheduling_probabilities(IMPORTANCE, SECONDS, weight)
+    multipliers = weight * (IMPORTANCE / 10 / found) ** 2 - (1 - weight) * SECONDS / SECONDS.mean()
+    assert found.sum() == pytest.approx(1, rel=1e-14)
+    np.testing.assert_allclose(multipliers, multipliers[0], rtol=0, atol=1e-9)
+
+
+def test_no_other_probabilities_are_better() -> None:
+    def cost(probabilities: np.ndarray) -> np.ndarray:
+        spread = ((IMPORTANCE / 10) ** 2 / probabilities).sum(-1)
+        return np.asarray(0.4 * spread + 0.6 * (probabilities * SECONDS / SECONDS.mean()).sum(-1))
+
+    others = np.random.default_rng(0).dirichlet(np.ones(4), 5000)
+    assert (cost(others) >= cost(scheduling_probabilities(IMPORTANCE, SECONDS, 0.4))).all()
+
+
+def test_units_do_not_count() -> None:
+    first = scheduling_probabilities(IMPORTANCE, SECONDS, 0.4)
+    np.testing.assert_allclose(scheduling_probabilities(IMPORTANCE * 1e6, SECONDS * 1e-3, 0.4), first, rtol=1e-9)
+
+
+def test_importance_is_rows_times_norm_and_the_mean_norm_of_others() -> None:
+    """Norms 2 and 6, so 4 for client 2: with rows 3, 1, 2 the importance is 6, 6, 8."""
+    policy, generator, num_draws = Feel(0.5), np.random.default_rng(0), 2000
+    policy.observe(report(1, [0, 1, 2], update_norm=[2.0, 6.0, np.nan]))
+    seen = Counter(int(policy.choose(2, table(3, rows=[3, 1, 2]), 1, generator)[0]) for _ in range(num_draws))
+    for client, expected in enumerate([0.3, 0.3, 0.4]):
+        assert abs(seen[client] / num_draws - expected) < 4 * np.sqrt(expected * (1 - expected) / num_draws)
+
+
+def test_everybody_is_chosen_again_and_again() -> None:
+    """One client's update is as good as nothing, another is slow: over halves of 1200 rounds both are chosen."""
+    policy, generator = Feel(0.5), np.random.default_rng(0)
+    reachable = table(10, seconds=[1.0] * 9 + [50.0])
+    for _ in range(2):
+        seen = Counter[int]()
+        for server_round in range(1, 601):
+            chosen = sorted(policy.choose(server_round, reachable, 2, generator).tolist())
+            policy.observe(report(server_round, chosen, update_norm=[1e-9 if each == 0 else 1.0 for each in chosen]))
+            seen.update(chosen)
+        assert set(seen) == set(range(10))
+        assert max(seen[0], seen[9]) < min(seen[client] for client in range(1, 9))
+
+
+# -- Draws by weight without replacement, against the product of their conditional probabilities -----------------------
+
+
+NUM_DRAWS = 20_000
+
+
+def test_each_draw_is_by_the_weights_of_those_left() -> None:
+    """P(i, j) = w_i / 6 · w_j / (6 − w_i) for weights 1, 2, 3."""
+    weights, generator = np.array([1.0, 2.0, 3.0]), np.random.default_rng(0)
+    seen = Counter(tuple(draw_by_weight(weights, 2, generator).tolist()) for _ in range(NUM_DRAWS))
+    for first, second in permutations(range(3), 2):
+        expected = weights[first] / 6 * weights[second] / (6 - weights[first])
+        deviation = np.sqrt(expected * (1 - expected) / NUM_DRAWS)
+        assert abs(seen[first, second] / NUM_DRAWS - expected) < 4 * deviation
+
+
+@pytest.mark.parametrize("nothing", [0.0, -1.0, np.nan, np.inf])
+def test_what_weighs_nothing_comes_last(nothing: float) -> None:
+    generator = np.random.default_rng(0)
+    assert all(draw_by_weight(np.array([nothing, 1.0, 2.0]), 3, generator)[-1] == 0 for _ in range(100))
+
+
+def test_if_nothing_weighs_anything_all_weigh_the_same() -> None:
+    zero, one = (draw_by_weight(np.full(9, weight), 9, np.random.default_rng(3)) for weight in (0.0, 1.0))
+    assert zero.tolist() == one.tolist()
+
+
+def test_the_scale_does_not_count() -> None:
+    weights = np.array([1.0, 5.0, 2.0, 8.0])
+    small, large = (draw_by_weight(weights * scale, 4, np.random.default_rng(1)) for scale in (2.0**-900, 2.0**900))
+    assert small.tolist() == large.tolist()

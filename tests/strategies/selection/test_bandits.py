@@ -1,0 +1,322 @@
+"""The bandits of FLASH and its rivals: least squares, gradients and bounds written out, and contexts by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedscout.engine.messages.calls import ClientTable, Losses, ReportRequest, RoundReport
+from fedscout.strategies.selection.bandits import (
+    ClientContexts,
+    ContextualSelection,
+    DiscountedRegression,
+    LinearPosterior,
+    MeasuredLoss,
+    NeuralBandit,
+    loss_gradient,
+    mean_squared_gradient,
+    outputs_and_gradients,
+    standardised,
+)
+from tests.strategies.selection.planted_rounds import report
+
+# -- The linear bandits against least squares written out in float64 ---------------------------------------------------
+
+
+RNG = np.random.default_rng(0)
+ROUNDS = [(RNG.normal(size=(5, 3)), RNG.normal(size=5)) for _ in range(6)]
+CONTEXTS, REWARDS = (np.concatenate(parts) for parts in zip(*ROUNDS, strict=True))
+
+
+def told(bandit: LinearPosterior | DiscountedRegression) -> None:
+    for contexts, rewards in ROUNDS:
+        bandit.update(contexts, rewards)
+
+
+def test_the_mean_is_ridge_regression_on_all_that_was_told() -> None:
+    bandit = LinearPosterior(3, num_clients=20, regularisation=0.7)
+    told(bandit)
+    precision = 0.7 * np.eye(3) + CONTEXTS.T @ CONTEXTS
+    np.testing.assert_allclose(bandit.precision, precision, rtol=1e-12)
+    np.testing.assert_allclose(bandit.mean(), np.linalg.inv(precision) @ CONTEXTS.T @ REWARDS, rtol=1e-12)
+
+
+def test_the_width_is_the_one_printed() -> None:
+    bandit = LinearPosterior(3, num_clients=20, regularisation=0.7, delta=0.1, exploration=2.0)
+    told(bandit)
+    printed = math.sqrt(0.7) + math.sqrt(3 * math.log((1 + 6 * 20) / 0.1))
+    assert bandit.width() == pytest.approx(2 * printed, rel=1e-12)
+
+
+def test_draws_have_the_posteriors_mean_and_covariance() -> None:
+    bandit = LinearPosterior(3, num_clients=20)
+    told(bandit)
+    generator = np.random.default_rng(1)
+    draws = np.stack([bandit.draw(generator) for _ in range(20_000)])
+    covariance = bandit.width() ** 2 * np.linalg.inv(bandit.precision)
+    whitened = np.linalg.solve(np.linalg.cholesky(covariance), (draws - bandit.mean()).T)
+    # of 20,000 standard normals: means have a standard error of 0.007, products at most one of 0.01
+    np.testing.assert_allclose(whitened.mean(axis=1), 0, atol=0.035)
+    np.testing.assert_allclose(np.cov(whitened), np.eye(3), atol=0.05)
+
+
+def test_without_exploration_scores_are_the_means() -> None:
+    bandit = LinearPosterior(3, num_clients=20, exploration=0)
+    told(bandit)
+    scores = bandit.scores(CONTEXTS, np.random.default_rng(2))
+    np.testing.assert_allclose(scores, CONTEXTS @ bandit.mean(), rtol=1e-12)
+
+
+def test_what_is_forgotten_counts_less_by_its_age() -> None:
+    bandit = DiscountedRegression(3, discount=0.8, regularisation=0.7)
+    told(bandit)
+    weights = np.repeat(0.8 ** np.arange(6)[::-1], 5)
+    np.testing.assert_allclose(bandit.precision, (CONTEXTS.T * weights) @ CONTEXTS + 0.7 * np.eye(3), rtol=1e-12)
+    np.testing.assert_allclose(bandit.squared, (CONTEXTS.T * weights**2) @ CONTEXTS + 0.7 * np.eye(3), rtol=1e-12)
+    np.testing.assert_allclose(bandit.target, (CONTEXTS.T * weights) @ REWARDS, rtol=1e-12)
+
+
+def test_its_bound_is_the_one_printed() -> None:
+    bandit = DiscountedRegression(3, discount=0.8, regularisation=0.7, delta=0.1)
+    told(bandit)
+    inverse = np.linalg.inv(bandit.precision)
+    logarithms = 2 * math.log(10) + 3 * math.log(1 + (1 - 0.8**12) / (0.7 * 3 * (1 - 0.64)))
+    width = math.sqrt(0.7) + math.sqrt(logarithms)
+    expected = [
+        x @ inverse @ bandit.target + width * math.sqrt(x @ inverse @ bandit.squared @ inverse @ x) for x in CONTEXTS
+    ]
+    np.testing.assert_allclose(bandit.scores(CONTEXTS, np.random.default_rng(0)), expected, rtol=1e-12)
+
+
+def test_who_never_forgets_is_linucb() -> None:
+    bandit = DiscountedRegression(3, discount=1.0)
+    told(bandit)
+    posterior = LinearPosterior(3, num_clients=20)
+    told(posterior)
+    inverse = np.linalg.inv(posterior.precision)
+    width = 1 + math.sqrt(2 * math.log(20) + 3 * math.log(1 + 6 / 3))
+    expected = CONTEXTS @ posterior.mean() + width * np.sqrt(np.einsum("ci,ij,cj->c", CONTEXTS, inverse, CONTEXTS))
+    np.testing.assert_allclose(bandit.scores(CONTEXTS, np.random.default_rng(0)), expected, rtol=1e-12)
+
+
+# -- The neural bandit's gradients against finite differences, its bound against the formula ---------------------------
+
+
+HIDDEN, SIZE = 6, 3
+RNG_NEURAL = np.random.default_rng(3)
+CONTEXTS_NEURAL = RNG_NEURAL.normal(size=(5, SIZE))
+TARGETS = RNG_NEURAL.normal(size=5)
+PARAMETERS = RNG_NEURAL.normal(size=(SIZE + 1) * HIDDEN)
+STEP = 1e-6
+
+
+def directions() -> np.ndarray:
+    return STEP * np.eye(PARAMETERS.size)
+
+
+def test_the_network_is_the_one_written() -> None:
+    inner, outer = PARAMETERS[: SIZE * HIDDEN].reshape(HIDDEN, SIZE), PARAMETERS[SIZE * HIDDEN :]
+    expected = [HIDDEN**0.5 * sum(outer[j] * max(inner[j] @ x, 0) for j in range(HIDDEN)) for x in CONTEXTS_NEURAL]
+    np.testing.assert_allclose(outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)[0], expected, rtol=1e-12)
+
+
+def test_gradients_of_outputs_are_their_differences() -> None:
+    _, gradients = outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
+    differences = [
+        (
+            outputs_and_gradients(PARAMETERS + way, CONTEXTS_NEURAL, HIDDEN)[0]
+            - outputs_and_gradients(PARAMETERS - way, CONTEXTS_NEURAL, HIDDEN)[0]
+        )
+        / (2 * STEP)
+        for way in directions()
+    ]
+    np.testing.assert_allclose(gradients, np.stack(differences, axis=1), atol=1e-7)
+
+
+def test_the_gradient_of_the_loss_is_its_difference() -> None:
+    def loss(parameters: np.ndarray) -> float:
+        outputs, _ = outputs_and_gradients(parameters, CONTEXTS_NEURAL, HIDDEN)
+        return float(np.mean((outputs - TARGETS) ** 2) / 2)
+
+    differences = [(loss(PARAMETERS + way) - loss(PARAMETERS - way)) / (2 * STEP) for way in directions()]
+    np.testing.assert_allclose(loss_gradient(PARAMETERS, CONTEXTS_NEURAL, TARGETS, HIDDEN), differences, atol=1e-6)
+
+
+def test_the_bound_is_the_one_printed() -> None:
+    bandit = NeuralBandit(SIZE, HIDDEN, exploration=0.5)
+    bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
+    _, before = outputs_and_gradients(bandit.start, CONTEXTS_NEURAL, HIDDEN)
+    bandit.update(CONTEXTS_NEURAL, TARGETS)
+    information = np.eye(before.shape[1]) + sum(np.outer(g, g) for g in before) / HIDDEN
+    outputs, gradients = outputs_and_gradients(bandit.parameters, CONTEXTS_NEURAL, HIDDEN)
+    bounds = [np.sqrt(g @ np.linalg.inv(information) @ g / HIDDEN) for g in gradients]
+    expected = outputs + 0.5 * np.array(bounds)
+    np.testing.assert_allclose(bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(1)), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("num_rows", [1, 9, SIZE + 40])
+def test_the_inverse_is_that_of_all_gradients_so_far(num_rows: int) -> None:
+    """Also of more gradients at once than the network has parameters, and after several rounds."""
+    bandit = NeuralBandit(SIZE, HIDDEN, regularisation=0.5)
+    bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
+    information = 0.5 * np.eye(PARAMETERS.size)
+    for _ in range(4):
+        contexts = RNG_NEURAL.normal(size=(num_rows, SIZE))
+        _, gradients = outputs_and_gradients(bandit.parameters, contexts, HIDDEN)
+        information += gradients.T @ gradients / HIDDEN
+        bandit.update(contexts, RNG_NEURAL.normal(size=num_rows))
+    np.testing.assert_allclose(bandit.inverse @ information, np.eye(PARAMETERS.size), atol=1e-9)
+
+
+def test_the_mean_square_is_that_of_the_gradients() -> None:
+    _, gradients = outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
+    expected = np.square(gradients).sum(axis=1).mean()
+    assert mean_squared_gradient(PARAMETERS, CONTEXTS_NEURAL, HIDDEN) == pytest.approx(expected, rel=1e-12)
+
+
+def test_it_learns_what_is_not_linear() -> None:
+    bandit = NeuralBandit(2, 16, regularisation=1e-3, num_steps=20)
+    generator = np.random.default_rng(5)
+    bandit.scores(np.zeros((1, 2)), generator)
+    for _ in range(100):
+        contexts = generator.normal(size=(20, 2))
+        bandit.update(contexts, np.abs(contexts[:, 0]))
+    contexts = generator.normal(size=(500, 2))
+    outputs, _ = outputs_and_gradients(bandit.parameters, contexts, 16)
+    assert np.corrcoef(outputs, np.abs(contexts[:, 0]))[0, 1] > 0.95  # a linear rule has 0
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
+def test_descent_does_not_diverge(scale: float) -> None:
+    bandit = NeuralBandit(4, 16, num_steps=50)
+    generator = np.random.default_rng(6)
+    bandit.scores(np.zeros((1, 4)), generator)
+    for _ in range(20):
+        bandit.update(scale * generator.standard_t(2, size=(10, 4)), scale * generator.exponential(size=10))
+    assert np.isfinite(bandit.parameters).all()
+
+
+def test_only_the_last_are_remembered() -> None:
+    bandit = NeuralBandit(SIZE, HIDDEN, num_remembered=7)
+    bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
+    bandit.update(CONTEXTS_NEURAL, TARGETS)
+    bandit.update(CONTEXTS_NEURAL, TARGETS)
+    np.testing.assert_array_equal(bandit.contexts, np.concatenate([CONTEXTS_NEURAL[-2:], CONTEXTS_NEURAL]))
+
+
+# -- Contexts and rewards of three rounds, worked by hand --------------------------------------------------------------
+
+
+NAN = math.nan
+
+
+def table(clients: list[int], seconds: list[float]) -> ClientTable:
+    return ClientTable(np.array(clients), np.full(len(clients), 10), np.array(seconds))
+
+
+def test_three_rounds_by_hand() -> None:
+    contexts = ClientContexts(4, standardised=False)
+    seconds = table([0, 1, 2], [2.0, 3.0, 5.0])
+    np.testing.assert_array_equal(contexts.show(seconds), [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
+    first = contexts.take(report(1, [0, 1, 2], [0], [4.0, 2.0, NAN], round_seconds=5.0))
+    np.testing.assert_array_equal(first, [NAN] * 4)
+    np.testing.assert_array_equal(contexts.show(seconds), [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
+    # client 3 is new; τ of the reward is the first round's, 5
+    second = contexts.take(report(2, [0, 1, 2, 3], [0, 1], [3.0, 2.5, 8.0, 1.0], round_seconds=4.0))
+    np.testing.assert_allclose(second, [1 / 5, 0.5 / 5, NAN, NAN])
+    np.testing.assert_allclose(contexts.show(seconds), [[0.75, 0.75, 2, 0.2], [1.25, 1.25, 3, 0.1], [1, 1, 5, 0]])
+    # client 1 is silent: it keeps what it told; τ is 4
+    third = contexts.take(report(3, [0, 2], [2], [1.0, 6.0], round_seconds=0.0))
+    np.testing.assert_allclose(third, [2 / 4, NAN, 2 / 4, NAN])
+    everyone = table([0, 1, 2, 3], [2.0, 3.0, 0.0, 7.0])
+    expected = [[0.25, 0.25, 2, 0.5], [1.25, 1.25, 3, 0.1], [0.75, 0.75, 1, 0.5], [1, 1, 7, 0]]
+    np.testing.assert_allclose(contexts.show(everyone), expected)
+    # after silence the change is that since it last told; the third round had no duration, so τ is 1
+    np.testing.assert_allclose(contexts.take(report(4, [1], [1], [0.5]))[1], 2.0)
+
+
+def test_durations_can_be_the_other_ones() -> None:
+    contexts = ClientContexts(2, ["duration"], context_duration="round", reward_duration="own", standardised=False)
+    seconds = table([0, 1], [2.0, 4.0])
+    np.testing.assert_array_equal(contexts.show(seconds), [[2], [4]])  # no round has lasted
+    contexts.take(report(1, [0, 1], [0], [1.0, 1.0], round_seconds=9.0))
+    np.testing.assert_array_equal(contexts.show(seconds), [[9], [9]])
+    np.testing.assert_allclose(contexts.take(report(2, [0, 1], [0], [2.0, 2.0])), [1 / 2, 1 / 4])
+
+
+def test_the_robust_loss_by_hand() -> None:
+    right = np.array([0.5, 0.25])  # p_y of one row each, and of the other class the rest
+    entropy = -(right * np.log(right) + (1 - right) * np.log(1 - right))
+    told = Losses(-np.log(right), np.log(right) ** 2, 1 - right, entropy)
+    nothing = np.zeros(2)
+    both = RoundReport(1, np.arange(2), nothing > 0, nothing, nothing, nothing, nothing, nothing, told)
+    reverse = 4.0 * (1 - right)  # −A(1 − p_y), A = −4
+    expected = -np.log(right) + 0.1 * entropy + 8.0 * reverse
+    np.testing.assert_allclose(MeasuredLoss("robust", alpha=0.1, beta=8.0).of(both), expected)
+    np.testing.assert_allclose(MeasuredLoss("pseudo").of(both), entropy)
+    np.testing.assert_allclose(MeasuredLoss().of(both), -np.log(right))
+    np.testing.assert_array_equal(MeasuredLoss(rows="validation").of(both), [NAN, NAN])
+
+
+def test_a_loss_beyond_all_bounds_is_none() -> None:
+    told = report(1, [0, 1, 2, 3], [0], [math.inf, 1e7, -math.inf, 3.0])
+    np.testing.assert_array_equal(MeasuredLoss().of(told), [NAN, NAN, NAN, 3.0])
+
+
+def test_standardised_columns() -> None:
+    found = standardised(np.array([[1.0, 7.0, 0.1], [3.0, 7.0, 0.1], [5.0, 7.0, 0.1]]))
+    np.testing.assert_allclose(found[:, 0], np.array([-2, 0, 2]) / np.sqrt(8 / 3))
+    np.testing.assert_array_equal(found[:, 1:], 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "expected"),
+    [
+        (["training"], "training", ReportRequest(training_losses=True, include_idle_clients=True)),
+        (["duration"], "validation", ReportRequest(validation_losses=True, include_idle_clients=True)),
+        (
+            ["validation"],
+            "training",
+            ReportRequest(training_losses=True, validation_losses=True, include_idle_clients=True),
+        ),
+    ],
+)
+def test_only_what_is_used_is_measured(names: list, rows: str, expected: ReportRequest) -> None:
+    assert ClientContexts(3, names, reward_loss=MeasuredLoss(rows=rows)).observes == expected
+
+
+class Listener:
+    """Notes what a bandit is told; prefers those with the largest contexts."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[list, list]] = []
+
+    def scores(self, contexts: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return contexts.sum(axis=1)
+
+    def update(self, contexts: np.ndarray, rewards: np.ndarray) -> None:
+        self.told.append((contexts.ravel().tolist(), rewards.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("credited", "told"),
+    [
+        # round 2: of clients 1 and 2, that train, with the contexts 30 and 40; 3: of 0 alone, since 2 failed
+        ("current", [([], []), ([30, 40], [0.5, 0.25]), ([50], [1.0])]),
+        # round 2: of clients 2, 1 that trained in round 1, with its contexts; 3: of 1, with those of round 2
+        ("previous", [([], []), ([20, 30], [0.5, 0.25]), ([30], [2.0])]),
+    ],
+)
+def test_who_is_credited_with_what(credited: str, told: list) -> None:
+    listener = Listener()
+    policy = ContextualSelection(ClientContexts(3, ["duration"], standardised=False), listener, credited=credited)
+    generator = np.random.default_rng(0)
+    assert {*policy.choose(1, table([0, 1, 2], [10, 20, 30]), 2, generator)} == {1, 2}
+    policy.observe(report(1, [0, 1, 2], [1, 2], [1.0, 1.0, 1.0]))
+    assert {*policy.choose(2, table([0, 1, 2], [20, 30, 40]), 2, generator)} == {1, 2}
+    policy.observe(report(2, [0, 1, 2], [1, 2], [2.0, 1.5, 1.25]))
+    assert {*policy.choose(3, table([0, 1, 2], [50, 20, 40]), 2, generator)} == {0, 2}
+    policy.observe(report(3, [0, 1], [0], [3.0, 3.5]))
+    assert listener.told == told
