@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import comb
 from scipy.stats import norm
 
-from fedscout.strategies.aggregation.private import (
+from fedscout.strategies.methods.dp_fedavg import (
     LEAST_NOISE,
     MOST_NOISE,
     Sampling,

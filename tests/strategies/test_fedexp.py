@@ -8,7 +8,7 @@ import pytest
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedAvgSpec, FedExPSpec
-from fedscout.strategies.methods.fedexp import extrapolated_change
+from fedscout.strategies.methods.averaging import extrapolated_change
 from tests.strategies.rounds import played
 
 NUM_CLIENTS = 8

@@ -11,7 +11,7 @@ import torch
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedNovaSpec
-from fedscout.strategies.methods.fednova import path_lengths
+from fedscout.strategies.methods.drift import path_lengths
 from tests.engine.federations import uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, spec_of, weights_of

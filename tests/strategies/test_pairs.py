@@ -117,7 +117,7 @@ def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
     for half in map(parse_strategy, kind.split("+")):
         assert half.paper in pair.paper
         assert {*half.search_names()} <= {*pair.search_names()}
-        assert type(pair).reads_layers or not type(half).reads_layers
+        assert type(pair).needs_layers or not type(half).needs_layers
     assert pair != parse_strategy(kind.split("+", maxsplit=1)[0])
 
 

@@ -21,8 +21,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import BUILT_IN_KINDS, DPFedAvgSpec, FedAvgSpec, parse_strategy, space_of
-from fedscout.strategies.aggregation.private import LEAST_NOISE, Sampling, epsilon_of
-from fedscout.strategies.methods.dp_fedavg import AVERAGING
+from fedscout.strategies.methods.dp_fedavg import AVERAGING, LEAST_NOISE, Sampling, epsilon_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import interrupt_in
 from tests.kits.refusals import refused

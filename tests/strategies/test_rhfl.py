@@ -19,8 +19,8 @@ from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.messages.contents import client_of, metrics_of
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.strategies.methods import rhfl
-from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
+from fedscout.strategies.methods import server_rows
+from fedscout.strategies.methods.server_rows import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, result_of
@@ -76,7 +76,7 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
         told.clear()
         return taught(rule, alignment, models, weights)
 
-    monkeypatch.setattr(rhfl, "metrics_of", noted)
+    monkeypatch.setattr(server_rows, "metrics_of", noted)
     monkeypatch.setattr(Rhfl, "aligned", aligned)
     federation = replace(with_server_rows(uneven_federation(sizes=SIZES)), dropout={2: 0.5, 5: 0.5})
     asked = RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)

@@ -21,7 +21,7 @@ from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.loop import batch_bounds
-from fedscout.strategies.methods.scaffold import ScaffoldSpec
+from fedscout.strategies.methods.drift import ScaffoldSpec
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import messages

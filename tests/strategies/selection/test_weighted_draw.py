@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fedscout.strategies.selection.base import draw_by_weight
+from fedscout.strategies.selection.policies import draw_by_weight
 
 NUM_DRAWS = 20_000
 

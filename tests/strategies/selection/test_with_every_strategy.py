@@ -11,9 +11,8 @@ from fedscout.engine.messages.calls import ClientTable, Cohort
 from fedscout.engine.seeds import stream
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
-from fedscout.strategies.selection.base import SelectionSpec
 from fedscout.strategies.selection.oort import PyramidFLSpec
-from fedscout.strategies.selection.policies import RandomSpec
+from fedscout.strategies.selection.policies import RandomSpec, SelectionSpec
 from fedscout.strategies.table import BUILT_IN_KINDS
 from tests.engine.federations import normalised, uneven_federation, with_server_rows
 from tests.strategies.by_hand import SIZES, result_of
