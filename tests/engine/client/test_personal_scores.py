@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client import updates
+from fedscout.engine.client import host as host_module
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients
 from fedscout.engine.messages.calls import HostCall, Session
@@ -45,7 +45,7 @@ def test_no_more_models_are_made_than_fit(models: float, together: list[int], mo
 
     at_once, apart = Own(), Own()
     expected = scores(at_once)
-    monkeypatch.setattr(updates, "MODELS_BYTES_TOGETHER", int(models * vector.nbytes))
+    monkeypatch.setattr(host_module, "MODELS_BYTES_TOGETHER", int(models * vector.nbytes))
     assert scores(apart) == expected
     assert (at_once.together, apart.together) == ([6, 1], [*together, 1])  # one's rows are corrupted
     assert len({score.loss_sum for score in expected.values()}) == 6
