@@ -8,7 +8,6 @@ from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.detectors.report import (
     CalibratedFinding,
     ClientEvidence,
-    ClientFacts,
     DetectionConfig,
     Finding,
     HeterogeneityReport,
@@ -19,7 +18,6 @@ __all__ = [
     "CLIENT_QUERIES",
     "CalibratedFinding",
     "ClientEvidence",
-    "ClientFacts",
     "DetectionConfig",
     "Finding",
     "HeterogeneityReport",

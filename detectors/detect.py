@@ -32,6 +32,7 @@ from typing import Any, Final
 import numpy as np
 from flwr.serverapp import Grid
 
+from fedscout.detectors import outliers, privacy
 from fedscout.detectors import statistics as metrics
 from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
@@ -45,19 +46,6 @@ from fedscout.detectors.label_skew import (
 )
 from fedscout.detectors.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.near_copies import NEAR_COPIES, NearCopies
-from fedscout.detectors.outliers import (
-    MOST_TESTS,
-    Comparison,
-    InitialVectors,
-    decide_outliers,
-    decide_outliers_calibrated,
-    explain_model_differences,
-    model_test,
-    row_parts,
-    train_and_compare,
-)
-from fedscout.detectors.outliers import NAME as OUTLIERS
-from fedscout.detectors.privacy import PRIVATE_COUNTS, check_library, counts_scale, noise_terms, plausible_counts
 from fedscout.detectors.queries import INPUT_CURVATURE, MEAN_OUTPUT
 from fedscout.detectors.report import (
     ROWS_BELONG_TOGETHER,
@@ -115,7 +103,9 @@ def measure_labels(
         DataError: If no client answers.
     """
     private = settings.epsilon is not None
-    query = Query(PRIVATE_COUNTS, config=noise_terms(settings, seed)) if private else Query(LABEL_COUNTS)
+    query = (
+        Query(privacy.PRIVATE_COUNTS, config=privacy.noise_terms(settings, seed)) if private else Query(LABEL_COUNTS)
+    )
     queries_groups = grouped and not private
     (answers, *group_answers), _ = yield [query, *([Query(GROUP_LABELS)] if queries_groups else [])], []
     groups = group_answers[0].arrays if queries_groups else None
@@ -126,7 +116,7 @@ def measure_labels(
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])
     if private:
-        released = ReleasedCounts.whole(dict(zip(clients, plausible_counts(reported, sizes), strict=True)))
+        released = ReleasedCounts.whole(dict(zip(clients, privacy.plausible_counts(reported, sizes), strict=True)))
     else:
         min_release = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
         released = ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
@@ -136,7 +126,7 @@ def measure_labels(
         finding = Finding.unmeasured(NAME, settings.label_threshold, NOTHING_RELEASED)
         calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_RELEASED)
     else:
-        noise_scale = counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
+        noise_scale = privacy.counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
         finding = decide_label_skew(released, settings.label_threshold, names)
         calibrated = decide_label_skew_calibrated(
             released, rate, settings.label_effect, seed, noise_scale, groups, names
@@ -161,8 +151,8 @@ class ModelMeasurement:
     """
 
     finding: Finding
-    comparisons: tuple[Comparison, ...]
-    parts: tuple[Comparison, ...]
+    comparisons: tuple[outliers.Comparison, ...]
+    parts: tuple[outliers.Comparison, ...]
     output_divergence: float | None
 
     def metrics(self) -> dict[str, Any]:
@@ -177,7 +167,7 @@ class ModelMeasurement:
 def measure_models(
     clients: Sequence[int],
     paired: Sequence[int],
-    initial_vectors: InitialVectors,
+    initial_vectors: outliers.InitialVectors,
     training: LocalTraining,
     settings: DetectionConfig,
     seed: int,
@@ -196,7 +186,7 @@ def measure_models(
         parts: Parts of the clients' rows for additional repetitions.
         names: Display names of clients.
     """
-    compared = yield from train_and_compare(clients, initial_vectors, training, settings, seed, parts)
+    compared = yield from outliers.train_and_compare(clients, initial_vectors, training, settings, seed, parts)
     comparisons = compared[: settings.outlier_repetitions]
     usable, part_comparisons = (
         tuple(comparison for comparison in group if comparison is not None)
@@ -205,7 +195,9 @@ def measure_models(
     divergence = None
     if usable and paired and settings.epsilon is None:
         divergence = yield from measure_output_divergence(paired, usable[0].average)
-    return ModelMeasurement(decide_outliers(comparisons, settings, names), usable, part_comparisons, divergence)
+    return ModelMeasurement(
+        outliers.decide_outliers(comparisons, settings, names), usable, part_comparisons, divergence
+    )
 
 
 def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conversation[float | None]:
@@ -237,7 +229,7 @@ SUSPECT_LABELS: Final = 0.05
 
 def detect(
     grid: Grid,
-    initial_vectors: InitialVectors,
+    initial_vectors: outliers.InitialVectors,
     training: LocalTraining,
     settings: DetectionConfig,
     seed: int,
@@ -277,7 +269,7 @@ def detect(
         return report.model_copy(update={"speed_skew": speeds})
     private = settings.epsilon is not None
     if private:
-        check_library()
+        privacy.check_library()
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
         results = run_lockstep(grid, {LABEL_SKEW: measure_labels(settings, seed, grouped, names)}, timings)
         labels: LabelMeasurement = results[LABEL_SKEW]
@@ -285,12 +277,12 @@ def detect(
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
         similar = clients_with_similar_labels(labels)
         sizes = labels.released.num_rows.tolist()
-        parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
+        parts = () if private or labels.calibrated.detected else outliers.row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
             FEATURE_SKEW: measure_private_features(clients, settings, seed, similar, names)
             if private
             else measure_features(clients, paired, settings, similar, grouped, names),
-            OUTLIERS: measure_models(
+            outliers.NAME: measure_models(
                 clients, paired if classifies else (), initial_vectors, training, settings, seed, parts, names
             ),
         }
@@ -301,16 +293,16 @@ def detect(
         results = run_lockstep(grid, conversations, timings)
         copies: NearCopies | None = results.get(COPIES)
         features: FeatureMeasurement = results[FEATURE_SKEW]
-        models: ModelMeasurement = results[OUTLIERS]
-        with timed(timings, OUTLIERS):
+        models: ModelMeasurement = results[outliers.NAME]
+        with timed(timings, outliers.NAME):
             skews = tuple(
                 _unmeasured_if_near_copies(finding, copies) for finding in (labels.calibrated, features.calibrated)
             )
-            reason = explain_model_differences(skews)
+            reason = outliers.explain_model_differences(skews)
             if private and reason is None:
                 reason = "noise may hide skew that explains the differences"
-            tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
-            calibrated_outliers = decide_outliers_calibrated(
+            tested = outliers.model_test(models.comparisons, models.parts, settings.detector_rate / outliers.MOST_TESTS)
+            calibrated_outliers = outliers.decide_outliers_calibrated(
                 features.agreement, tested, reason, settings, features.concepts, names
             )
             calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
@@ -420,7 +412,7 @@ def _notes(copies: NearCopies | None, num_clients: int, settings: DetectionConfi
 
 def _detect_by_models(
     grid: Grid,
-    initial_vectors: InitialVectors,
+    initial_vectors: outliers.InitialVectors,
     training: LocalTraining,
     settings: DetectionConfig,
     seed: int,
@@ -430,9 +422,9 @@ def _detect_by_models(
     timings: dict[str, float] = {}
     clients = tuple(sorted(client_of(node) for node in grid.get_node_ids()))
     conversation = measure_models(clients, (), initial_vectors, training, settings, seed, names=names)
-    models: ModelMeasurement = run_lockstep(grid, {OUTLIERS: conversation}, timings)[OUTLIERS]
+    models: ModelMeasurement = run_lockstep(grid, {outliers.NAME: conversation}, timings)[outliers.NAME]
     # Episodes are drawn anew in each repetition, so repetitions are as independent as parts of rows.
-    distance_test = model_test(models.comparisons, models.comparisons, settings.detector_rate)
+    distance_test = outliers.model_test(models.comparisons, models.comparisons, settings.detector_rate)
     reason = "reinforcement-learning clients hold no labelled rows"
     return HeterogeneityReport(
         seed=seed,
@@ -444,7 +436,7 @@ def _detect_by_models(
         label_skew=Finding.unmeasured(LABEL_SKEW, settings.label_threshold, reason),
         feature_skew=Finding.unmeasured(FEATURE_SKEW, settings.feature_threshold, reason),
         outliers=models.finding,
-        calibrated=(decide_outliers_calibrated((), distance_test, None, settings, names=names),),
+        calibrated=(outliers.decide_outliers_calibrated((), distance_test, None, settings, names=names),),
         metrics=ReportedMetrics(**models.metrics()),
         notes=("Only the models were compared, as reinforcement-learning clients have neither labels nor features.",),
         names=names,

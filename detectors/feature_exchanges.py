@@ -24,50 +24,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedscout.detectors.calibrated_feature_skew import (
-    ENOUGH_RELEASED,
-    Shifts,
-    classes_as_one,
-    client_features,
-    decide_feature_skew_calibrated,
-    decide_shifts,
-    label_adjusted_shifts,
-    per_deviation,
-    released_share,
-    within_covariance,
-)
+from fedscout.detectors import calibrated_feature_skew, feature_skew, label_agreement
 from fedscout.detectors.conversation import Conversation
-from fedscout.detectors.feature_skew import (
-    CLASS_SUMS,
-    FEATURE_CENTROID,
-    FEATURE_HISTOGRAM,
-    FEATURE_MOMENTS,
-    GROUP_NORMS,
-    NAME,
-    ROW_NORMS,
-    Bins,
-    ClassCovariances,
-    ClassMoments,
-    ClientTotals,
-    FeatureDistances,
-    FeatureGroups,
-    MomentSums,
-    PooledMoments,
-    decide_feature_skew,
-    excess_variance,
-    feature_distances,
-    feature_divergence,
-    principal_axes,
-)
-from fedscout.detectors.label_agreement import (
-    LABEL_AGREEMENT,
-    Agreement,
-    Concepts,
-    Discriminant,
-    compare_concepts,
-    discriminant,
-    label_tests,
-)
 from fedscout.detectors.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
 from fedscout.detectors.report import CalibratedFinding, ClientFeatures, DetectionConfig, FeatureDensity, Finding
 from fedscout.detectors.statistics import ClientTest, Values
@@ -95,10 +53,10 @@ class MomentsAnswers:
     """
 
     num_features: int | None
-    pooled: PooledMoments | None
-    totals: Mapping[int, ClientTotals]
-    classes: ClassMoments
-    covariances: ClassCovariances | None
+    pooled: feature_skew.PooledMoments | None
+    totals: Mapping[int, feature_skew.ClientTotals]
+    classes: feature_skew.ClassMoments
+    covariances: feature_skew.ClassCovariances | None
     notes: tuple[str, ...]
 
 
@@ -124,10 +82,10 @@ class FeatureMeasurement:
     calibrated: CalibratedFinding
     num_features: int | None
     agreement: tuple[ClientTest, ...] = ()
-    distances: FeatureDistances | None = None
+    distances: feature_skew.FeatureDistances | None = None
     divergence: float | None = None
     notes: tuple[str, ...] = ()
-    concepts: Concepts | None = None
+    concepts: label_agreement.Concepts | None = None
     clients: tuple[ClientFeatures, ...] = ()
     centroids: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     density: FeatureDensity | None = None
@@ -158,67 +116,78 @@ def measure_features(
         reason = "no client reported its feature sums"
         if moments.num_features is not None:
             reason = f"{moments.num_features} features exceed max_features = {settings.max_features}; use embeddings"
-        finding = Finding.unmeasured(NAME, 0.0, reason)
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
+        finding = Finding.unmeasured(feature_skew.NAME, 0.0, reason)
+        calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, rate, reason)
         return FeatureMeasurement(finding, calibrated, moments.num_features, notes=moments.notes)
-    leading = principal_axes(pooled, settings.feature_scale)
-    bins = Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
-    within = within_covariance(pooled, classes)
-    by_class = released_share(classes, pooled) >= ENOUGH_RELEASED
+    leading = feature_skew.principal_axes(pooled, settings.feature_scale)
+    bins = feature_skew.Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
+    within = calibrated_feature_skew.within_covariance(pooled, classes)
+    by_class = calibrated_feature_skew.released_share(classes, pooled) >= calibrated_feature_skew.ENOUGH_RELEASED
     spread = within if by_class else pooled.covariance
     like = {client: agreed for client, agreed in moments.totals.items() if client in alike}
-    compared = classes if by_class else classes_as_one(like, pooled)
+    compared = classes if by_class else calibrated_feature_skew.classes_as_one(like, pooled)
 
-    def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
+    def shifts_of(groups: feature_skew.FeatureGroups | None) -> calibrated_feature_skew.Shifts | str:
         if by_class or len(like) > 1:
-            return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
+            return calibrated_feature_skew.label_adjusted_shifts(
+                compared, spread, groups, moments.covariances if by_class else None
+            )
         return "clients hold too few rows of most classes to release their sums, and their labels may be skewed"
 
-    def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
-        return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess, names)
+    def decide(shifts: calibrated_feature_skew.Shifts | str, excess: float = 0.0) -> CalibratedFinding:
+        return calibrated_feature_skew.decide_feature_skew_calibrated(
+            shifts, rate, settings.feature_effect, by_class, excess, names
+        )
 
     shifts = shifts_of(None)
-    comparison = discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
+    comparison = label_agreement.discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
     queries = [
-        Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
+        Query(feature_skew.FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
         Query(
-            FEATURE_HISTOGRAM,
+            feature_skew.FEATURE_HISTOGRAM,
             {"start": bins.start, "width": bins.width},
             {"bins": bins.bins},
             [client for client in paired if client in moments.totals],
         ),
-        Query(ROW_NORMS, {"per_deviation": per_deviation(spread)}, {"by_class": by_class}, answered),
+        Query(
+            feature_skew.ROW_NORMS,
+            {"per_deviation": calibrated_feature_skew.per_deviation(spread)},
+            {"by_class": by_class},
+            answered,
+        ),
     ]
     if grouped:
-        arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
-        queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
+        arrays = {"per_deviation": calibrated_feature_skew.per_deviation(spread), "means": compared.means}
+        queries.append(Query(feature_skew.GROUP_NORMS, arrays, {"by_class": by_class}, answered))
     queries += [] if comparison is None else _agreement_queries(comparison, answered)
     (answers, histograms, norms, *others), _ = yield queries, []
-    groups = FeatureGroups.read(others[0].arrays) if grouped else None
+    groups = feature_skew.FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others
-    excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
+    excess = feature_skew.excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
-    agreed = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
+    agreed = {
+        client: label_agreement.Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()
+    }
     return FeatureMeasurement(
-        decide_feature_skew(
+        feature_skew.decide_feature_skew(
             centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
         ),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
-        () if comparison is None else label_tests(agreed, comparison),
-        feature_distances(counts, bins),
-        feature_divergence(counts, bins),
+        () if comparison is None else label_agreement.label_tests(agreed, comparison),
+        feature_skew.feature_distances(counts, bins),
+        feature_skew.feature_divergence(counts, bins),
         (*moments.notes, *refusal_notes("centroid", answers, names)),
-        compare_concepts(classes, within, pooled.num_rows, groups),
-        () if isinstance(shifts, str) else client_features(shifts, compared, spread),
+        label_agreement.compare_concepts(classes, within, pooled.num_rows, groups),
+        () if isinstance(shifts, str) else calibrated_feature_skew.client_features(shifts, compared, spread),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
         _density(histograms, bins),
     )
 
 
-def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
+def _density(histograms: QueryAnswers, bins: feature_skew.Bins) -> FeatureDensity | None:
     """Return each client's histogram of the feature of largest variance, whose bins are the widest."""
     feature = int(bins.width.argmax())
     counts = {client: answer["counts"][feature].astype(np.int64) for client, answer in histograms.arrays.items()}
@@ -229,12 +198,12 @@ def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
     return FeatureDensity(feature=feature, start=start, width=width, counts=counts_by_client)
 
 
-def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
+def _agreement_queries(comparison: label_agreement.Discriminant, clients: Sequence[int]) -> list[Query]:
     """Return the query for clients without feature skew, and the one for clients that subtract their shift."""
     arrays, shifted = comparison.arrays(), comparison.shifted
     plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
-    queries = [Query(LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
-    return [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
+    queries = [Query(label_agreement.LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
+    return [*queries, Query(label_agreement.LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
 
 
 def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:
@@ -245,16 +214,19 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
         max_features: With more features, clients send no triangle and no further clients are queried.
         names: Display names of clients.
     """
-    sums = MomentSums()
-    classes: ClassMoments | None = None
-    covariances: ClassCovariances | None = None
+    sums = feature_skew.MomentSums()
+    classes: feature_skew.ClassMoments | None = None
+    covariances: feature_skew.ClassCovariances | None = None
     notes: list[str] = []
     num_features: int | None = None
     position, size = 0, FIRST_BLOCK_CLIENTS
     config = {"max_features": max_features}
     while position < len(clients):
         block = clients[position : position + size]
-        queries = [Query(name, config=config, clients=block) for name in (FEATURE_MOMENTS, CLASS_SUMS)]
+        queries = [
+            Query(name, config=config, clients=block)
+            for name in (feature_skew.FEATURE_MOMENTS, feature_skew.CLASS_SUMS)
+        ]
         (answers, by_class), _ = yield queries, []
         notes += refusal_notes("feature sums", answers, names)
         num_classes = 0
@@ -262,7 +234,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
             num_features = len(arrays["sum"])
             if "scatter" not in arrays:
                 return MomentsAnswers(
-                    num_features, None, {}, ClassMoments.empty_moments(0, num_features), None, tuple(notes)
+                    num_features, None, {}, feature_skew.ClassMoments.empty_moments(0, num_features), None, tuple(notes)
                 )
             total, scatter = (arrays[name].astype(np.float64, copy=False) for name in ("sum", "scatter"))
             sums.add(client, answers.num_examples[client], total, scatter)
@@ -271,9 +243,9 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
                 num_classes = len(counts)
                 numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
                 if classes is None:
-                    classes = ClassMoments.empty_moments(num_classes, num_features)
-                    if ClassCovariances.fit(num_classes, num_features):
-                        covariances = ClassCovariances(num_classes, num_features)
+                    classes = feature_skew.ClassMoments.empty_moments(num_classes, num_features)
+                    if feature_skew.ClassCovariances.fit(num_classes, num_features):
+                        covariances = feature_skew.ClassCovariances(num_classes, num_features)
                 classes.add(client, counts, *numbers)
                 if covariances is not None:
                     covariances.add(answers.num_examples[client], total, scatter, counts, numbers[0])
@@ -281,7 +253,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
         if num_features is not None:
             client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes
             size = max(1, BLOCK_BYTES // client_bytes)
-    classes = classes or ClassMoments.empty_moments(0, num_features or 0)
+    classes = classes or feature_skew.ClassMoments.empty_moments(0, num_features or 0)
     return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, covariances, tuple(notes))
 
 
@@ -308,16 +280,18 @@ def measure_private_features(
     """
     (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
     rate = settings.detector_rate
-    published = Finding.unmeasured(NAME, 0.0, WITHOUT_AXES)
+    published = Finding.unmeasured(feature_skew.NAME, 0.0, WITHOUT_AXES)
     sums = {client: arrays["sum"].astype(np.float64) for client, arrays in answers.arrays.items()}
     squares = {client: arrays["squares"].astype(np.float64) for client, arrays in answers.arrays.items()}
     num_features = len(next(iter(sums.values()))) if sums else None
     similar_sums = {client: client_sum for client, client_sum in sums.items() if client in alike}
     if len(sums) < 2 or num_features is None:
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, f"at least two clients are needed, got {len(sums)}")
+        calibrated = CalibratedFinding.unmeasured(
+            feature_skew.NAME, rate, f"at least two clients are needed, got {len(sums)}"
+        )
     elif len(similar_sums) < 2:
         reason = "noisy sums cover all classes together, and labels may be skewed"
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
+        calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, rate, reason)
     else:
         assert settings.epsilon is not None
         deviation = sums_deviation(settings.epsilon, settings.delta, num_features)
@@ -366,7 +340,7 @@ def decide_private_features(
     p_values = np.minimum(1.0, 2 * norm.sf(scores).min(axis=1) * scores.shape[1])
     offsets = surplus / rows / np.sqrt(spread)
     by_chance = 1 / rows[:, 0] + (noise[0] ** 2 / rows**2 / spread).mean(axis=1)
-    return decide_shifts(
+    return calibrated_feature_skew.decide_shifts(
         clients,
         p_values,
         offsets,

@@ -459,7 +459,8 @@ def count_test(answers: Mapping[int, Agreement], left_out: Collection[int] = ())
         missing = expected - np.where(total > groups, agreeing, 0)
         effects[client] = float(missing.sum() / expected.sum()) if expected.sum() > 0 else 0.0
         classes[client] = _top_classes(missing)
-    return _corrected_test(clients, p_values, effects, classes, "agreement of labels")
+    corrected = by_client(clients, holm(np.array(p_values)))
+    return ClientTest(corrected, effects, classes, "labels", "agreement of labels")
 
 
 def score_test(answers: Mapping[int, Agreement], comparison: Discriminant) -> ClientTest | None:
@@ -495,7 +496,8 @@ def score_test(answers: Mapping[int, Agreement], comparison: Discriminant) -> Cl
             missing, share = -total / compared[client], 1 - compared[client] / float(information[client].sum())
             effects[client] = missing / (1 + share * max(missing, 0.0))
         classes[client] = _top_classes(-answer.scores)
-    return _corrected_test(clients, p_values, effects, classes, "information of labels")
+    corrected = by_client(clients, holm(np.array(p_values)))
+    return ClientTest(corrected, effects, classes, "labels", "information of labels")
 
 
 def design_effects(answers: Mapping[int, Agreement]) -> dict[int, float]:
@@ -517,16 +519,6 @@ def design_effects(answers: Mapping[int, Agreement]) -> dict[int, float]:
 
 def _top_classes(missing: Values) -> tuple[int, ...]:
     return largest(missing, max(0.0, float(missing.max())) / CLASSES_NAMED, CLASSES_NAMED)
-
-
-def _corrected_test(
-    clients: list[int],
-    p_values: list[float],
-    effects: Mapping[int, float],
-    classes: Mapping[int, tuple[int, ...]],
-    words: str,
-) -> ClientTest:
-    return ClientTest(by_client(clients, holm(np.array(p_values))), effects, classes, "labels", words)
 
 
 def disagreement_tail(

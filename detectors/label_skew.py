@@ -314,7 +314,8 @@ def label_p_values(
     if table.shape[1] < 2 or len(table) < 2:
         return np.ones(len(table)), "one class only"
     statistics = pearson(against_others)[:, 0]
-    if noise_scale > 0 or _smallest_expected(table) < least_expected(len(table), rate):
+    smallest_expected = float(table.sum(axis=1).min()) * float(table.sum(axis=0).min()) / float(table.sum())
+    if noise_scale > 0 or smallest_expected < least_expected(len(table), rate):
         draws = number_of_draws(rate)
         if draws * table.size <= MAX_DRAWN_CELLS:
             rows, columns = _margins(table)
@@ -378,10 +379,6 @@ def _grouped_p_values(
         return np.ones(len(table)), "too many clients and classes to draw tables of groups"
     drawn = _drawn_p_values(rows, columns, statistics / per_freedom, draws, rate, generator)
     return drawn, f"up to {draws} tables of effective counts, {words}"
-
-
-def _smallest_expected(table: IntArray | Values) -> float:
-    return float(table.sum(axis=1).min()) * float(table.sum(axis=0).min()) / float(table.sum())
 
 
 def number_of_draws(rate: float) -> int:

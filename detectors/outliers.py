@@ -88,9 +88,6 @@ TIE = 1e-9
 InitialVectors = Callable[[Sequence[int]], Sequence[FloatArray]]
 """From seeds to their random initial models, each of shape `(params,)`."""
 
-Compare = Callable[[TrainAnswers, np.random.Generator, DetectionConfig], "Comparison | None"]
-"""Compares the models of one repetition, as `compare_models` does; called from several threads at once."""
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -253,7 +250,6 @@ def train_and_compare(
     settings: DetectionConfig,
     seed: int,
     parts: Sequence[RowPart] = (),
-    compare: Compare = compare_models,
 ) -> Conversation[list[Comparison | None]]:
     """Train and compare models, with all repetitions in lockstep; those on parts of the clients' rows come last.
 
@@ -267,7 +263,6 @@ def train_and_compare(
         settings: Repetitions and rounds.
         seed: Seed from which each repetition derives its own.
         parts: Parts of the rows for additional repetitions, one each.
-        compare: Compares the models of one repetition.
     """
     seeds = [integer(seed, "outlier-repetition", repetition) for repetition in range(settings.outlier_repetitions)]
     seeds += [integer(seed, "outlier-part", part.index) for part in parts]
@@ -291,7 +286,7 @@ def train_and_compare(
         _, answers = yield [], trainings
         generators = [stream(seed, "outlier-projection", repetition) for repetition in group]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:  # the matrix products run beside each other
-            compared = list(pool.map(compare, answers, generators, repeat(settings)))
+            compared = list(pool.map(compare_models, answers, generators, repeat(settings)))
         comparisons.update(zip(group, compared, strict=True))
     return list(comparisons.values())
 

@@ -14,18 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedscout.detectors.feature_skew import (
-    class_sums,
-    feature_centroid,
-    feature_histogram,
-    feature_moments,
-    group_norms,
-    row_norms,
-)
+from fedscout.detectors import feature_skew, privacy
 from fedscout.detectors.label_agreement import label_agreement
 from fedscout.detectors.label_skew import label_counts
 from fedscout.detectors.near_copies import near_copies
-from fedscout.detectors.privacy import private_counts, private_sums
 from fedscout.detectors.statistics import Values, flat_features, group_labels
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Answer, QueryInputs, QueryTable, RowAggregate
@@ -79,18 +71,18 @@ CLIENT_QUERIES: QueryTable = {
     query.__name__: query
     for query in (
         label_counts,
-        feature_moments,
-        class_sums,
-        feature_centroid,
-        feature_histogram,
+        feature_skew.feature_moments,
+        feature_skew.class_sums,
+        feature_skew.feature_centroid,
+        feature_skew.feature_histogram,
         label_agreement,
         mean_output,
         input_curvature,
-        private_counts,
-        private_sums,
-        row_norms,
+        privacy.private_counts,
+        privacy.private_sums,
+        feature_skew.row_norms,
         group_labels,
-        group_norms,
+        feature_skew.group_norms,
         near_copies,
     )
 }

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     from fedscout.engine.arrays import FloatArray
-    from fedscout.engine.contracts.algorithm import ClientWork, Correct, TrainRequest
-    from fedscout.engine.contracts.client_task import ClientTask, TaskResult
+    from fedscout.engine.contracts.algorithm import ClientTask, ClientWork, Correct, TaskResult, TrainRequest
     from fedscout.engine.models.flat import FlatModel
 
 
@@ -162,7 +161,7 @@ class CartPoleTask:
 
     def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Play episodes, extend the replay buffer, and train the model on it."""
-        from fedscout.engine.contracts.client_task import TaskResult
+        from fedscout.engine.contracts.algorithm import TaskResult
         from fedscout.experiments.q_learning import Transitions, learn
 
         steps = float(work.state[STEPS_KEY][0]) if STEPS_KEY in work.state else 0.0

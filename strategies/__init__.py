@@ -1,24 +1,20 @@
 """Federated-learning strategies: their validated specifications, and the search space of a federation."""
 
 from fedscout.strategies.methods.averaging import (
-    FedAdagradSpec,
     FedAdamSpec,
     FedAvgMSpec,
     FedAvgSpec,
+    FedExPSpec,
     FedProxSpec,
     FedYogiSpec,
     ProximalTerm,
     QFedAvgSpec,
 )
-from fedscout.strategies.methods.communities import CommunitiesSpec
 from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
-from fedscout.strategies.methods.fedbuff import FedBuffSpec
-from fedscout.strategies.methods.feddyn import FedDynSpec
-from fedscout.strategies.methods.fedexp import FedExPSpec
-from fedscout.strategies.methods.fednova import FedNovaSpec
+from fedscout.strategies.methods.drift import FedDynSpec, FedNovaSpec, ScaffoldSpec
 from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec
-from fedscout.strategies.methods.personal import DittoSpec, FedBNSpec, FedPerSpec, LocalOnlySpec
+from fedscout.strategies.methods.personal import DittoSpec, FedBNSpec, LocalOnlySpec
 from fedscout.strategies.methods.robust import (
     BulyanSpec,
     CenteredClippingSpec,
@@ -28,16 +24,13 @@ from fedscout.strategies.methods.robust import (
     MultiKrumSpec,
     RfaSpec,
 )
-from fedscout.strategies.methods.scaffold import ScaffoldSpec
-from fedscout.strategies.pairs import PairSpec
-from fedscout.strategies.selection.base import SelectionSpec
+from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection
-from fedscout.strategies.space import ParameterRow, SearchSpace, StrategyRow, space_of
+from fedscout.strategies.space import SearchSpace, StrategyRow, space_of
 from fedscout.strategies.specification import (
     ChoiceRange,
     IntegerRange,
     Range,
-    RangeWidth,
     RealRange,
     SearchRange,
     StrategySpec,
@@ -55,7 +48,6 @@ from fedscout.strategies.table import (
     named_classes,
     parse_strategy,
     strategy_class,
-    strategy_json_schema,
 )
 
 __all__ = [
@@ -70,22 +62,18 @@ __all__ = [
     "BulyanSpec",
     "CenteredClippingSpec",
     "ChoiceRange",
-    "CommunitiesSpec",
     "CustomSpec",
     "DPFedAvgSpec",
     "DittoSpec",
-    "FedAdagradSpec",
     "FedAdamSpec",
     "FedAvgMSpec",
     "FedAvgSpec",
     "FedBNSpec",
-    "FedBuffSpec",
     "FedDynSpec",
     "FedExPSpec",
     "FedLCSpec",
     "FedMedianSpec",
     "FedNovaSpec",
-    "FedPerSpec",
     "FedProxSpec",
     "FedTrimmedAvgSpec",
     "FedYogiSpec",
@@ -94,12 +82,9 @@ __all__ = [
     "LocalOnlySpec",
     "MoonSpec",
     "MultiKrumSpec",
-    "PairSpec",
-    "ParameterRow",
     "ProximalTerm",
     "QFedAvgSpec",
     "Range",
-    "RangeWidth",
     "RealRange",
     "RfaSpec",
     "ScaffoldSpec",
@@ -116,5 +101,4 @@ __all__ = [
     "parse_strategy",
     "space_of",
     "strategy_class",
-    "strategy_json_schema",
 ]

@@ -121,7 +121,7 @@ def pair_class(server_class: type[StrategySpec], client_class: type[MeanSpec]) -
     new_class.server_class, new_class.client_class = server_class, client_class
     new_class.paper = f"{server_class.paper}; {client_class.paper}"
     new_class.bound = {**server_class.bound, **client_class.bound}
-    new_class.reads_layers = server_class.reads_layers or client_class.reads_layers
+    new_class.needs_layers = server_class.needs_layers or client_class.needs_layers
     return new_class
 
 

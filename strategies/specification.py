@@ -38,8 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
@@ -265,12 +264,6 @@ class SearchRange:
             return self.default(cohort, chosen)
         return self.wide if width == "wide" and self.wide is not None else self.default
 
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = dict(handler(core_schema))
-        if not callable(self.default):
-            schema["x-searched"] = self.default.json_schema()
-        return schema
-
 
 class NodeCounts(TypedDict):
     """Arguments by which every Flower strategy samples its clients."""
@@ -303,20 +296,6 @@ def clients_text(num_clients: int) -> str:
     return f"{num_clients} client{'' if num_clients == 1 else 's'} a round"
 
 
-def missing_layers(cohort: Cohort, kind: str, what: str, *layers: str) -> str | None:
-    """Return the fault that a cohort's model has none of the required layers; None if it has one or is unknown.
-
-    Args:
-        cohort: The clients.
-        kind: Kind of the strategy.
-        what: Description of the required layers.
-        layers: Class names of layers, any of which suffices.
-    """
-    if cohort.layers is None or cohort.layers & {*layers}:
-        return None
-    return Fault(kind, f"have a model with {what}", f"layers {', '.join(sorted(cohort.layers)) or 'none'}")
-
-
 class StrategySpec(BaseModel, ABC):
     """A strategy and its parameters: a validated, picklable value that satisfies `TrialStrategy`.
 
@@ -324,8 +303,10 @@ class StrategySpec(BaseModel, ABC):
         kind: Name of the strategy; a literal in each subclass that discriminates documents.
         paper: Reference of the strategy.
         bound: Parameters of Flower's class that can't be set here, and what determines them.
-        reads_layers: Whether it depends on the model's layers, which the cohort must then contain.
         needs_classes: Whether it can't train a model that predicts a quantity.
+        needs_layers: Kinds of layers of which the model must have one: what they are, then the names of their classes.
+        needs_server_rows: Whether the server must hold rows.
+        least_sampled: Smallest number of clients per round with which it works.
         unpaired: Reason why it can't be combined in a pair, if its methods do not imply it; empty otherwise.
         grouped: Whether groups of clients may have separate global models.
     """
@@ -334,8 +315,10 @@ class StrategySpec(BaseModel, ABC):
 
     paper: ClassVar[str] = ""
     bound: ClassVar[Mapping[str, str]] = {}
-    reads_layers: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = False
+    needs_layers: ClassVar[tuple[str, ...]] = ()
+    needs_server_rows: ClassVar[bool] = False
+    least_sampled: ClassVar[int] = 1
     unpaired: ClassVar[str] = ""
     grouped: ClassVar[bool] = False
 
@@ -365,9 +348,9 @@ class StrategySpec(BaseModel, ABC):
         """
         return {**self.model_dump(mode="json", exclude={"kind", *SHARED_PARAMETERS}), **self.client_values()}
 
-    @abstractmethod
     def needs(self) -> EngineNeeds:
-        """Return the engine features that the strategy needs."""
+        """Return the engine features that the strategy needs: by default one reply per client, of one vector."""
+        return EngineNeeds()
 
     def code(self) -> Mapping[str, str]:
         """Return the SHA-256 of each user code file of the strategy; empty for built-in strategies."""
@@ -447,9 +430,18 @@ class StrategySpec(BaseModel, ABC):
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return the reason why the strategy works with no parameters in a cohort; None if it can work."""
-        if cohort.classifies or not cls.needs_classes:
-            return None
-        return Fault(cls.model_fields["kind"].default, "be used for classification", "a task without classes")
+        kind, layers = cls.model_fields["kind"].default, cohort.layers
+        if cls.needs_classes and not cohort.classifies:
+            return Fault(kind, "be used for classification", "a task without classes")
+        if cls.needs_layers and layers is not None and not layers & {*cls.needs_layers[1:]}:
+            return Fault(
+                kind, f"have a model with {cls.needs_layers[0]}", f"layers {', '.join(sorted(layers)) or 'none'}"
+            )
+        if cls.needs_server_rows and cohort.server_rows == 0:
+            return Fault(kind, "have rows that the server holds (federation.server_rows, such as 200 or 0.1)", "none")
+        if cohort.num_sampled < cls.least_sampled:
+            return Fault(kind, f"have at least {cls.least_sampled} clients a round", cohort.num_sampled)
+        return None
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults that prevent building the strategy for a cohort, as sentences; empty if none."""
@@ -476,7 +468,6 @@ class StrategySpec(BaseModel, ABC):
 
     def notes_after(self, cohort: Cohort, num_models: int) -> list[str]:
         """Return notes on a trial whose rounds produced `num_models` models, as sentences."""
-        del cohort, num_models
         return []
 
     # Equivalents.
@@ -486,19 +477,15 @@ class StrategySpec(BaseModel, ABC):
 
         Only the server side matters; client parameters may be omitted.
         """
-        del cohort
         return self
 
     def simplest(self, cohort: Cohort) -> StrategySpec:
         """Return the simplest equivalent; the specification itself if it has none or is invalid for the cohort."""
         spec: StrategySpec = self
-        while (simpler := self._with_same_clients(spec.equivalent(cohort))) != spec and not spec.faults(cohort):
+        clients = dict(self.client_values())
+        while (simpler := spec.equivalent(cohort).model_copy(update=clients)) != spec and not spec.faults(cohort):
             spec = simpler
         return spec
-
-    def _with_same_clients(self, spec: StrategySpec) -> StrategySpec:
-        values = self.client_values()
-        return spec if spec.client_values() == values else spec.model_copy(update=dict(values))
 
     def canonical(self, cohort: Cohort) -> str:
         """Return the canonical JSON of the simplest equivalent, the same text for all equivalents."""
@@ -514,16 +501,17 @@ class StrategySpec(BaseModel, ABC):
         return {name: value + 0.0 if isinstance(value, float) else value for name, value in fields.items()}
 
     def __str__(self) -> str:
-        shown = ", ".join(self._text(name, value) for name, value in self.parameters().items() if self._shows(name))
+        fields, searched = type(self).model_fields, self.search_names()
+        shown = ", ".join(
+            self._text(name, value)
+            for name, value in self.parameters().items()
+            if name in searched or getattr(self, name) != fields[name].default
+        )
         return f"{self.label}({shown})" if shown else self.label
 
     def _text(self, name: str, value: Any) -> str:
         """Return the display text of a parameter; `value` is that of `parameters()`."""
         return f"{name}={value}"
-
-    def _shows(self, name: str) -> bool:
-        """Return whether a parameter is displayed: it is searched or not at its default."""
-        return name in self.search_names() or getattr(self, name) != type(self).model_fields[name].default
 
 
 def given_values(training: LocalTraining) -> Mapping[str, Value]:

@@ -1,119 +1,85 @@
 """The registry of strategies, and the parsing of names and documents into specifications.
 
-A new strategy is a module with its specification and an entry here. The discrimination of documents by kind,
-the JSON schema, the log columns and the available pairs are derived from the registry. A name is a kind of
-the registry, a pair of two kinds, or `"all"` for all available ones. Parsing a document reports all its
-faults at once.
+A new strategy is a specification and an entry here. The discrimination of documents by kind, the log columns and
+the available pairs are derived from the registry. A name is a kind of the registry, a pair of two kinds, or `"all"`
+for all available ones. Parsing a document reports all its faults at once.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 import json
-import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.text import booleans_as_words, details, did_you_mean, fault_of, shown
-from fedscout.strategies.methods.averaging import (
-    FedAdagradSpec,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedProxSpec,
-    FedYogiSpec,
-    QFedAvgSpec,
+from fedscout.strategies.methods import (
+    averaging,
+    communities,
+    custom,
+    dp_fedavg,
+    drift,
+    losses,
+    personal,
+    robust,
+    server_rows,
+    tuned_clients,
 )
-from fedscout.strategies.methods.communities import CommunitiesSpec
-from fedscout.strategies.methods.custom import CustomSpec
-from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
-from fedscout.strategies.methods.fedbio import FedBiOSpec
-from fedscout.strategies.methods.fedbuff import FedBuffSpec
-from fedscout.strategies.methods.feddf import FedDFSpec
-from fedscout.strategies.methods.feddyn import FedDynSpec
-from fedscout.strategies.methods.fedexp import FedExPSpec
-from fedscout.strategies.methods.fednova import FedNovaSpec
-from fedscout.strategies.methods.losses import FedLCSpec, FedRSSpec, FedSAMSpec, MoonSpec, SymmetricLossSpec
-from fedscout.strategies.methods.personal import (
-    DittoSpec,
-    FedBABUSpec,
-    FedBNSpec,
-    FedPerSpec,
-    FedRepSpec,
-    FedRoDSpec,
-    FineTuningSpec,
-    LocalOnlySpec,
-    MFedBNSpec,
-    PFedMeSpec,
-)
-from fedscout.strategies.methods.rhfl import RhflSpec
-from fedscout.strategies.methods.robust import (
-    BulyanSpec,
-    CenteredClippingSpec,
-    FedMedianSpec,
-    FedTrimmedAvgSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    RfaSpec,
-)
-from fedscout.strategies.methods.scaffold import ScaffoldSpec
-from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
 from fedscout.strategies.pairs import JOINT, has_clients, is_server_rule, kind_of, pair_class, pair_fault
 from fedscout.strategies.selection.table import selection_class
 from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec, searched_fields
 
 BUILT_IN: tuple[type[StrategySpec], ...] = (
-    FedAvgSpec,
-    FedProxSpec,
-    FedAvgMSpec,
-    FedAdagradSpec,
-    FedAdamSpec,
-    FedYogiSpec,
-    FedMedianSpec,
-    FedTrimmedAvgSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    BulyanSpec,
-    QFedAvgSpec,
+    averaging.FedAvgSpec,
+    averaging.FedProxSpec,
+    averaging.FedAvgMSpec,
+    averaging.FedAdagradSpec,
+    averaging.FedAdamSpec,
+    averaging.FedYogiSpec,
+    robust.FedMedianSpec,
+    robust.FedTrimmedAvgSpec,
+    robust.KrumSpec,
+    robust.MultiKrumSpec,
+    robust.BulyanSpec,
+    averaging.QFedAvgSpec,
 )
 """Those that are in a search space unless asked otherwise. One more would change the draws of every earlier study."""
 
 CHOSEN_BY_NAME: tuple[type[StrategySpec], ...] = (
-    RfaSpec,
-    CenteredClippingSpec,
-    FedExPSpec,
-    FedBuffSpec,
-    ScaffoldSpec,
-    FedNovaSpec,
-    FedBNSpec,
-    MFedBNSpec,
-    DittoSpec,
-    FedDynSpec,
-    MoonSpec,
-    FedLCSpec,
-    FedPerSpec,
-    FedRepSpec,
-    LocalOnlySpec,
-    FineTuningSpec,
-    FedSAMSpec,
-    FedRSSpec,
-    SymmetricLossSpec,
-    FedBABUSpec,
-    PFedMeSpec,
-    FedRoDSpec,
-    FedExSpec,
-    FedPopSpec,
-    DPFedAvgSpec,
-    CommunitiesSpec,
-    FedDFSpec,
-    FedBiOSpec,
-    RhflSpec,
+    robust.RfaSpec,
+    robust.CenteredClippingSpec,
+    averaging.FedExPSpec,
+    averaging.FedBuffSpec,
+    drift.ScaffoldSpec,
+    drift.FedNovaSpec,
+    personal.FedBNSpec,
+    personal.MFedBNSpec,
+    personal.DittoSpec,
+    drift.FedDynSpec,
+    losses.MoonSpec,
+    losses.FedLCSpec,
+    personal.FedPerSpec,
+    personal.FedRepSpec,
+    personal.LocalOnlySpec,
+    personal.FineTuningSpec,
+    losses.FedSAMSpec,
+    losses.FedRSSpec,
+    losses.SymmetricLossSpec,
+    personal.FedBABUSpec,
+    personal.PFedMeSpec,
+    personal.FedRoDSpec,
+    tuned_clients.FedExSpec,
+    tuned_clients.FedPopSpec,
+    dp_fedavg.DPFedAvgSpec,
+    communities.CommunitiesSpec,
+    server_rows.FedDFSpec,
+    server_rows.FedBiOSpec,
+    server_rows.RhflSpec,
 )
 """Those that are in a search space if it names them."""
 
@@ -125,32 +91,17 @@ CHOSEN_BY_NAME_KINDS: tuple[str, ...] = tuple(map(kind_of, CHOSEN_BY_NAME))
 """The kinds that are in a search space if it names them."""
 
 STRATEGIES: Mapping[str, type[StrategySpec]] = {
-    **dict(zip(BUILT_IN_KINDS, BUILT_IN, strict=True)),
-    **dict(zip(CHOSEN_BY_NAME_KINDS, CHOSEN_BY_NAME, strict=True)),
-    kind_of(CustomSpec): CustomSpec,
+    **{kind_of(each): each for each in BUILT_IN + CHOSEN_BY_NAME},
+    kind_of(custom.CustomSpec): custom.CustomSpec,
 }
 """Every kind but pairs: built in, chosen by name, or `"custom"`."""
-
-StrategyChoice: TypeAlias = Annotated[  # type: ignore[valid-type]  # a union read from the table
-    functools.reduce(operator.or_, STRATEGIES.values()), Field(discriminator="kind")
-]
-
-STRATEGY_ADAPTER: TypeAdapter[StrategySpec] = TypeAdapter(StrategyChoice)
-"""Validates a document of any strategy but a pair, told apart by its `kind`."""
-
-
-def strategy_json_schema() -> dict[str, Any]:
-    """Return the JSON schema of all strategies except pairs: valid values, and search ranges under `x-searched`.
-
-    `SearchSpace.json_schema` gives the schema of the strategies and ranges of one federation.
-    """
-    return STRATEGY_ADAPTER.json_schema()
-
 
 ALL = "all"
 """Stands in a list of kinds for all that are possible; pairs and what `ALL_KINDS` leaves out are named beside it."""
 
-ALL_KINDS: tuple[str, ...] = tuple(kind_of(each) for each in (*BUILT_IN, *CHOSEN_BY_NAME) if each is not DPFedAvgSpec)
+ALL_KINDS: tuple[str, ...] = tuple(
+    kind_of(each) for each in BUILT_IN + CHOSEN_BY_NAME if each is not dp_fedavg.DPFedAvgSpec
+)
 """What it stands for, impossible ones included. DP-FedAvg gives accuracy away for privacy, so it must be asked for."""
 
 SERVER_RULE_KINDS: tuple[str, ...] = tuple(kind for kind, each in STRATEGIES.items() if is_server_rule(each))
@@ -212,7 +163,7 @@ def _pair_suggestion(halves: Sequence[str]) -> str:
     return f"; did you mean {near[0][0]}{JOINT}{near[1][0]}?" if all(near) else ""
 
 
-CommunitiesSpec.named = staticmethod(strategy_class)
+communities.CommunitiesSpec.named = staticmethod(strategy_class)
 
 
 def named_classes(kinds: Iterable[str]) -> list[type[StrategySpec]]:
@@ -236,11 +187,8 @@ def name_faults(kinds: Iterable[str]) -> list[str]:
         if JOINT in kind:
             faults += _pair_faults(kind)
         elif kind not in (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, ALL):
-            faults.append(
-                Fault(
-                    "kinds", "be known strategies", repr(kind), f"allowed are {NAMES}{did_you_mean(kind, STRATEGIES)}"
-                )
-            )
+            allowed = f"allowed are {NAMES}{did_you_mean(kind, STRATEGIES)}"
+            faults.append(Fault("kinds", "be known strategies", repr(kind), allowed))
     return faults
 
 

@@ -27,13 +27,13 @@ from fedscout.engine.client.updates import (
     Tuning,
     WithheldTensors,
     add_statistics,
-    personal_scores,
     products_on,
     tuned_scores,
 )
 from fedscout.engine.config import CPU, HostDevice
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
+    Clients,
     ClientScore,
     ClientUpdate,
     TrainRequest,
@@ -69,12 +69,15 @@ from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.runtime.processes import keep_freed_memory
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.training.algorithm_runs import with_signals
-from fedscout.engine.training.backends import LoopTrainer, TaskTrainer, Trainer, fastest_trainer
+from fedscout.engine.training.backends import MOST_CLIENTS, LoopTrainer, TaskTrainer, Trainer, fastest_trainer
 from fedscout.engine.training.loop import RowsWork
 
 SEEDS_KEPT, CLIENTS_KEPT = 16, 2**16
 """Splits are cheap to draw again: a host keeps those of its latest seeds, and of each its latest clients; of small
 clients that is 1 KiB each. So it does with what it reads of clients."""
+
+MODELS_BYTES_TOGETHER = 2**26
+"""Of clients' own models that are made and scored together, at least one; an algorithm holds each some times."""
 
 SplitKey = tuple[int, float, float]
 """What fixes how clients split their rows: seed, share of test rows, share of validation rows."""
@@ -165,38 +168,36 @@ class ClientHost:
             The results without the yielded objects.
         """
         with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
-            return (yield from self._training(call, parts, large_bytes))
-
-    def _training(self, call: HostCall, parts: Sequence[Part], large_bytes: int) -> Generator[Any, None, TrainResults]:
-        started = time.perf_counter()
-        assert call.vector is not None
-        evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
-        request = replace(_train_request(call), num_classes=self._federation.num_classes)
-        attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
-        has_task = self._federation.task is not None
-        updates = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
-        sent = SentUpdates(attacks, num_trainable, request, call.clients, partial(self._honest_vectors, call, request))
-        withheld = WithheldTensors(call, self._model.layout)
-        durations = self._durations(call, request)
-        works = []
-        for client in call.clients:
-            try:
-                works.append(self._work(client, call, durations))
-            except Exception as error:  # a client's failure is an answer, not the host's end
-                updates.failed(client, error)
-        for block in self._trainer(call, request).train(request, works):
-            updates.add(with_signals(request, withheld.of(sent.of(block))))
-            if parts:
-                yield from updates.taken(parts, large_bytes)
-        results = updates.results()
-        results.num_withheld = withheld.num_values
-        if call.watched is not None:
-            results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
-        results.evaluation = evaluation
-        results.durations = durations
-        results.memory_note = self._trainers["auto"].memory_note()
-        results.seconds = time.perf_counter() - started
-        return results
+            started = time.perf_counter()
+            assert call.vector is not None
+            evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
+            request = replace(_train_request(call), num_classes=self._federation.num_classes)
+            attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
+            has_task = self._federation.task is not None
+            updates = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
+            honest = partial(self._honest_vectors, call, request)
+            sent = SentUpdates(attacks, num_trainable, request, call.clients, honest)
+            withheld = WithheldTensors(call, self._model.layout)
+            durations = self._durations(call, request)
+            works = []
+            for client in call.clients:
+                try:
+                    works.append(self._work(client, call, durations))
+                except Exception as error:  # a client's failure is an answer, not the host's end
+                    updates.failed(client, error)
+            for block in self._trainer(call, request).train(request, works):
+                updates.add(with_signals(request, withheld.of(sent.of(block))))
+                if parts:
+                    yield from updates.taken(parts, large_bytes)
+            results = updates.results()
+            results.num_withheld = withheld.num_values
+            if call.watched is not None:
+                results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
+            results.evaluation = evaluation
+            results.durations = durations
+            results.memory_note = self._trainers["auto"].memory_note()
+            results.seconds = time.perf_counter() - started
+            return results
 
     def measure(self, call: HostCall) -> TrainResults:
         """Measure losses of the received model as in a train call, without training any client."""
@@ -385,9 +386,22 @@ class ClientHost:
             request = replace(_tuning_request(call, own_models), num_classes=self._federation.num_classes)
             tuned, parts = self._tuned_scores(call, request, parts)
             scores |= tuned
-        layout = self._model.layout
-        personal = personal_scores(own_models, trainer, layout, received, parts, call.states, call.config, seed, metric)
-        return {**scores, **personal}
+        algorithm = own_models
+
+        def scored(group: Mapping[int, Samples]) -> dict[int, ClientScore | Exception]:
+            states = [call.states.get(client) or {} for client in group]
+            try:
+                models = algorithm.scored(Clients(received, self._model.layout, states, call.config))
+                return trainer.scores(models, group, seed, metric)
+            except Exception as error:  # user code may raise anything; who shares its group depends on the host
+                if len(group) == 1:
+                    return dict.fromkeys(group, error)
+            return {client: score for each in group for client, score in scored({each: group[each]}).items()}
+
+        block_size = min(MOST_CLIENTS, max(1, MODELS_BYTES_TOGETHER // received.nbytes))
+        for first in range(0, len(parts), block_size):
+            scores |= scored({client: parts[client] for client in [*parts][first : first + block_size]})
+        return scores
 
     @torch.random.fork_rng(devices=[])
     def _tuned_scores(

@@ -15,8 +15,7 @@ server keeps its own values for them.
 
 `add_statistics` sums the statistics of a metric over a host's clients, so that only totals leave the host.
 
-`personal_scores` and `tuned_scores` score clients that have models of their own, kept or tuned on their rows before
-scoring.
+`tuned_scores` scores clients whose models are tuned on their rows before scoring.
 
 `Embedding` computes the features that detectors compare if rows are images or token ids, whose raw distances carry
 little information. The features are the outputs of a fixed network: a user's extractor, or the input of the last fully
@@ -49,7 +48,6 @@ from fedscout.engine.contracts.algorithm import (
     AttackInputs,
     ClientAlgorithm,
     ClientResults,
-    Clients,
     ClientScore,
     ClientState,
     ClientUpdate,
@@ -64,6 +62,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import DoubleArray, RowProducts, Samples
 from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
 from fedscout.engine.data.federation import EmbeddingSource, Federation
+from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import (
     NO_SERVER_ROWS,
     EvaluateResults,
@@ -76,22 +75,12 @@ from fedscout.engine.messages.calls import (
     state_bytes,
 )
 from fedscout.engine.messages.exact_mean import ExactScale
-from fedscout.engine.messages.keys import (
-    BYTES_A_VALUE,
-    NUM_CLIENTS_KEY,
-    NUM_EXAMPLES_KEY,
-    REPLY_KEY,
-    ROUND_KEY,
-    SEED_KEY,
-    client_bytes_down,
-    client_bytes_up,
-)
 from fedscout.engine.metrics import Metric, add
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.models.layout import ParameterLayout
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.training.algorithm_runs import own_training
-from fedscout.engine.training.backends import MOST_CLIENTS, Trainer
+from fedscout.engine.training.backends import Trainer
 from fedscout.engine.training.loop import CHUNK_ROWS, Outcome, RowsWork, chunks, gather
 
 NOTHING: FloatArray = np.empty(0, np.float32)
@@ -124,7 +113,7 @@ class GatheredUpdates:
         self._weighted_by = call.session.needs.weighted_by
         self._norms_from = received if call.watched is not None and call.watched.observed.update_norms else None
         self._auxiliary_weighted_by = {} if algorithm is None else algorithm.auxiliary
-        self._merged = call.config[REPLY_KEY] == "merged"
+        self._merged = call.config[keys.REPLY_KEY] == "merged"
         self._scale = ExactScale.of(received, max_weight)
         self._auxiliary_scales = {
             name: ExactScale.of_auxiliary(call.auxiliary.get(name), max_weight) for name in self._auxiliary_weighted_by
@@ -174,7 +163,8 @@ class GatheredUpdates:
 
     def _unfit(self, num_examples: int, update: ClientUpdate) -> ValueError | None:
         """Return an error if a weight of an update is missing, or outside the range that exact sums have room for."""
-        for name in {self._weighted_by, *self._auxiliary_weighted_by.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
+        counts = {keys.NUM_CLIENTS_KEY, keys.NUM_EXAMPLES_KEY}
+        for name in {self._weighted_by, *self._auxiliary_weighted_by.values()} - counts:
             weight = update.sums.get(name)
             if weight is None:
                 reported = ", ".join(sorted(update.sums)) or "none"
@@ -266,54 +256,50 @@ def _stacked(rows: Sequence[FloatArray]) -> FloatArray:
 
 def weight_of(name: str, num_examples: int, sums: Mapping[str, float]) -> float:
     """Return a client's weight in a mean: 1, its rows, or a sum that it reports."""
-    if name == NUM_CLIENTS_KEY:
+    if name == keys.NUM_CLIENTS_KEY:
         return 1
-    return num_examples if name == NUM_EXAMPLES_KEY else sums[name]
+    return num_examples if name == keys.NUM_EXAMPLES_KEY else sums[name]
 
 
 Attacks = Mapping[int, tuple[UpdateAttack, ...]]
 """One item per attacker, in order."""
 
 
+@dataclass(eq=False)
 class SentUpdates:
     """The updates that the clients of one call send, attacks included.
 
-    Args:
+    Attributes:
         attacks: Attacks of the federation's clients.
         num_trainable: Number of leading vector elements that attacks see.
         asked: The train request.
         clients: Clients of the call.
         honest: Trains the given clients, in ascending order and whether of the call or not; returns the vectors of
-            those
-            that can train, in that order, shape `(clients, layout.size)`.
+            those that can train, in that order, shape `(clients, layout.size)`.
     """
 
-    def __init__(
-        self,
-        attacks: Attacks,
-        num_trainable: int,
-        asked: TrainRequest,
-        clients: Sequence[int],
-        honest: Callable[[tuple[int, ...]], FloatArray],
-    ) -> None:
-        self._attacks = attacks
-        self._num_trainable = num_trainable
-        self._asked = asked
-        groups = {attack.colluders for client in clients for attack in attacks.get(client, ())}
-        self._known = {group: honest(group)[:, :num_trainable] for group in groups}
+    attacks: Attacks
+    num_trainable: int
+    asked: TrainRequest
+    clients: Sequence[int]
+    honest: Callable[[tuple[int, ...]], FloatArray]
+
+    def __post_init__(self) -> None:
+        groups = {attack.colluders for client in self.clients for attack in self.attacks.get(client, ())}
+        self._known = {group: self.honest(group)[:, : self.num_trainable] for group in groups}
 
     def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Return the outcomes with attackers' updates replaced; failures are unchanged."""
-        if not self._attacks:
+        if not self.attacks:
             return outcomes
         return [(work, self._sent(work, update)) for work, update in outcomes]
 
     def _sent(self, work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
         """Return the update that one client sends, or the exception if an attack raises one."""
-        attacks, asked = self._attacks.get(work.client, ()), self._asked
+        attacks, asked = self.attacks.get(work.client, ()), self.asked
         if not attacks or isinstance(update, Exception):
             return update
-        parameters = slice(self._num_trainable)
+        parameters = slice(self.num_trainable)
         received, vector = asked.received.numpy()[parameters], update.vector.copy()
         try:
             for place, attack in enumerate(attacks):
@@ -368,7 +354,7 @@ class WithheldTensors:
     def _elements(self, client: int) -> npt.NDArray[np.bool_]:
         """Return a mask of the model values that a client withholds."""
         config, names = self._call.config, [slot.name for slot in self._layout.parameters]
-        generator = stream(config[SEED_KEY], "withheld", config[ROUND_KEY], client)
+        generator = stream(config[keys.SEED_KEY], "withheld", config[keys.ROUND_KEY], client)
         drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
         return self._layout.elements(lambda slot: slot.name in drawn)
 
@@ -395,51 +381,6 @@ def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
     for scores_by_client in (results.own, results.clean, results.received):
         for client, score in scores_by_client.items():
             scores_by_client[client] = replace(score, statistics=None)
-
-
-MODELS_BYTES_TOGETHER = 2**26
-"""Of clients' own models that are made and scored together, at least one; an algorithm holds each some times."""
-
-
-def personal_scores(
-    algorithm: ClientAlgorithm,
-    trainer: Trainer,
-    layout: ParameterLayout,
-    received: Tensor,
-    clients: Mapping[int, Samples],
-    states: Mapping[int, ClientState],
-    config: Mapping[str, Any],
-    seed: int,
-    metric: Metric | None = None,
-) -> dict[int, ClientScore | Exception]:
-    """Score each client's own model on its rows; an exception replaces a missing score.
-
-    Args:
-        algorithm: Creates the models.
-        trainer: Scores them.
-        layout: Layout of the model.
-        received: The global model, shape `(size,)`.
-        clients: Rows of each client.
-        states: Client states; missing for clients that never trained.
-        config: Scalars of the message.
-        seed: Seed of the trial.
-        metric: Metric measured in addition to accuracy and loss.
-    """
-
-    def scored(group: Mapping[int, Samples]) -> dict[int, ClientScore | Exception]:
-        group_clients = Clients(received, layout, [states.get(client) or {} for client in group], config)
-        try:
-            return trainer.scores(algorithm.scored(group_clients), group, seed, metric)
-        except Exception as error:  # user code may raise anything; who shares its group depends on the host
-            if len(group) == 1:
-                return dict.fromkeys(group, error)
-        return {client: score for client_id in group for client, score in scored({client_id: group[client_id]}).items()}
-
-    scores: dict[int, ClientScore | Exception] = {}
-    block_size = min(MOST_CLIENTS, max(1, MODELS_BYTES_TOGETHER // received.nbytes))
-    for first in range(0, len(clients), block_size):
-        scores |= scored({client: clients[client] for client in [*clients][first : first + block_size]})
-    return scores
 
 
 @dataclass(frozen=True)
@@ -605,10 +546,11 @@ def products_on(device: torch.device) -> RowProducts:
 NOBODY = RoundSelection(observed=ReportRequest())
 
 
+@dataclass(eq=False)
 class RoundDurations:
     """Simulated round durations of the clients of one call.
 
-    Args:
+    Attributes:
         call: The call, with the clients that train and those that only measure.
         asked: The train request.
         layout: Layout of the model.
@@ -616,49 +558,43 @@ class RoundDurations:
         plays: Whether clients run a reinforcement-learning task, where rows only count.
     """
 
-    def __init__(
-        self,
-        call: HostCall,
-        asked: TrainRequest,
-        layout: ParameterLayout,
-        rows: Callable[[int, HostCall], Samples],
-        plays: bool,
-    ) -> None:
-        self._call = call
-        self._asked = asked
-        self._layout = layout
-        self._rows = rows
-        self._plays = plays
-        self._watched = call.watched or NOBODY
-        self._withheld = WithheldTensors(call, layout)
+    call: HostCall
+    asked: TrainRequest
+    layout: ParameterLayout
+    rows: Callable[[int, HostCall], Samples]
+    plays: bool
+
+    def __post_init__(self) -> None:
+        self._watched = self.call.watched or NOBODY
+        self._withheld = WithheldTensors(self.call, self.layout)
 
     def of(self, devices: Mapping[int, Device]) -> dict[int, float]:
         """Return the simulated seconds of each client of the call, 0 for a client without a device."""
         free = Device()
         probes = {client: self._measured(client, devices.get(client, free)) for client in self._watched.measured}
-        return probes | {client: self._trained(client, devices.get(client, free)) for client in self._call.clients}
+        return probes | {client: self._trained(client, devices.get(client, free)) for client in self.call.clients}
 
     def _trained(self, client: int, device: Device) -> float:
-        algorithm, auxiliary = self._call.session.algorithm, self._call.auxiliary.values()
+        algorithm, auxiliary = self.call.session.algorithm, self.call.auxiliary.values()
         assigned = self._watched.assigned.get(client)
         work = RoundWork(
             self._num_steps(client, 1 if assigned is None else assigned.epochs),
-            client_bytes_down(self._layout, algorithm, auxiliary),
-            client_bytes_up(self._layout, algorithm) - BYTES_A_VALUE * self._withheld.num_values_of(client),
+            keys.client_bytes_down(self.layout, algorithm, auxiliary),
+            keys.client_bytes_up(self.layout, algorithm) - keys.BYTES_A_VALUE * self._withheld.num_values_of(client),
         )
-        return simulated_seconds(device, work, self._asked.seed, self._asked.server_round, client)
+        return simulated_seconds(device, work, self.asked.seed, self.asked.server_round, client)
 
     def _measured(self, client: int, device: Device) -> float:
-        bytes_down = client_bytes_down(self._layout, self._call.session.algorithm, ())
+        bytes_down = keys.client_bytes_down(self.layout, self.call.session.algorithm, ())
         work = RoundWork(self._num_steps(client, 1), bytes_down, bytes_up=0)
-        return device.probe_seconds(work, self._asked.training.local_epochs)
+        return device.probe_seconds(work, self.asked.training.local_epochs)
 
     def _num_steps(self, client: int, times: int) -> int:
-        if self._plays:
-            return times * self._asked.training.local_epochs
+        if self.plays:
+            return times * self.asked.training.local_epochs
         try:
-            data = self._rows(client, self._call)
-            training = own_training(self._asked, client, data, times, has_labels=True)
+            data = self.rows(client, self.call)
+            training = own_training(self.asked, client, data, times, has_labels=True)
         except Exception:  # it will fail in training, and say why there
             return 0
         return int(training.num_steps(np.array([len(data)]))[0])

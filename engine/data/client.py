@@ -49,7 +49,6 @@ class ClientTransform(Protocol):
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
         """Return new `(features, labels)` of the same lengths; the arguments are not modified."""
-        ...
 
 
 @dataclass(frozen=True)

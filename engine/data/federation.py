@@ -36,8 +36,7 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
 
 if TYPE_CHECKING:
-    from fedscout.engine.contracts.algorithm import UpdateAttack
-    from fedscout.engine.contracts.client_task import ClientTask
+    from fedscout.engine.contracts.algorithm import ClientTask, UpdateAttack
 
 
 @dataclass(frozen=True)

@@ -530,7 +530,9 @@ class HostGrid(Grid, Generic[Handle]):
         if trains and not self._merge_on_hosts:
             config = {**config, REPLY_KEY: "individual"}
         shards = self._host_shards.of(clients)
-        evaluated = self._scoring() if job.scores_received else {}
+        evaluated: Shards = {}
+        if job.scores_received:
+            evaluated = self._host_shards.every if self._scorers is None else self._host_shards.of(self._scorers)
         measured = self._measuring(self.reports.to_measure()) if trains else {}
         for host in sorted({*shards, *evaluated, *measured}):
             members = shards.get(host, ())
@@ -547,10 +549,6 @@ class HostGrid(Grid, Generic[Handle]):
                 watched=self.reports.request_for(members, measured.get(host, ())) if trains else None,
             )
             job.handles.append(self._start(host, job.message_type, call))
-
-    def _scoring(self) -> Shards:
-        """Return the clients that score models, by host."""
-        return self._host_shards.every if self._scorers is None else self._host_shards.of(self._scorers)
 
     def _scoring_clients_of(self, clients: Sequence[int]) -> Collection[int]:
         """Return the clients of a model that score it."""

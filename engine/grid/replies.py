@@ -36,6 +36,7 @@ from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import (
     LARGE_VECTOR_BYTES,
     EvaluateResults,
@@ -58,19 +59,6 @@ from fedscout.engine.messages.contents import (
     view_record,
 )
 from fedscout.engine.messages.exact_mean import ExactScale
-from fedscout.engine.messages.keys import (
-    ARRAYS_KEY,
-    AUXILIARY_KEY,
-    FLAT_KEY,
-    METRICS_KEY,
-    NUM_CLIENTS_KEY,
-    NUM_EXAMPLES_KEY,
-    NUM_STEPS_KEY,
-    RATE_KEY,
-    REPLY_KEY,
-    SIMULATED_SECONDS_KEY,
-    TRAIN_LOSS_KEY,
-)
 from fedscout.engine.metrics import Metric, add
 from fedscout.engine.models.layout import ParameterLayout
 
@@ -271,7 +259,7 @@ class Job(Generic[Handle]):
     @property
     def merged(self) -> bool:
         """Whether a single mean answers for all clients."""
-        return bool(self.config[REPLY_KEY] == "merged")
+        return bool(self.config[keys.REPLY_KEY] == "merged")
 
 
 def grouped(
@@ -326,17 +314,17 @@ def read_job(
         raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
     if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accepts_auxiliary:
         job.auxiliary = sent_auxiliary(content)
-        records = [record for name, record in content.array_records.items() if name != AUXILIARY_KEY]
+        records = [record for name, record in content.array_records.items() if name != keys.AUXILIARY_KEY]
     if len(records) != 1:
         raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
-    job.named = FLAT_KEY not in records[0]
+    job.named = keys.FLAT_KEY not in records[0]
     job.vector = flat_vector(records[0], layout)
     if message_type == MessageType.TRAIN:
         job.arrays = integer_buffers(records[0], layout)
-        job.config[RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
+        job.config[keys.RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
         LocalTraining.from_config(job.config)  # refuses here what would break a host
         if asks_for_clipping(job.config):
-            job.config[REPLY_KEY] = "individual"  # each client clips its own
+            job.config[keys.REPLY_KEY] = "individual"  # each client clips its own
     return job
 
 
@@ -396,13 +384,13 @@ class TrainReplies:
             assert result.vectors is not None
             if self._durations:
                 for client in result.clients:
-                    metrics_of[client][SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
+                    metrics_of[client][keys.SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
                 auxiliary = {name: rows[row] for name, rows in result.auxiliary.items()}
                 # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
                 own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
                 metrics = metrics_of[client]
-                contents[client] = self._content(job, own, metrics, metrics[NUM_STEPS_KEY], auxiliary)
+                contents[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
         return contents, failures
 
     def _content(
@@ -413,12 +401,12 @@ class TrainReplies:
         num_steps: float,
         auxiliary: Mapping[str, FloatArray],
     ) -> RecordDict:
-        arrays = {FLAT_KEY: vector}
+        arrays = {keys.FLAT_KEY: vector}
         if job.named:
             arrays = self._layout.split(vector, self._layout.integers_after(job.arrays, num_steps))
-        content = RecordDict({ARRAYS_KEY: view_record(arrays), METRICS_KEY: MetricRecord(dict(metrics))})
+        content = RecordDict({keys.ARRAYS_KEY: view_record(arrays), keys.METRICS_KEY: MetricRecord(dict(metrics))})
         if auxiliary:
-            content[AUXILIARY_KEY] = auxiliary_record(auxiliary)
+            content[keys.AUXILIARY_KEY] = auxiliary_record(auxiliary)
         return content
 
     def _exact_means(
@@ -495,9 +483,9 @@ def _count_columns(results: Sequence[TrainResults]) -> dict[str, npt.NDArray[Any
         return np.concatenate([np.asarray(values) for values in lists])
 
     return {
-        NUM_EXAMPLES_KEY: column(result.num_examples for result in results),
-        NUM_CLIENTS_KEY: np.ones(sum(len(result.clients) for result in results), np.int64),
-        NUM_STEPS_KEY: column(result.num_steps for result in results),
+        keys.NUM_EXAMPLES_KEY: column(result.num_examples for result in results),
+        keys.NUM_CLIENTS_KEY: np.ones(sum(len(result.clients) for result in results), np.int64),
+        keys.NUM_STEPS_KEY: column(result.num_steps for result in results),
         **{name: column(result.sums[name] for result in results) for name in results[0].sums},
     }
 
@@ -526,7 +514,7 @@ class _MetricColumns:
 
         means = {"loss": column("losses")}
         if results[0].initial_losses:
-            means[TRAIN_LOSS_KEY] = column("initial_losses")
+            means[keys.TRAIN_LOSS_KEY] = column("initial_losses")
         counts = {name: values[order] for name, values in _count_columns(results).items()}
         return cls(clients[order], counts, means)
 
@@ -540,14 +528,15 @@ class _MetricColumns:
     def mean_steps(self, weighted_by: str) -> float:
         """Return the mean number of steps, with the same weights as the models."""
         weights = self.counts[weighted_by].astype(np.float64)
-        return float(np.dot(self.counts[NUM_STEPS_KEY], weights) / weights.sum())
+        return float(np.dot(self.counts[keys.NUM_STEPS_KEY], weights) / weights.sum())
 
     def merged(self, weighted_by: str) -> Metrics:
         """Return the sums of the counts and the weighted means of the means.
 
         A weight that the client algorithm reports applies to models only; metrics are then weighted by examples.
         """
-        weights = self.counts[weighted_by if weighted_by == NUM_CLIENTS_KEY else NUM_EXAMPLES_KEY].astype(np.float64)
+        counted = weighted_by if weighted_by == keys.NUM_CLIENTS_KEY else keys.NUM_EXAMPLES_KEY
+        weights = self.counts[counted].astype(np.float64)
         sums: Metrics = {name: column.sum().item() for name, column in self.counts.items()}
         return {**sums, **{k: float(np.dot(column, weights) / weights.sum()) for k, column in self.means.items()}}
 
@@ -558,12 +547,12 @@ def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows:
     for index, client in enumerate(evaluation.clients):
         if client in asked:
             metrics: Metrics = {
-                NUM_EXAMPLES_KEY: int(evaluation.num_examples[index]) if tells_rows else 1,
-                NUM_CLIENTS_KEY: 1,
+                keys.NUM_EXAMPLES_KEY: int(evaluation.num_examples[index]) if tells_rows else 1,
+                keys.NUM_CLIENTS_KEY: 1,
                 "accuracy": float(evaluation.accuracies[index]),
                 "loss": float(evaluation.losses[index]),
             }
-            contents[client] = RecordDict({METRICS_KEY: MetricRecord(dict(metrics))})
+            contents[client] = RecordDict({keys.METRICS_KEY: MetricRecord(dict(metrics))})
     return contents, dict(evaluation.failures)
 
 
@@ -573,8 +562,8 @@ def query_contents(results: Sequence[QueryResults]) -> Contents:
     for result in results:
         for client, count, arrays in zip(result.clients, result.num_examples, result.arrays, strict=True):
             record = view_record({name: np.asarray(value) for name, value in arrays.items()})
-            metrics = MetricRecord({NUM_EXAMPLES_KEY: count})
-            contents[client] = RecordDict({ARRAYS_KEY: record, METRICS_KEY: metrics})
+            metrics = MetricRecord({keys.NUM_EXAMPLES_KEY: count})
+            contents[client] = RecordDict({keys.ARRAYS_KEY: record, keys.METRICS_KEY: metrics})
     return contents, {client: reason for result in results for client, reason in result.failures.items()}
 
 

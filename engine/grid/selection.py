@@ -109,7 +109,10 @@ class ClientReports:
                 result.clients, result.num_examples, result.num_steps, result.losses, strict=True
             )
         }
-        training, validation = (_joined(results, part) for part in ("train", "validation"))
+        training, validation = (
+            {client: means for result in results for client, means in result.received_losses.get(part, {}).items()}
+            for part in ("train", "validation")
+        )
         norms = {client: norm for result in results for client, norm in result.update_norms.items()}
         clients = sorted({*trained, *training, *validation})
         rows = [trained.get(client, (training.get(client, NOTHING).num_examples, 0, np.nan)) for client in clients]
@@ -127,10 +130,6 @@ class ClientReports:
             failures={client: reason for result in results for client, reason in result.failures.items()},
             round_seconds=round_seconds,
         )
-
-
-def _joined(results: Sequence[TrainResults], part: str) -> dict[int, RowMeans]:
-    return {client: means for result in results for client, means in result.received_losses.get(part, {}).items()}
 
 
 def _losses(clients: Sequence[int], means: Mapping[int, RowMeans]) -> Losses:

@@ -27,41 +27,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from fedscout.engine.errors import TrialError
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, ServeResults, TrainResults
+from fedscout.engine.runtime.ray import HeadNotes
 
 EXIT_CODE = 70
-
-
-@dataclass(frozen=True)
-class Note:
-    """Findings of earlier attempts at a call.
-
-    Attributes:
-        hanging: Clients that did not finish alone, each with its work: `train`, `evaluate` or `query`.
-    """
-
-    hanging: frozenset[tuple[str, int]] = field(default_factory=frozenset)
-
-
-class Notes(Protocol):
-    """Storage in which notes survive a process."""
-
-    def read(self, call_id: str) -> bytes | None:
-        """Return a call's note."""
-        ...
-
-    def write(self, call_id: str, note: bytes) -> None:
-        """Replace a call's note."""
-        ...
-
-    def remove(self, call_id: str) -> None:
-        """Remove a call's note."""
-        ...
 
 
 Results = TrainResults | EvaluateResults | QueryResults | ServeResults
@@ -86,7 +59,7 @@ def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
 
 
 def perform_with_timeout(
-    perform: Perform, method: str, call: HostCall, notes: Notes, end: Callable[[], None] = end_process
+    perform: Perform, method: str, call: HostCall, notes: HeadNotes, end: Callable[[], None] = end_process
 ) -> list[Results]:
     """Perform a call within its time limit.
 
@@ -94,7 +67,7 @@ def perform_with_timeout(
         perform: Performs a call.
         method: `train`, `measure`, `evaluate`, `query` or `serve`.
         call: The call; its session has a time limit.
-        notes: Notes of earlier attempts.
+        notes: Notes of earlier attempts: the clients that did not finish alone, each with its work.
         end: Ends this process.
 
     Returns:
@@ -102,19 +75,23 @@ def perform_with_timeout(
     """
     limit = call.session.round_timeout_seconds
     assert limit is not None
+
+    def give_up(noted: frozenset[tuple[str, int]]) -> None:
+        notes.write(call.call_id, pickle.dumps(noted))
+        end()
+
     stored = notes.read(call.call_id)
     if stored is None:
-        with limited(limit, partial(_note, notes, call, Note(), end)):
+        with limited(limit, partial(give_up, frozenset())):
             return [perform(method, call)]
-    note: Note = pickle.loads(stored)  # noqa: S301 - our own note
+    hanging: frozenset[tuple[str, int]] = pickle.loads(stored)  # noqa: S301 - our own note
     results: list[Results] = []
     for step, part in _client_by_client(method, call):
         client = (step, part.clients[0])
-        if client in note.hanging:
+        if client in hanging:
             results.append(_failure(step, part, limit))
             continue
-        updated = Note(note.hanging | {client})
-        with limited(limit, partial(_note, notes, call, updated, end)):
+        with limited(limit, partial(give_up, hanging | {client})):
             results.append(perform(step, part))
     notes.remove(call.call_id)
     return [TrainResults(evaluation=r) if method == "train" and isinstance(r, EvaluateResults) else r for r in results]
@@ -143,11 +120,6 @@ def _failure(method: str, call: HostCall, limit: float) -> Results:
     if method == "measure":
         return TrainResults(durations=durations)
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
-
-
-def _note(notes: Notes, call: HostCall, note: Note, end: Callable[[], None]) -> None:
-    notes.write(call.call_id, pickle.dumps(note))
-    end()
 
 
 def refuse_hanging(results: Iterable[TrainResults], server_round: int) -> None:

@@ -120,28 +120,22 @@ class TrialStrategy(Protocol):
     @property
     def kind(self) -> str:
         """The name under which the strategy is chosen, such as `"fedavg"`."""
-        ...
 
     @property
     def label(self) -> str:
         """The name in the log: the kind, unless several strategies share the kind."""
-        ...
 
     def parameters(self) -> Mapping[str, Any]:
         """Return the parameters as JSON-able values."""
-        ...
 
     def code(self) -> Mapping[str, str]:
         """Return the SHA-256 of each file of the user's own code that defines the strategy."""
-        ...
 
     def needs(self) -> EngineNeeds:
         """Return what the strategy requires from the engine."""
-        ...
 
     def client_algorithm(self) -> ClientAlgorithm | None:
         """Return the client algorithm; None for plain local training."""
-        ...
 
     def build(self, cohort: Cohort) -> Strategy:
         """Construct the Flower strategy.
@@ -149,11 +143,9 @@ class TrialStrategy(Protocol):
         Raises:
             StrategyError: If the parameters do not fit the cohort.
         """
-        ...
 
     def notes_after(self, cohort: Cohort, num_models: int) -> Sequence[str]:
         """Return remarks about a trial, each a sentence, given the number of models that its rounds returned."""
-        ...
 
 
 @runtime_checkable
@@ -162,7 +154,6 @@ class ReportsNotes(Protocol):
 
     def trial_notes(self) -> Sequence[str]:
         """Return remarks about the completed rounds, each a sentence."""
-        ...
 
 
 EvaluationPart = Literal["test", "validation", "train"]
@@ -277,7 +268,6 @@ class ServerWork(Protocol):
             context: Model, rows and random numbers.
             arrays: Arrays sent by the strategy; may be read-only.
         """
-        ...
 
 
 @runtime_checkable
@@ -290,7 +280,6 @@ class ServesWork(Protocol):
         Raises:
             TrialError: If it fails.
         """
-        ...
 
     def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
         """Execute server-side work on each of several inputs, in parallel, and yield the results in order.
@@ -300,7 +289,6 @@ class ServesWork(Protocol):
         Raises:
             TrialError: If it fails for one.
         """
-        ...
 
 
 DoubleArray = npt.NDArray[np.float64]
@@ -445,7 +433,6 @@ class SelectionPolicy(ABC):
 
     def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
         """Return deviating work of chosen clients by client; none by default."""
-        del table, chosen
         return {}
 
     def observe(self, report: RoundReport) -> None:
@@ -459,25 +446,20 @@ class SelectionChoice(Protocol):
     @property
     def kind(self) -> str:
         """The name under which the policy is chosen, such as `"oort"`."""
-        ...
 
     @property
     def label(self) -> str:
         """The name in the log: the kind, unless several policies share the kind."""
-        ...
 
     @property
     def validation_share(self) -> float:
         """Share of the training rows that the policy needs for validation losses; 0 if it needs none."""
-        ...
 
     def parameters(self) -> Mapping[str, Any]:
         """Return the parameters as JSON-able values."""
-        ...
 
     def code(self) -> Mapping[str, str]:
         """Return the SHA-256 of each file of the user's own code that defines the policy."""
-        ...
 
     def build(self, cohort: Cohort) -> SelectionPolicy:
         """Construct the policy.
@@ -488,7 +470,6 @@ class SelectionChoice(Protocol):
         Raises:
             StrategyError: If the parameters do not fit the cohort; lists every fault.
         """
-        ...
 
 
 LARGE_VECTOR_BYTES = 2**20

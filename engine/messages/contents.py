@@ -71,19 +71,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import TrialError
-from fedscout.engine.messages.keys import (
-    AUXILIARY_KEY,
-    FLAT_KEY,
-    GROUP_KEY,
-    INITIAL_LOSS_KEY,
-    METRICS_KEY,
-    RATE_ALIAS,
-    RATE_KEY,
-    REPLY_KEY,
-    ROUND_KEY,
-    SEED_KEY,
-    ReplyMode,
-)
+from fedscout.engine.messages import keys
 from fedscout.engine.models.layout import ParameterLayout
 
 
@@ -174,14 +162,14 @@ def client_of(node_id: int) -> int:
 
 def metrics_of(reply: Message) -> MetricRecord:
     """Return the metrics of a reply."""
-    metrics = reply.content[METRICS_KEY]
+    metrics = reply.content[keys.METRICS_KEY]
     assert isinstance(metrics, MetricRecord)
     return metrics
 
 
 def flat_record(vector: npt.NDArray[np.floating]) -> ArrayRecord:
     """Return the record of one flat vector, as float32."""
-    return view_record({FLAT_KEY: np.array(vector, dtype=np.float32)})
+    return view_record({keys.FLAT_KEY: np.array(vector, dtype=np.float32)})
 
 
 def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
@@ -190,8 +178,8 @@ def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
     Raises:
         ValueError: If the names or shapes do not match the layout.
     """
-    if list(arrays) == [FLAT_KEY]:
-        vector = np.asarray(read_array(arrays[FLAT_KEY]), dtype=np.float32)
+    if list(arrays) == [keys.FLAT_KEY]:
+        vector = np.asarray(read_array(arrays[keys.FLAT_KEY]), dtype=np.float32)
         if vector.shape != (layout.size,):
             raise ValueError(f"the flat array must have shape ({layout.size},), got {vector.shape}")
         return vector
@@ -200,7 +188,7 @@ def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
 
 def integer_buffers(arrays: ArrayRecord, layout: ParameterLayout) -> dict[str, npt.NDArray[Any]]:
     """Return the integer buffers of a named record as a client loads them; empty for a flat record."""
-    if not layout.integers or [*arrays] == [FLAT_KEY]:
+    if not layout.integers or [*arrays] == [keys.FLAT_KEY]:
         return {}
     return layout.integers_of({name: read_array(array) for name, array in arrays.items()})
 
@@ -208,22 +196,22 @@ def integer_buffers(arrays: ArrayRecord, layout: ParameterLayout) -> dict[str, n
 def round_in(content: RecordDict) -> int | None:
     """Return the round given in a message's configuration; None if none is given."""
     for record in content.config_records.values():
-        if isinstance(server_round := record.get(ROUND_KEY), int):
+        if isinstance(server_round := record.get(keys.ROUND_KEY), int):
             return server_round
     return None
 
 
 def train_config(
-    training: LocalTraining, seed: int, server_round: int, reply: ReplyMode, initial_loss: bool = False
+    training: LocalTraining, seed: int, server_round: int, reply: keys.ReplyMode, initial_loss: bool = False
 ) -> dict[str, int | float | str | bool]:
     """Return the configuration of a train message."""
     return {
         **training.to_config(),
-        RATE_ALIAS: training.learning_rate,
-        SEED_KEY: seed,
-        ROUND_KEY: server_round,
-        REPLY_KEY: reply,
-        INITIAL_LOSS_KEY: initial_loss,
+        keys.RATE_ALIAS: training.learning_rate,
+        keys.SEED_KEY: seed,
+        keys.ROUND_KEY: server_round,
+        keys.REPLY_KEY: reply,
+        keys.INITIAL_LOSS_KEY: initial_loss,
     }
 
 
@@ -262,7 +250,7 @@ class QueryAnswers:
 def put_auxiliary(content: RecordDict, auxiliary: Mapping[str, FloatArray]) -> None:
     """Add auxiliary vectors to the content of train messages; they must not be modified afterwards."""
     if auxiliary:
-        content[AUXILIARY_KEY] = view_record(auxiliary)
+        content[keys.AUXILIARY_KEY] = view_record(auxiliary)
 
 
 def sent_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
@@ -271,7 +259,7 @@ def sent_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
     Raises:
         ValueError: If one is not a vector, or not finite.
     """
-    record = content.get(AUXILIARY_KEY)
+    record = content.get(keys.AUXILIARY_KEY)
     if not isinstance(record, ArrayRecord):
         return {}
     auxiliary = {}
@@ -292,7 +280,7 @@ def auxiliary_record(auxiliary: Mapping[str, FloatArray]) -> ConfigRecord:
 
 def replied_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
     """Return the auxiliary vectors of a train reply."""
-    record = content.get(AUXILIARY_KEY)
+    record = content.get(keys.AUXILIARY_KEY)
     if not isinstance(record, ConfigRecord):
         return {}
     return {name: np.frombuffer(value, np.float32) for name, value in record.items() if isinstance(value, bytes)}
@@ -300,12 +288,12 @@ def replied_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
 
 def holds_several(names: Sequence[str]) -> bool:
     """Return whether the names of arrays are those of a record of several models."""
-    return [*names] == [FLAT_KEY, GROUP_KEY]
+    return [*names] == [keys.FLAT_KEY, keys.GROUP_KEY]
 
 
 def several_models(vectors: FloatArray, group: IntArray) -> ArrayRecord:
     """Return the record of several models; the arrays must not be modified afterwards."""
-    return view_record({FLAT_KEY: vectors, GROUP_KEY: group})
+    return view_record({keys.FLAT_KEY: vectors, keys.GROUP_KEY: group})
 
 
 def models_of(arrays: ArrayRecord, layout: ParameterLayout, num_clients: int) -> list[tuple[FloatArray, Sequence[int]]]:
@@ -321,8 +309,8 @@ def models_of(arrays: ArrayRecord, layout: ParameterLayout, num_clients: int) ->
     """
     if not holds_several([*arrays]):
         return [(flat_vector(arrays, layout), range(num_clients))]
-    vectors = np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
-    raw = np.asarray(read_array(arrays[GROUP_KEY]))
+    vectors = np.asarray(read_array(arrays[keys.FLAT_KEY]), np.float32)
+    raw = np.asarray(read_array(arrays[keys.GROUP_KEY]))
     if vectors.ndim != 2 or vectors.shape[1] != layout.size:
         raise ValueError(f"flat must have shape (models, {layout.size}) beside group, got {vectors.shape}")
     if raw.ndim != 1 or raw.dtype.kind != "i" or len(raw) > num_clients:
@@ -361,7 +349,7 @@ def clients_text(clients: Sequence[int]) -> str:
 
 READ_BY_EVERY_CLIENT = frozenset(
     (
-        *(SEED_KEY, ROUND_KEY, REPLY_KEY, INITIAL_LOSS_KEY, RATE_ALIAS, KEY_CLIPPING_NORM),
+        *(keys.SEED_KEY, keys.ROUND_KEY, keys.REPLY_KEY, keys.INITIAL_LOSS_KEY, keys.RATE_ALIAS, KEY_CLIPPING_NORM),
         *(name.replace("_", "-") for name in LocalTraining.model_fields),
     )
 )
@@ -389,11 +377,13 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
     Raises:
         TrialError: If both were changed, to different values.
     """
-    changed = [config[name] for name in (RATE_KEY, RATE_ALIAS) if config.get(name, trials_rate) != trials_rate]
+    changed = [
+        config[name] for name in (keys.RATE_KEY, keys.RATE_ALIAS) if config.get(name, trials_rate) != trials_rate
+    ]
     if len(changed) > 1 and changed[0] != changed[1]:
         raise TrialError(
-            f"the strategy must set {RATE_KEY} and {RATE_ALIAS}, both the learning rate, to one value, "
-            f"got {config[RATE_KEY]} and {config[RATE_ALIAS]}"
+            f"the strategy must set {keys.RATE_KEY} and {keys.RATE_ALIAS}, both the learning rate, to one value, "
+            f"got {config[keys.RATE_KEY]} and {config[keys.RATE_ALIAS]}"
         )
     return changed[0] if changed else trials_rate
 

@@ -304,9 +304,18 @@ def loss_and_gradient(
     outputs, kept = _run(layers, rows, masks)
     answers = outputs.pop()
     if answers.shape[2] == 1:
-        losses, delta = _squared_errors(answers, targets, shares)
+        errors = answers - targets
+        delta = errors * shares
+        losses, delta = (errors * delta).sum(dim=(1, 2)), delta.mul_(2)
     else:
-        losses, delta = _cross_entropies(answers, targets, shares, adjusted, row_loss, told)
+        logs = torch.log_softmax(answers if adjusted is None else adjusted(answers), dim=2)
+        if row_loss is None:
+            losses = (logs * targets).sum(dim=(1, 2)).neg_()
+            delta = logs.exp_().mul_(shares).sub_(targets)
+        else:
+            losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
+        if adjusted is not None and adjusted.scale is not None:
+            delta *= adjusted.scale[:, None]
     pull = None
     if beyond is not None:
         additional, pull = _additional_loss(beyond, outputs[-1], rows, shares)
@@ -326,33 +335,6 @@ def loss_and_gradient(
             assert activation is not None
             delta = activation.pull(delta, kept.pop())
     return losses
-
-
-def _cross_entropies(
-    logits: Tensor,
-    targets: Tensor,
-    shares: Tensor,
-    adjusted: Adjusted | None,
-    row_loss: RowLoss | None,
-    told: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return each client's mean classification loss, and its gradient by the logits."""
-    logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
-    if row_loss is None:
-        losses = (logs * targets).sum(dim=(1, 2)).neg_()
-        delta = logs.exp_().mul_(shares).sub_(targets)
-    else:
-        losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
-    if adjusted is not None and adjusted.scale is not None:
-        delta *= adjusted.scale[:, None]
-    return losses, delta
-
-
-def _squared_errors(answers: Tensor, targets: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each client's mean squared error, and its gradient by the outputs."""
-    errors = answers - targets
-    delta = errors * shares
-    return (errors * delta).sum(dim=(1, 2)), delta.mul_(2)
 
 
 def _additional_loss(

@@ -49,19 +49,9 @@ from fedscout.engine.data.devices import AbsentError
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import FedscoutError, TrialError
 from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, Session, TrainResults
 from fedscout.engine.messages.contents import asks_for_clipping, flat_vector, integer_buffers, one_learning_rate
-from fedscout.engine.messages.keys import (
-    ARRAYS_KEY,
-    FLAT_KEY,
-    FUNCTION_KEY,
-    INITIAL_LOSS_KEY,
-    METRICS_KEY,
-    NUM_EXAMPLES_KEY,
-    RATE_KEY,
-    REPLY_KEY,
-    ROUND_KEY,
-)
 from fedscout.engine.models.layout import ParameterLayout
 from fedscout.engine.nodes.policy import NO_SCORING, NO_TRAINING, OwnerPolicy, PrivacyLedger, RefusedError, alone_with
 from fedscout.engine.nodes.wire import (
@@ -368,7 +358,7 @@ class ClientNode:
             raise RefusedError(f"must be called for one client below {MAX_CLIENTS}, got {shown(sorted(clients))}")
         (client,) = clients
         if asked.method == "query":
-            self._owner.check("query", str(call.config.get(FUNCTION_KEY, "")))
+            self._owner.check("query", str(call.config.get(keys.FUNCTION_KEY, "")))
             return self._answer(asked, client, context)
         if call.vector is None:
             raise RefusedError("must receive a model")
@@ -379,11 +369,11 @@ class ClientNode:
             states = {client: states_store.find(asked.trial, marked)} if marked else {}
         except LostStateError:
             return _lost_state_results(asked.method, call, client)
-        call = replace(call, states=states, config={**call.config, REPLY_KEY: "individual"})
+        call = replace(call, states=states, config={**call.config, keys.REPLY_KEY: "individual"})
         host = self._host(client, asked.terms, context)
         results: TrainResults | EvaluateResults = getattr(host, asked.method)(_without_seeded_response(call))
         if isinstance(results, TrainResults):
-            server_round = int(call.config[ROUND_KEY])
+            server_round = int(call.config[keys.ROUND_KEY])
             results.states = {
                 number: states_store.keep(asked.trial, server_round, state, marked) if state else {}
                 for number, state in results.states.items()
@@ -408,7 +398,7 @@ class ClientNode:
                 raise RefusedError(NO_TRAINING)
             call, reason = replace(call, clients=()), NO_TRAINING
         if not owner.scores:
-            if not call.clients or call.config.get(INITIAL_LOSS_KEY):
+            if not call.clients or call.config.get(keys.INITIAL_LOSS_KEY):
                 raise RefusedError(NO_SCORING)
             watched = call.watched
             if watched is not None:
@@ -456,8 +446,8 @@ class ClientNode:
         owner, call = self._owner, asked.call
         if owner.epsilon is None or owner.folder is None:
             return presentable(self._host(client, asked.terms, context).query(call), call)
-        name = str(call.config[FUNCTION_KEY])
-        terms = {key: value for key, value in call.config.items() if key != FUNCTION_KEY}
+        name = str(call.config[keys.FUNCTION_KEY])
+        terms = {key: value for key, value in call.config.items() if key != keys.FUNCTION_KEY}
         with alone_with(owner.folder):
             ledger = PrivacyLedger(owner.folder, owner.epsilon, owner.delta)
             answers = ledger.repeated(name, terms)
@@ -475,17 +465,17 @@ class ClientNode:
         host, call, record = self._plain_call(message, context)
         (client,) = call.clients
         results = host.train(call)
-        clip(call, host.facts().layout, results, named=FLAT_KEY not in record)
+        clip(call, host.facts().layout, results, named=keys.FLAT_KEY not in record)
         results = presentable(results, call)
         if results.failures:
             raise RefusedError(results.failures[client])
         assert results.vectors is not None
         layout, (vector,), (num_steps,) = host.facts().layout, results.vectors, results.num_steps
-        arrays = {FLAT_KEY: vector, **layout.split(vector, layout.integers_after(call.arrays, num_steps))}
+        arrays = {keys.FLAT_KEY: vector, **layout.split(vector, layout.integers_after(call.arrays, num_steps))}
         sums = {name: values[0] for name, values in results.sums.items()}
-        metrics = MetricRecord({NUM_EXAMPLES_KEY: results.num_examples[0], "loss": results.losses[0], **sums})
+        metrics = MetricRecord({keys.NUM_EXAMPLES_KEY: results.num_examples[0], "loss": results.losses[0], **sums})
         trained = ArrayRecord({name: Array(arrays[name]) for name in record})
-        return RecordDict({ARRAYS_KEY: trained, METRICS_KEY: metrics})
+        return RecordDict({keys.ARRAYS_KEY: trained, keys.METRICS_KEY: metrics})
 
     def _plain_scoring(self, message: Message, context: Context) -> RecordDict:
         """Answer an evaluate message of any Flower strategy."""
@@ -498,7 +488,7 @@ class ClientNode:
         score = results.own[client]
         rows = score.num_examples
         shares = {"accuracy": score.num_correct / max(1, rows), "loss": score.loss_sum / max(1, rows)}
-        return RecordDict({METRICS_KEY: MetricRecord({NUM_EXAMPLES_KEY: rows, **shares})})
+        return RecordDict({keys.METRICS_KEY: MetricRecord({keys.NUM_EXAMPLES_KEY: rows, **shares})})
 
     def _plain_call(self, message: Message, context: Context) -> tuple[ClientHost, HostCall, ArrayRecord]:
         """Return the host, the call that corresponds to a message, and the model's record."""
@@ -515,14 +505,14 @@ class ClientNode:
         message_config = {
             key: value for record in message.content.config_records.values() for key, value in record.items()
         }
-        server_round = message_config.get(ROUND_KEY)
+        server_round = message_config.get(keys.ROUND_KEY)
         config = {**base_config(self._session, server_round if isinstance(server_round, int) else 1), **message_config}
         try:
-            config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
+            config[keys.RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
             LocalTraining.from_config(config)
         except TrialError as error:
             raise RefusedError(str(error)) from error
-        config[REPLY_KEY] = "individual"
+        config[keys.REPLY_KEY] = "individual"
         return host, HostCall((client,), self._session, config, vector, integers), records[0]
 
 

@@ -440,7 +440,6 @@ class NodeGrid(HostGrid[PendingCall]):
         return replace(common, num_clients=len(introductions), client_rows=rows, grouped=grouped)
 
     def _start(self, host: int, method: str, call: HostCall) -> PendingCall:
-        del host  # each has one client
         if method == "serve":
             return PendingCall(method, None, call)
         measured = () if call.watched is None else call.watched.measured

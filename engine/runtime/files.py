@@ -188,7 +188,9 @@ def folder_lock(folder: Path) -> Iterator[None]:
     refuse_links(folder)
     lock = _open_locked(folder)
     try:
-        _end_orphans_of(_holder(lock))
+        pid, host, mark = _holder(lock)
+        if pid and host == socket.gethostname():
+            end_orphans(pid, mark)
         _write(lock, f"{os.getpid()} {socket.gethostname()} {OWN_MARK}")
         try:
             yield
@@ -250,9 +252,3 @@ def _write(lock: int, text: str) -> None:
     with suppress(OSError):  # a full disk is told by what must be written
         os.ftruncate(lock, 0)
         os.pwrite(lock, text.encode(), 0)
-
-
-def _end_orphans_of(holder: tuple[int, str, str]) -> None:
-    pid, host, mark = holder
-    if pid and host == socket.gethostname():
-        end_orphans(pid, mark)

@@ -312,11 +312,6 @@ _HINT = "if that cluster requires a token, set RAY_AUTH_MODE=token and provide t
 CONNECT_SECONDS = 10.0
 
 
-def _check_reachable(address: str) -> None:
-    """Check that something listens at an address; Ray itself would retry for minutes."""
-    _check_listening(_resolved_auto() if address == "auto" else address, given=address)
-
-
 def _address_fault(given: str, hint: str | None = None) -> Fault:
     return Fault("engine.address", "be the address of a running Ray cluster, host:port, or auto", given, hint)
 
@@ -353,7 +348,7 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
     import ray
 
     if config.address is not None:
-        _check_reachable(config.address)
+        _check_listening(_resolved_auto() if config.address == "auto" else config.address, given=config.address)
     if ray.is_initialized():
         yield ray
         return

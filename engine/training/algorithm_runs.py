@@ -393,23 +393,14 @@ def with_validation(
     vectors = torch.from_numpy(np.stack([trained[place].vector for place in rows]))
     outcomes = list(updates)
     for place, score in scores(vectors, rows, asked.seed).items():
-        outcomes[place] = _validated_update(algorithm, asked, block[place], trained[place], score, has_labels)
+        if isinstance(score, Exception):
+            outcomes[place] = score
+            continue
+        work, update = block[place], trained[place]
+        validation = Validation(score.num_examples, score.num_correct, score.loss_sum, update.sums)
+        try:
+            sums = algorithm.validated(facts_of(asked, work.client, work.data, has_labels), validation)
+            outcomes[place] = replace(update, sums={**update.sums, **sums})
+        except Exception as error:  # user code may raise anything; a client's failure is an answer
+            outcomes[place] = error
     return outcomes
-
-
-def _validated_update(
-    algorithm: ClientAlgorithm,
-    asked: TrainRequest,
-    work: RowsWork,
-    update: ClientUpdate,
-    score: ClientScore | Exception,
-    has_labels: bool,
-) -> ClientUpdate | Exception:
-    if isinstance(score, Exception):
-        return score
-    validation = Validation(score.num_examples, score.num_correct, score.loss_sum, update.sums)
-    try:
-        sums = algorithm.validated(facts_of(asked, work.client, work.data, has_labels), validation)
-    except Exception as error:  # user code may raise anything; a client's failure is an answer
-        return error
-    return replace(update, sums={**update.sums, **sums})

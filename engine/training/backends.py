@@ -37,6 +37,7 @@ from torch import Tensor
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import (
     ClientScore,
+    ClientTask,
     ClientUpdate,
     ClientWork,
     Descent,
@@ -44,7 +45,6 @@ from fedscout.engine.contracts.algorithm import (
     Steps,
     TrainRequest,
 )
-from fedscout.engine.contracts.client_task import ClientTask
 from fedscout.engine.data.client import Samples
 from fedscout.engine.metrics import Metric
 from fedscout.engine.models.dense import DenseStack, aligned
@@ -194,10 +194,6 @@ class _Models:
         return self._vectors[torch.from_numpy(clients)][:, : self._size]
 
 
-def _per_client(vectors: Tensor, clients: Sequence[Samples]) -> Tensor:
-    return vectors.expand(len(clients), -1)
-
-
 @torch.no_grad()
 def _score_together(
     stack: DenseStack, models: _Models, clients: Sequence[Samples], metric: Metric | None
@@ -257,12 +253,12 @@ def score_clients(
         except Exception as error:  # one client's data may not fit; who shares its slab depends on the host
             if len(clients) == 1:
                 return [error]
-        pairs = zip(_per_client(vectors, clients), clients, strict=True)
+        pairs = zip(vectors.expand(len(clients), -1), clients, strict=True)
         return [score for vector, data in pairs for score in score_clients(model, stack, vector[None], [data], metric)]
     if len(vectors) == 1:
         model.load(vectors[0])
     scores: list[ClientScore | Exception] = []
-    for vector, data in zip(_per_client(vectors, clients), clients, strict=True):
+    for vector, data in zip(vectors.expand(len(clients), -1), clients, strict=True):
         try:
             if len(vectors) > 1:
                 model.load(vector)
@@ -330,7 +326,6 @@ class Trainer(ABC):
             seed: The trial's seed, used by tasks.
             metric: Measured in addition to accuracy and loss.
         """
-        del seed
         together = vectors.reshape(-1, vectors.shape[-1])
         scores = score_clients(self._model, self._stack, together, list(clients.values()), metric)
         return dict(zip(clients, scores, strict=True))
@@ -341,12 +336,10 @@ class Trainer(ABC):
 
     def _mixes(self, asked: TrainRequest) -> bool:
         """Return whether clients of different learning rates, batch sizes and epochs are trained together."""
-        del asked
         return False
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield the clients that are trained together: each one alone."""
-        del asked
         yield from ([work] for work in works)
 
     @abstractmethod
@@ -510,7 +503,6 @@ class TaskTrainer(Trainer):
 
         Every model of a trial is scored with the same random draws, in every round.
         """
-        del metric
         scores: dict[int, ClientScore | Exception] = {}
         for client, vector in zip(clients, vectors.expand(len(clients), -1), strict=True):
             try:

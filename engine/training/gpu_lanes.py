@@ -291,13 +291,6 @@ class RowsOnDevice(NamedTuple):
     answers: Tensor
 
 
-@dataclass(frozen=True)
-class _Copy:
-    source: npt.NDArray[Any]
-    """Held, as its identity names the copy."""
-    tensor: Tensor
-
-
 class ResidentRows:
     """LRU cache of source arrays on one device.
 
@@ -312,7 +305,8 @@ class ResidentRows:
         if room_bytes is None and device.type == "cuda":
             room_bytes = int(KEPT_SHARE * share * torch.cuda.mem_get_info(device)[0])
         self._room_bytes = room_bytes
-        self._kept: OrderedDict[int, _Copy] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[npt.NDArray[Any], Tensor]] = OrderedDict()
+        """Sources and their copies, by the source's identity."""
 
     def reach(self, data: Samples, rows: IntArray) -> RowsOnDevice:
         """Return rows of a client's source; `rows` holds row numbers, in any shape."""
@@ -331,14 +325,14 @@ class ResidentRows:
         copy = self._kept.pop(id(source), None)
         if copy is None:
             try:
-                copy = _Copy(source, self._sent(source))
+                copy = source, self._sent(source)
             except torch.OutOfMemoryError:
                 self._room_bytes = source.nbytes - 1
                 return None
         self._kept[id(source)] = copy
-        while sum(each.source.nbytes for each in self._kept.values()) > room:
+        while sum(held.nbytes for held, _ in self._kept.values()) > room:
             self._kept.popitem(last=False)
-        return copy.tensor
+        return copy[1]
 
     def _sent(self, array: npt.NDArray[Any]) -> Tensor:
         return sent(torch.from_numpy(array), self._device)
@@ -554,7 +548,8 @@ class ClientLanes:
             gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], step_beyond)
             sums += means.double() * sizes[step]
             active_weights, active_gradients, *others = (
-                _firsts(tensors, num_active) for tensors in (weights, gradient, *beside)
+                [part[:num_active].reshape(num_active, -1) for part in tensors.values()]
+                for tensors in (weights, gradient, *beside)
             )
             if correct is not None:
                 for parts in zip(active_weights, active_gradients, *others, strict=True):
@@ -682,8 +677,3 @@ def _batch(found: RowsOnDevice, step: int) -> tuple[Tensor, Tensor]:
     places = found.places[step]
     rows = found.features.index_select(0, places.flatten())
     return rows.view(*places.shape, *rows.shape[1:]), found.answers[step]
-
-
-def _firsts(tensors: Tensors, num_active: int) -> list[Tensor]:
-    """Return the active lanes' tensors, each `(lanes, elements)`; views if they are contiguous, as weights are."""
-    return [part[:num_active].reshape(num_active, -1) for part in tensors.values()]

@@ -573,5 +573,4 @@ class Representation:
             self._latest = latest
 
     def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        del layer
         self._latest = inputs[0].float()

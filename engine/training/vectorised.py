@@ -23,7 +23,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -174,14 +173,9 @@ class Run(NamedTuple):
     """Valid rows of each client's batch."""
 
 
-def _suppress_read_only_warning() -> None:
-    """Trigger and hide torch's one-time warning about read-only arrays, which are never written to here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        torch.from_numpy(np.frombuffer(bytes(4), np.float32))
-
-
-_suppress_read_only_warning()
+with warnings.catch_warnings():  # torch warns once of read-only arrays, which are never written to here
+    warnings.simplefilter("ignore", UserWarning)
+    torch.from_numpy(np.frombuffer(bytes(4), np.float32))
 
 
 class _Source(NamedTuple):
@@ -397,47 +391,19 @@ def descend_block(
         received: The model that gives pseudo-labels, shape `(size,)`.
         draws: Random draws of the layers.
     """
-    correct = how.correct
+    correct, row_loss = how.correct, None if how.weighed.is_plain else how.weighed
     block = Block(stack, works, how.training)
     rates = _rates(works)
+    optimizer = new_optimizer(works[0].training or how.training, rates)
     parameters = BlockParameters(stack, start, len(works), block.together and rates is None)
     auxiliary = [parameters.arranged(vectors) for vectors in how.beside]
-
-    def correct_all(num_active: int) -> None:
-        assert correct is not None
-        others = [parameters.regions_of(vectors, num_active) for vectors in auxiliary]
-        for weights, gradient, *other_regions in zip(*parameters.regions(num_active), *others, strict=True):
-            correct(weights, gradient, *other_regions)
 
     def without_gradients(vectors: Tensor) -> BlockParameters:
         return BlockParameters(stack, vectors, len(works), block.together)
 
     others = [] if how.compared is None else [without_gradients(vectors) for vectors in how.compared.others]
     teacher = without_gradients(received) if how.weighed.pseudo_label else None
-    sums = _make_steps(block, parameters, how, draws, None if correct is None else correct_all, others, teacher)
-    num_rows = np.array([plan.sizes.sum() for plan in block.schedules])
-    num_steps = torch.tensor([len(plan) for plan in block.schedules])
-    return Descent(parameters.vectors(), num_steps, torch.from_numpy(sums / num_rows))
-
-
-def _make_steps(
-    block: Block,
-    parameters: BlockParameters,
-    how: Steps,
-    draws: LayerDraws,
-    correct: Callable[[int], None] | None = None,
-    others: Sequence[BlockParameters] = (),
-    teacher: BlockParameters | None = None,
-) -> npt.NDArray[np.float64]:
-    """Run all steps and return each client's loss summed over the rows it saw.
-
-    `correct` changes the gradients of the first clients of the block, and is called with their number; `others` are the
-    models with which representations are compared, `teacher` the one that gives pseudo-labels.
-    """
-    row_loss = None if how.weighed.is_plain else how.weighed
-    training, rates = block.works[0].training or how.training, _rates(block.works)
-    optimizer = new_optimizer(training, rates)
-    sums = np.zeros(len(block.works))
+    sums = np.zeros(len(works))  # of each client's losses over the rows that it saw
     for num_active, runs in block.steps():
         for run, batch in runs:
             adjusted = None if how.adjusted is None else how.adjusted.of(slice(run.start, run.stop))
@@ -447,10 +413,15 @@ def _make_steps(
             masks = draws.masks(run.start, run.sizes, batch.rows.shape[1])
             means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, pseudo_labels, masks)
             sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
+        regions = parameters.regions(num_active)
         if correct is not None:
-            correct(num_active)
-        optimizer.step_all(*parameters.regions(num_active))
-    return sums
+            beside = [parameters.regions_of(vectors, num_active) for vectors in auxiliary]
+            for parts in zip(*regions, *beside, strict=True):
+                correct(*parts)
+        optimizer.step_all(*regions)
+    num_rows = np.array([plan.sizes.sum() for plan in block.schedules])
+    num_steps = torch.tensor([len(plan) for plan in block.schedules])
+    return Descent(parameters.vectors(), num_steps, torch.from_numpy(sums / num_rows))
 
 
 def _additional_loss(

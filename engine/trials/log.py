@@ -70,14 +70,6 @@ def _digest(table: pa.Table) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True, default=datetime.isoformat).encode()).hexdigest()
 
 
-def _check_digest(table: pa.Table, written: bytes | None) -> None:
-    """Raise ValueError if a trial's values do not match the digest in the file."""
-    if written is None:
-        raise ValueError("it has no digest of its values, so another program wrote it")
-    if written.decode() != _digest(table):
-        raise ValueError("its values do not match their digest")
-
-
 def _read_row(path: Path, config_hash: str | None) -> pa.Table:
     """Return the single row of a file.
 
@@ -97,7 +89,10 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
         raise ValueError("its trial belongs to another study")
     if path.name != _file_name(row["trial"], row["key"]):
         raise ValueError(f"its name should be {_file_name(row['trial'], row['key'])}; it may be a copy")
-    _check_digest(table, digest)
+    if digest is None:
+        raise ValueError("it has no digest of its values, so another program wrote it")
+    if digest.decode() != _digest(table):
+        raise ValueError("its values do not match their digest")
     Trial.from_row(row)  # a digest says nothing of what was written with it
     return table
 

@@ -67,7 +67,7 @@ class TrialSettings:
 
     def __post_init__(self) -> None:
         needs = self.strategy.needs()
-        share = max(needs.validation_share, _validation_share(self.selection))
+        share = max(needs.validation_share, 0.0 if self.selection is None else self.selection.validation_share)
         session = replace(
             self.session,
             needs=needs,
@@ -98,10 +98,6 @@ class TrialSettings:
     def on_seed(self, seed: int) -> TrialSettings:
         """Return the same settings with another seed."""
         return replace(self, session=replace(self.session, seed=seed))
-
-
-def _validation_share(selection: SelectionChoice | None) -> float:
-    return 0.0 if selection is None else selection.validation_share
 
 
 def _digest(identity: Mapping[str, Any]) -> str:

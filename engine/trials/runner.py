@@ -24,11 +24,9 @@ class TrialSource(Protocol):
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Run trials and yield `(position in batch, result)` as they finish."""
-        ...
 
     def forget(self, key: str) -> None:
         """Remove the checkpoint of a trial that is now in the log."""
-        ...
 
 
 class OpensGrids(Protocol):
@@ -36,7 +34,6 @@ class OpensGrids(Protocol):
 
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a grid for messages outside a trial, such as a detector's."""
-        ...
 
 
 class TrialRunner(TrialSource, OpensGrids, Protocol):
@@ -45,16 +42,13 @@ class TrialRunner(TrialSource, OpensGrids, Protocol):
     @property
     def facts(self) -> FederationFacts:
         """The facts about the federation."""
-        ...
 
     @property
     def num_hosts(self) -> int:
         """Number of hosts over which the clients are distributed."""
-        ...
 
     def close(self) -> None:
         """Stop everything that the runner started."""
-        ...
 
 
 @dataclass

@@ -3,8 +3,7 @@
 The rounds are driven here through the strategy's `configure_*` and `aggregate_*`, not by Flower's `Strategy.start`,
 which can't resume, stop on NaN, or evaluate other clients than it trains. A strategy sees the same as under `start`:
 the configurations are created once and passed to every round, so its changes to them persist, and a round without
-messages or without a model keeps the previous model. Only a strategy that overrides `start` is run by its own
-(`fedscout.engine.trials.own_start`).
+messages or without a model keeps the previous model. Only a strategy that overrides `start` is run by its own.
 
 A round's record is the score of the model after it in either case, so a trial of n rounds has n records. Fitness is the
 mean score over the last five rounds: the accuracy, weighted over clients, or the session's metric. A round whose model
@@ -16,6 +15,18 @@ signal until the block ends. The handler raises KeyboardInterrupt, which `except
 Ray's calls propagate, unlike any other exception. Only the main thread handles signals: both the command line and Ray
 tasks run trials there. In other threads, and on code that stays inside a library's C functions, the limit has no
 effect.
+
+**Own start.** A strategy that overrides `Strategy.start` of Flower is measured as any other strategy. The record of
+round r is the score of the model after it, which is the first of these that exists:
+
+1. for the last round, the model that `start` returns;
+2. the model of the last call `evaluate_fn(r, model)`, which Flower's own `start` makes after every round;
+3. if `start` trains at most once per round, the model that the next training sends out.
+
+Rounds are identified by the numbers that the strategy gives them. If it restarts the count, for example by calling
+Flower's `start` twice, the numbers continue. A round that leaves the model unchanged is recorded as skipped. If `start`
+ends early, its model is the model of all remaining rounds. A strategy whose rounds can't be identified is rejected: its
+fitness would be a mean over other rounds than that of other strategies.
 """
 
 from __future__ import annotations
@@ -25,6 +36,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -50,7 +62,6 @@ from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED
 from fedscout.engine.models.layout import IntegerSlot
 from fedscout.engine.seeds import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
-from fedscout.engine.trials.own_start import run_own_start
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import (
     ClientChoice,
@@ -163,7 +174,7 @@ class _Rounds:
         self._seed = settings.session.seed
         self._grid = grid
         self._store = store
-        self._on_round = on_round
+        self._tell = on_round or (lambda _: None)
         self._state, self._plain = self._begin()
         if store.restore(settings.checkpoint, self._plain) and self._state.server_round > settings.num_rounds:
             self._state, self._plain = self._begin()  # that was the end of a longer trial
@@ -233,7 +244,9 @@ class _Rounds:
         seed_global_random(self._seed, "aggregate", server_round)
         aggregated, metrics = _model_and_metrics(strategy, strategy.aggregate_train(server_round, replies))
         del replies  # maybe a model a client
-        self._count_simulated(_reported_seconds(self._settings, metrics, duration))
+        if self._settings.session.needs.durations and metrics is not None:
+            duration = float(cast(float, metrics.get(SIMULATED_SECONDS_KEY, duration)))
+        self._count_simulated(duration)
         if aggregated is None:
             self._skip(server_round, len(messages), failures)
         else:
@@ -324,20 +337,77 @@ class _Rounds:
             return self._scores.of(server_round)
 
         seed_global_random(self._seed, "start", 0)
-        rounds = run_own_start(self._settings, state, self._grid, score, self._tell)
+        rounds = self._evaluations_of_start(score)
         for server_round, evaluation in enumerate(rounds, start=1):
             self._scores.keep(evaluation, server_round, float("nan"))
         state.finish(self._settings.num_rounds, self._grid.take_bytes())
         self._check_lost_rounds()
 
+    def _evaluations_of_start(self, score: Callable[[ArrayRecord, int], Evaluation]) -> list[Evaluation]:
+        """Run the strategy's `start` and return each client's score of the model after every round, in order.
+
+        Args:
+            score: Scores a model; called with the model and its round.
+
+        Raises:
+            TrialError: If `start` returns no model, or its rounds can't be identified.
+        """
+        state, grid, num_rounds = self._state, self._grid, self._settings.num_rounds
+        name = type(state.strategy).__name__
+        evaluated: dict[int, Evaluation] = {}
+        round_counter = _RoundCounter()
+        grid.scores.followed = True
+
+        def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+            number = round_counter.round(server_round, grid.scores.trainings)
+            if number > num_rounds:
+                raise TrialError(f"{name}.start must train {num_rounds} rounds, got round {number} to evaluate")
+            evaluation = evaluated[number] = score(arrays, number)
+            if number:
+                self._tell(number)
+            loss = evaluation.weighted(evaluation.losses)
+            return MetricRecord(
+                {"accuracy": evaluation.accuracy, "loss": loss, "num-examples": int(evaluation.num_examples.sum())}
+            )
+
+        try:
+            result = state.strategy.start(
+                grid=grid,
+                initial_arrays=view_record(state.arrays),
+                num_rounds=num_rounds,
+                timeout=self._settings.timeout_seconds or WITHOUT_LIMIT_SECONDS,
+                train_config=ConfigRecord(dict(state.train_config)),
+                evaluate_config=ConfigRecord(dict(state.evaluate_config)),
+                evaluate_fn=evaluate_fn,
+            )
+        finally:
+            state.dropped |= grid.take_train_failures()
+        if not result.arrays:
+            raise TrialError(f"{name}.start returned no model{_failures_text([*state.dropped.values()])}")
+        rounds = trained_rounds(grid.scores.message_rounds, num_rounds)
+        last_trained = max([*rounds[-1:], *evaluated, 0]) or num_rounds
+        evaluation_of = {**_scores_of_sent_models(rounds, grid.scores.by_training), **evaluated}
+        if missing := [r for r in range(1, last_trained) if r not in evaluation_of]:
+            raise TrialError(
+                f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, or send one "
+                f"training per round; it sent {grid.scores.trainings} and left out rounds "
+                f"{', '.join(map(str, missing))}"
+            )
+        final = score(result.arrays, num_rounds)
+        records = [
+            evaluation_of.get(0),
+            *(evaluation_of[r] if r < last_trained else final for r in range(1, num_rounds + 1)),
+        ]
+        for r in range(1, last_trained + 1):
+            if records[r] is records[r - 1]:  # known, as the model was the same
+                failures = [reason for place, reason in state.dropped.items() if place.startswith(f"{r}:")]
+                state.skipped[r] = f"{name}.start kept the previous model{_failures_text(failures)}"
+        return [record for record in records[1:] if record is not None]
+
     def _save(self, state: TrialState) -> None:
         if self._store.folder is not None:
             state = replace(state, client_states=self._grid.state_values())
             self._store.save(self._settings.checkpoint, state, self._plain)
-
-    def _tell(self, server_round: int) -> None:
-        if self._on_round is not None:
-            self._on_round(server_round)
 
     def _count_time(self) -> None:
         """Add the wall time and the hosts' compute time since the last call."""
@@ -458,16 +528,64 @@ def _model_and_metrics(strategy: Strategy, returned: Any) -> tuple[ArrayRecord |
     )
 
 
-def _reported_seconds(settings: TrialSettings, metrics: MetricRecord | None, lasted: float) -> float:
-    """Return a round's duration: as reported by a strategy that needs durations, else the measured one."""
-    if not settings.session.needs.durations or metrics is None:
-        return lasted
-    return float(cast(float, metrics.get(SIMULATED_SECONDS_KEY, lasted)))
-
-
 def _train_loss(replies: list[Message]) -> float:
     """Return the weighted mean of the clients' training losses, NaN if there are none."""
     metrics = [metrics_of(reply) for reply in replies if reply.has_content()]
     weights = np.array([entry[NUM_EXAMPLES_KEY] for entry in metrics], dtype=np.float64)
     losses = np.array([entry["loss"] for entry in metrics], dtype=np.float64)
     return float(np.dot(losses, weights) / weights.sum()) if weights.sum() else float("nan")
+
+
+WITHOUT_LIMIT_SECONDS = 3600.0
+"""Flower's own default."""
+
+
+def _failures_text(reasons: Sequence[str]) -> str:
+    return f", clients failed {len(reasons)} times: {reasons[0]}" if reasons else ""
+
+
+class _RoundCounter:
+    """Continuous numbers of the rounds for which `evaluate_fn` is called."""
+
+    def __init__(self) -> None:
+        self._offset = self._last = self._trainings = 0
+
+    def round(self, told: int, trainings: int) -> int:
+        """Return the continuous number of a round, from the strategy's number and the trainings so far."""
+        if told < self._last and (told == 0 or trainings > self._trainings):  # not an earlier round's model once more
+            self._offset += self._last
+        self._last, self._trainings = told, trainings
+        return self._offset + told
+
+
+def trained_rounds(told: Sequence[int | None], num_rounds: int) -> list[int]:
+    """Return the round of each training, ascending; an empty list if there are more trainings than rounds.
+
+    Args:
+        told: The round number in each training's messages; None if there is none.
+        num_rounds: Rounds of the trial. If the numbers exceed it, trainings are counted instead.
+    """
+    if len(told) > num_rounds:
+        return []
+    rounds: list[int] = []
+    before = last = 0
+    for number in told:
+        if number is None or not number + before - last > 0:
+            before = last
+        last = before + max(1, number or 1)
+        rounds.append(last)
+    return rounds if last <= num_rounds else [*range(1, len(told) + 1)]
+
+
+def _scores_of_sent_models(rounds: Sequence[int], scores: Mapping[int, Evaluation]) -> dict[int, Evaluation]:
+    """Return, by round, the scores of the model after it, for rounds whose model a later training sent out.
+
+    Args:
+        rounds: The round of each training.
+        scores: Scores of the models that the trainings sent, by number of the training, from 1.
+    """
+    evaluation_of: dict[int, Evaluation] = {}
+    for number, (first, stop) in enumerate(pairwise([0, *rounds]), start=1):
+        if number in scores:
+            evaluation_of |= dict.fromkeys(range(first, stop), scores[number])
+    return evaluation_of

@@ -173,7 +173,7 @@ class Pipeline:
     def cohort(self) -> Cohort:
         """The facts that strategies depend on; includes the model's layers only if a named strategy reads them."""
         cohort = cohort_of(self.config, self.federation.num_seen)
-        if not any(strategy_class.reads_layers for strategy_class in named_classes(self.config.named_strategies)):
+        if not any(strategy_class.needs_layers for strategy_class in named_classes(self.config.named_strategies)):
             return cohort
         from fedscout.engine.models.flat import new_model  # torch, which others do without
 

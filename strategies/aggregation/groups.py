@@ -107,7 +107,6 @@ class GroupedRule(flower.Strategy):
             replies: Replies of its clients.
             num_groups: Current number of groups, including splits in this round.
         """
-        del sent, replies, num_groups
         return [group.clients]
 
     def summary(self) -> None:
@@ -158,12 +157,10 @@ class GroupedRule(flower.Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return no messages: the trial evaluates the clients itself."""
-        del server_round, arrays, config, grid
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return nothing."""
-        del server_round, replies
         return None
 
     def _dealt(self, replies: Iterable[Message]) -> list[list[Message]]:

@@ -1,4 +1,4 @@
-"""FedAvg and its variants: FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi and QFedAvg.
+"""FedAvg and its variants: FedProx, FedAvgM, FedAdagrad, FedAdam, FedYogi, QFedAvg, FedExP and FedBuff.
 
 With x the global model, y_i client i's model after local training and p_i its weight (Σ p_i = 1):
 
@@ -35,6 +35,45 @@ The client_learning_rate of Flower's class is the clients' learning rate. Equiva
 y_i) and h_i = L, so x ← mean of the y_i with equal weights: FedAvg with uniform weights in exact arithmetic.
 Flower's order of operations rounds differently and returns float64.
 
+**FedExP**: FedAvg with an extrapolated server step that grows with the disagreement of the clients.
+
+With x the global model, y_i client i's model after local training, Δ_i = y_i − x and p_i its weight (Σ p_i =
+1), Δ̄ the mean of the changes (Jhunjhunwala et al. 2023, Algorithm 1):
+
+- η_g = max(1, Σ p_i ‖Δ_i‖² / (2 (‖Δ̄‖² + ε)))
+- x ← x + η_g Δ̄
+
+p_i is 1/clients as in the paper, which makes the first term Σ ‖Δ_i‖² / (2n (‖Δ̄‖² + ε));
+`sample_scaling="num-examples"` uses n_i/Σn, as the authors' code does.
+
+Because x oscillates, the result of T rounds is the mean of the last two iterates, (x_{T−1} + x_T)/2. A trial
+may end or be pruned after any round, so the model of every round t is (x_{t−1} + x_t)/2, which is scored and
+stored, while clients receive x_t, which the strategy stores. Because the scored model is not the one sent
+out, its evaluation takes a separate round trip. The authors' code scores the same mean in every round, except
+x_1 in the first.
+
+It is not robust: a non-finite client model makes the global model non-finite.
+
+**FedBuff**: buffered asynchronous aggregation, in which every K updates that arrive make a new model.
+
+Clients train asynchronously: slow ones continue while others have contributed to new models. With x the
+model, Δ_i = y_i − x_i the update of client i to the model x_i that it received, τ_i the number of models made
+since then, and K the buffer size (Nguyen et al. 2022, Algorithm 1; staleness as in its section 5):
+
+    x ← x + η_g / K · Σ Δ_i / √(1 + τ_i)     over the K updates that arrive first
+
+A round is the making of one model. `num_sampled` clients train at a time. The engine's simulated clock
+determines the arrivals: an update arrives when its client received the model plus the duration of its
+training, and the round lasts until the K-th arrival. Ties are broken by the earlier dispatch, then by the
+lower node. Without a clock all updates arrive at once, so the K oldest are used.
+
+Deviations: a client that is done is replaced at the end of the round, by one that receives the newer model;
+in the paper it is replaced immediately, with the current model. A failed client frees its slot at the end of
+the round. If fewer than K clients are training because of failures, the mean is over those.
+
+Equivalent: with K = `num_sampled` and η_g = 1 every round waits for all clients, which is FedAvg with equal
+weights.
+
 References:
     McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
         decentralized data. AISTATS 2017. arXiv:1602.05629
@@ -46,22 +85,45 @@ References:
         2021. arXiv:2003.00295
     Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated learning. ICLR 2020. arXiv:1905.10497
         (2020b)
+    Jhunjhunwala, Wang, Joshi: FedExP: speeding up federated averaging via extrapolation. ICLR 2023.
+        arXiv:2301.09604
+    Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: Federated learning with buffered asynchronous
+        aggregation. AISTATS 2022. arXiv:2106.06639
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from math import sqrt
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
+from fedscout.engine.errors import Fault
+from fedscout.engine.grid.selection import ChosenNodes
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.contents import client_of
+from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
 from fedscout.strategies import aggregation as quick
-from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, node_counts
+from fedscout.strategies.aggregation.rules import (
+    Aggregate,
+    ClientModel,
+    QuickMessages,
+    ServerRule,
+    Vector,
+    array_record,
+    flat,
+    metric_record,
+    shaped,
+)
+from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,6 +176,23 @@ def weight_metric(scaling: SampleScaling) -> Literal["num-examples", "num-client
     return "num-clients" if scaling == "uniform" else "num-examples"
 
 
+class FlowerSpec(StrategySpec):
+    """Base class of strategies whose Flower class takes the specification's own parameters by their names.
+
+    Attributes:
+        flower_class: Class of the server rule; `sample_scaling`, if there is one, becomes its `weighted_by_key`.
+    """
+
+    flower_class: ClassVar[Callable[..., flower.Strategy]]
+
+    def _construct(self, cohort: Cohort, **others: Any) -> flower.Strategy:
+        """Construct the server rule; `others` are further arguments of its class."""
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in StrategySpec.model_fields}
+        if "sample_scaling" in own:
+            own["weighted_by_key"] = weight_metric(own.pop("sample_scaling"))
+        return self.flower_class(**node_counts(cohort), **own, **others)
+
+
 class MeanSpec(StrategySpec):
     """Base class of strategies that need only the mean of the replies, so the engine may merge them.
 
@@ -162,13 +241,14 @@ class FedAvgSpec(MeanSpec):
     kind: Literal["fedavg"] = "fedavg"
 
 
-class FedProxSpec(MeanSpec):
+class FedProxSpec(FlowerSpec, MeanSpec):
     """FedProx: FedAvg with a proximal term that keeps clients near the global model."""
 
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
 
     fedavg_at: ClassVar[Mapping[str, float]] = {"proximal_mu": 0}
     kind: Literal["fedprox"] = "fedprox"
+    flower_class = quick.FedProx
     proximal_mu: Annotated[
         float,
         Field(ge=0, description="μ, weight of the proximal term (μ/2)‖w − x‖²; 0 is FedAvg"),
@@ -183,17 +263,15 @@ class FedProxSpec(MeanSpec):
         """Return the client algorithm with μ as an attribute instead of a message value."""
         return ProximalGradient(self.proximal_mu)
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.FedProx(**node_counts(cohort), weighted_by_key=self.weighted_by, proximal_mu=self.proximal_mu)
 
-
-class FedAvgMSpec(MeanSpec):
+class FedAvgMSpec(FlowerSpec, MeanSpec):
     """FedAvgM: FedAvg with momentum on the server."""
 
     paper: ClassVar[str] = "Hsu et al. 2019, arXiv:1909.06335"
 
     fedavg_at: ClassVar[Mapping[str, float]] = {"server_learning_rate": 1, "server_momentum": 0}
     kind: Literal["fedavgm"] = "fedavgm"
+    flower_class = quick.FedAvgM
     server_learning_rate: Annotated[
         float, Field(gt=0, description="η, the server's step along the momentum"), SearchRange(RealRange(0.1, 1.5))
     ] = 1.0
@@ -203,19 +281,10 @@ class FedAvgMSpec(MeanSpec):
         SearchRange(RealRange(0.0, 0.99)),
     ] = 0.9
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.FedAvgM(
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
-            server_learning_rate=self.server_learning_rate,
-            server_momentum=self.server_momentum,
-        )
 
-
-class AdaptiveSpec(MeanSpec):
+class AdaptiveSpec(FlowerSpec, MeanSpec):
     """Base class of the adaptive server optimizers; search parameters have the names of Flower's arguments."""
 
-    flower_class: ClassVar[Callable[..., flower.Strategy]]
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295"
     bound: ClassVar[Mapping[str, str]] = {"eta_l": "the clients' learning rate"}
 
@@ -230,13 +299,8 @@ class AdaptiveSpec(MeanSpec):
         SearchRange(RealRange(1e-5, 1e-1, log=True), wide=RealRange(1e-9, 1e-1, log=True)),
     ] = 1e-3
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return self.flower_class(
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
-            eta_l=cohort.client_learning_rate,
-            **{name: getattr(self, name) for name in self.search_names()},
-        )
+    def _construct(self, cohort: Cohort, **others: Any) -> flower.Strategy:
+        return super()._construct(cohort, eta_l=cohort.client_learning_rate, **others)
 
 
 class MomentSpec(AdaptiveSpec):
@@ -271,12 +335,13 @@ class FedYogiSpec(MomentSpec):
     flower_class = quick.FedYogi
 
 
-class QFedAvgSpec(StrategySpec):
+class QFedAvgSpec(FlowerSpec):
     """QFedAvg: clients with a larger loss have more weight."""
 
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
 
     kind: Literal["qfedavg"] = "qfedavg"
+    flower_class = quick.QFedAvg
     q: Annotated[
         float,
         Field(ge=0, description="q, how much fairness counts; 0 is the mean with equal weights"),
@@ -289,8 +354,211 @@ class QFedAvgSpec(StrategySpec):
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: with q = 0 it is the uniform mean."""
-        del cohort
         return FedAvgSpec(sample_scaling="uniform") if self.q == 0 else self
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.QFedAvg(**node_counts(cohort), client_learning_rate=cohort.client_learning_rate, q=self.q)
+    def _construct(self, cohort: Cohort, **others: Any) -> flower.Strategy:
+        return super()._construct(cohort, client_learning_rate=cohort.client_learning_rate, **others)
+
+
+def extrapolated_change(
+    received: Vector, models: Sequence[ClientModel], weights: Vector, epsilon: float
+) -> tuple[float, Vector]:
+    """Return η_g, >= 1, and the mean change Δ̄, shape `(params,)`.
+
+    Args:
+        received: x, shape `(params,)`.
+        models: y_i, at least one, each of shape `(params,)`.
+        weights: p_i, shape `(clients,)`; they sum to 1.
+        epsilon: ε, > 0.
+    """
+    mean = np.zeros_like(received)
+    change = np.empty_like(received)
+    mean_square = 0.0
+    for model, weight in zip(models, weights.tolist(), strict=True):
+        np.subtract(model, received, out=change)
+        mean_square += weight * float(np.dot(change, change))
+        change *= weight
+        mean += change
+    rate = max(1.0, mean_square / (2 * (float(np.dot(mean, mean)) + epsilon)))  # η_g
+    return rate, mean
+
+
+class FedExP(ServerRule):
+    """Server rule of FedExP.
+
+    Args:
+        epsilon: ε.
+        settings: Arguments of Flower's FedAvg.
+
+    Attributes:
+        iterate: x, shape `(params,)`; None before the first model.
+    """
+
+    def __init__(self, epsilon: float = 1e-3, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.epsilon = epsilon
+        self.iterate: ClientModel | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return Flower's messages with x instead of the mean of the last two iterates."""
+        sent = arrays if self.iterate is None else shaped(self.iterate, arrays)
+        return super().configure_train(server_round, sent, config, grid)
+
+    def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+        """Return the mean of the last two iterates, and store the last."""
+        rate, mean = extrapolated_change(received, models, weights, self.epsilon)
+        self.iterate = (received + rate * mean).astype(np.float32)
+        return (received + self.iterate) / 2
+
+
+class FedExPSpec(FlowerSpec):
+    """FedExP: FedAvg with larger server steps when the clients disagree."""
+
+    paper: ClassVar[str] = "Jhunjhunwala et al. 2023, arXiv:2301.09604"
+
+    kind: Literal["fedexp"] = "fedexp"
+    flower_class = FedExP
+    epsilon: Annotated[
+        float,
+        Field(gt=0, description="ε, added to the squared mean change: a larger one shortens the server's steps"),
+        SearchRange(RealRange(1e-4, 1.0, log=True)),
+    ] = 1e-3
+    sample_scaling: Annotated[
+        SampleScaling, Field(description="p_i, a client's weight: equal, or by its number of examples")
+    ] = "uniform"
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: with one client the weight does not matter."""
+        if cohort.num_sampled == 1 and self.sample_scaling != "uniform":
+            return self.model_copy(update={"sample_scaling": "uniform"})
+        return self
+
+
+ROUNDING_SLACK = 1e-9
+"""A share of the clients above 0, as Flower selects none at 0, but too small to raise the minimum number."""
+
+
+def buffered_change(changes: Sequence[ClientModel], staleness: Sequence[int]) -> Vector:
+    """Return the mean of Δ_i / √(1 + τ_i), shape `(params,)`.
+
+    Args:
+        changes: Δ_i, at least one, each of shape `(params,)`.
+        staleness: τ_i, >= 0.
+    """
+    total = np.zeros(len(changes[0]))
+    for change, stale in zip(changes, staleness, strict=True):
+        total += change.astype(np.float64) / sqrt(1 + stale)
+    return total / len(changes)
+
+
+class FedBuff(QuickMessages):
+    """Server rule of FedBuff.
+
+    Args:
+        buffer_size: K.
+        server_learning_rate: η_g.
+        settings: Arguments of Flower's FedAvg.
+
+    Attributes:
+        in_training: For each client in training: arrival time of its update, number of models made at dispatch,
+            node, and Δ_i, shape `(params,)`.
+        num_models: Number of models made.
+        seconds: Time of the last model, on the simulated clock.
+        received: The model sent out last; None between rounds.
+    """
+
+    def __init__(self, buffer_size: int = 2, server_learning_rate: float = 1.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.buffer_size = buffer_size
+        self.server_learning_rate = server_learning_rate
+        self.num_places = self.min_train_nodes
+        self.fraction_train = ROUNDING_SLACK
+        self.in_training: list[list[Any]] = []
+        self.num_models = 0
+        self.seconds = 0.0
+        self.received: ArrayRecord | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return messages to idle clients, one for each free slot."""
+        self.received = arrays
+        busy = {node for _, _, node, _ in self.in_training}
+        self.min_train_nodes = self.min_available_nodes = self.num_places - len(busy)
+        if not self.min_train_nodes:
+            return []
+        free = ChosenNodes(grid, [client_of(node) for node in grid.get_node_ids() if node not in busy])
+        return super().configure_train(server_round, arrays, config, cast(Grid, free))
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        """Return the model of the K updates that arrive first, and the duration of the round."""
+        sent, self.received = self.received, None
+        valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
+        if sent is None or not (valid_replies or self.in_training):
+            return None, None
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._take_in(valid_replies, sent)
+            arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
+            staleness = [self.num_models - version for _, version, _, _ in arrived]
+            change = buffered_change([update[-1] for update in arrived], staleness)
+            moved = flat(sent, sent) + self.server_learning_rate * change
+            arrays = shaped(moved.astype(np.float32), sent)
+        metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
+        end = max(self.seconds, arrived[-1][0])
+        metrics[SIMULATED_SECONDS_KEY] = end - self.seconds
+        self.seconds, self.num_models = end, self.num_models + 1
+        return arrays, metrics
+
+    def _take_in(self, replies: Sequence[Message], sent: ArrayRecord) -> None:
+        """Add the updates of a round to the queue, ordered by arrival."""
+        received = flat(sent, sent)
+        for reply in replies:
+            duration = metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
+            change = flat(array_record(reply.content), sent) - received
+            node = reply.metadata.src_node_id
+            self.in_training.append([self.seconds + float(cast(float, duration)), self.num_models, node, change])
+        self.in_training.sort(key=lambda one: one[:3])
+
+
+class FedBuffSpec(FlowerSpec):
+    """FedBuff: a new model for every K updates, with less weight for stale ones; needs a simulated clock."""
+
+    paper: ClassVar[str] = "Nguyen et al. 2022, arXiv:2106.06639"
+    least_sampled: ClassVar[int] = 2
+
+    kind: Literal["fedbuff"] = "fedbuff"
+    flower_class = FedBuff
+    buffer_size: Annotated[
+        int,
+        Field(ge=1, description="K, buffer size: number of updates per server step, 1 to n of n clients in training"),
+        SearchRange(lambda cohort, _: IntegerRange(1, cohort.num_sampled)),
+    ] = 2
+    server_learning_rate: Annotated[
+        float, Field(gt=0, description="η_g, the server's step size"), SearchRange(RealRange(0.1, 1.5))
+    ] = 1.0
+
+    def needs(self) -> EngineNeeds:
+        """Return the engine features needed: one reply per client, with its duration."""
+        return EngineNeeds(arrays="flat", replies="individual", durations=True)
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return why no parameters work: no simulated clock, a single client, or a selection policy."""
+        if cohort.has_clock is False:
+            return Fault(
+                "fedbuff",
+                "have a simulated clock (federation.scenario with devices or latency, such as "
+                "{kind: latency, clients: all, mean_seconds: 10})",
+                "none",
+            )
+        if cohort.chosen:
+            return Fault("fedbuff", "be without a selection policy, as it selects the idle clients")
+        return super().unavailable(cohort)
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: waiting for all clients is FedAvg with equal weights."""
+        if self.buffer_size == cohort.num_sampled and self.server_learning_rate == 1:
+            return FedAvgSpec(sample_scaling="uniform")
+        return self

@@ -51,7 +51,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -187,39 +187,21 @@ def average_linkage(similarities: Matrix, num_communities: int) -> npt.NDArray[n
 LONGEST = "longest-mean-update"
 
 
-@dataclass(frozen=True)
-class Bipartition:
-    """Criterion for splitting a community.
-
-    Attributes:
-        max_mean_update_norm: ε_1, as a share of the largest norm of a mean update.
-        min_update_norm: ε_2, likewise.
-        separation: γ_max, in `[0, 1]`.
-        most: Maximum number of communities; None for no limit.
-    """
-
-    max_mean_update_norm: float
-    min_update_norm: float
-    separation: float
-    most: int | None = None
-
-
 class UpdateCommunities(GroupedRule):
     """Splits communities whose clients' updates disagree.
 
     Args:
         build: Constructs the strategy of a community.
         cohort: All clients, each of which trains in every round.
-        rule: Criterion for splitting a community.
+        spec: Criterion for splitting a community, and the largest number of communities.
     """
 
-    def __init__(self, build: Callable[[Cohort], flower.Strategy], cohort: Cohort, rule: Bipartition) -> None:
+    def __init__(self, build: Callable[[Cohort], flower.Strategy], cohort: Cohort, spec: CommunitiesSpec) -> None:
         super().__init__(build, cohort)
-        self.rule = rule
+        self.spec = spec
 
     def first_groups(self, grid: Grid, config: ConfigRecord) -> Sequence[Sequence[int]]:
         """Return one community of all clients."""
-        del config
         return [sorted(client_of(node_id) for node_id in grid.get_node_ids())]
 
     def parts(
@@ -229,21 +211,23 @@ class UpdateCommunities(GroupedRule):
         answers = {client_of(reply.metadata.src_node_id): reply for reply in replies if reply.has_content()}
         if not answers:
             return [group.clients]
-        products = inner_products([_vector(answers[client]) for client in sorted(answers)], sent)
+        vectors = [read_array(array_record(answers[client].content)[FLAT_KEY]) for client in sorted(answers)]
+        products = inner_products(vectors, sent)
         weights = np.array([metrics_of(answers[client])[NUM_EXAMPLES_KEY] for client in sorted(answers)], np.float64)
         if not np.isfinite(products).all():  # the trial fails by the model
             return [group.clients]
-        norms, mean_norm = np.sqrt(np.diag(products)), _mean_length(products, weights / weights.sum())
+        norms, shares = np.sqrt(np.diag(products)), weights / weights.sum()
+        mean_norm = math.sqrt(max(0.0, float(shares @ products @ shares)))
         longest = group.memory[LONGEST] = max(mean_norm, group.memory.get(LONGEST, 0.0))
         is_stationary = (
-            mean_norm < self.rule.max_mean_update_norm * longest and norms.max() > self.rule.min_update_norm * longest
+            mean_norm < self.spec.max_mean_update_norm * longest and norms.max() > self.spec.min_update_norm * longest
         )
-        is_full = self.rule.most is not None and num_groups >= self.rule.most
+        is_full = self.spec.num_communities is not None and num_groups >= self.spec.num_communities
         if not is_stationary or is_full or len(answers) < len(group.clients) or len(answers) < 2 or not norms.all():
             return [group.clients]
         similarities = products / np.outer(norms, norms)
         half, cross = halves(similarities)
-        if math.sqrt((1 - cross) / 2) <= self.rule.separation:
+        if math.sqrt((1 - cross) / 2) <= self.spec.separation:
             return [group.clients]
         clients = np.array(group.clients)
         return [clients[half == half[0]].tolist(), clients[half != half[0]].tolist()]
@@ -275,15 +259,6 @@ def halves(similarities: Matrix) -> tuple[npt.NDArray[np.bool_], float]:
     clustering = clusterings().AgglomerativeClustering(2, metric="precomputed", linkage="single")
     half = np.asarray(clustering.fit(distances).labels_ == 1)
     return half, float(similarities[np.ix_(half, ~half)].max())
-
-
-def _mean_length(products: Matrix, weights: Matrix) -> float:
-    """Return ‖Σ p_i Δ_i‖ from the inner products of the Δ."""
-    return math.sqrt(max(0.0, float(weights @ products @ weights)))
-
-
-def _vector(reply: Message) -> FloatArray:
-    return read_array(array_record(reply.content)[FLAT_KEY])
 
 
 _EXCLUDED_KINDS = ("communities", "custom", "dp_fedavg", "fedbuff", "local", "rhfl")
@@ -397,34 +372,19 @@ class CommunitiesSpec(StrategySpec):
         inside_faults, limit = self.inside.faults(cohort), cohort.num_sampled
         faults = [*super().faults(cohort), *inside_faults]
         if self.num_communities is not None and self.num_communities > limit:
-            faults.append(
-                Fault(
-                    "num_communities of communities",
-                    f"be at most {limit} with {clients_text(limit)}, as each community trains at least one",
-                    self.num_communities,
-                )
-            )
+            must = f"be at most {limit} with {clients_text(limit)}, as each community trains at least one"
+            faults.append(Fault("num_communities of communities", must, self.num_communities))
         if self.grouped_by == "updates" and limit < cohort.num_clients:
-            faults.append(
-                Fault(
-                    "grouped_by of communities",
-                    "be labels unless every client trains in every round",
-                    f"updates with {clients_text(limit)} of {cohort.num_clients}",
-                )
-            )
+            must = "be labels unless every client trains in every round"
+            given = f"updates with {clients_text(limit)} of {cohort.num_clients}"
+            faults.append(Fault("grouped_by of communities", must, given))
         if self.grouped_by == "updates" and not inside_faults and isinstance(self.inside.build(cohort), MeanRule):
-            faults.append(
-                Fault(
-                    "inside of communities",
-                    "read each client's update where grouped_by=updates",
-                    f"{self.inside.kind}, which reads means alone",
-                )
-            )
+            must = "read each client's update where grouped_by=updates"
+            faults.append(Fault("inside of communities", must, f"{self.inside.kind}, which reads means alone"))
         return faults
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: one community is the inner strategy."""
-        del cohort
         return self.inside if self.num_communities == 1 else self
 
     def _text(self, name: str, value: Any) -> str:
@@ -434,5 +394,4 @@ class CommunitiesSpec(StrategySpec):
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         if self.grouped_by == "labels":
             return LabelCommunities(self.inside.build, cohort, self.num_communities, self.preference)
-        rule = Bipartition(self.max_mean_update_norm, self.min_update_norm, self.separation, self.num_communities)
-        return UpdateCommunities(self.inside.build, cohort, rule)
+        return UpdateCommunities(self.inside.build, cohort, self)

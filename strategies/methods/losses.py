@@ -15,7 +15,7 @@ here α scales the bias, too.
 client minimises α H(q, p) + β H(p, q) over a batch (Wang, Ma, Chen, Luo, Yi, Bailey: Symmetric cross entropy
 for robust learning with noisy labels, ICCV 2019, arXiv:1908.06112, eq. 5 and 7). In the second, reverse term
 q is 1 at the label and 1e-4 elsewhere, as in the authors' code, so the term is −log(1e-4) (1 − p_y): bounded,
-which limits the influence of a wrong label. It is also the local loss of RHFL (`rhfl.py`).
+which limits the influence of a wrong label. It is also the local loss of RHFL (`server_rows.py`).
 
 **MOON** is model-contrastive: towards the global and away from the previous local representation. With z, z_glob and
 z_prev the representations of a row (the input of the last linear layer) under the trained model, the received model and
@@ -44,10 +44,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun
-from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, RowLoss
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import RealRange, SearchRange, missing_layers
+from fedscout.strategies.specification import RealRange, SearchRange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,7 +176,7 @@ class MoonSpec(MeanSpec):
     """MOON: FedAvg with a contrastive loss that keeps representations near the global model's."""
 
     paper: ClassVar[str] = "Li et al. 2021, arXiv:2103.16257"
-    reads_layers: ClassVar[bool] = True
+    needs_layers: ClassVar[tuple[str, ...]] = ("a linear layer", "Linear")
 
     fedavg_at: ClassVar[Mapping[str, float]] = {"contrast": 0}
     kind: Literal["moon"] = "moon"
@@ -187,11 +186,6 @@ class MoonSpec(MeanSpec):
         SearchRange(RealRange(0.1, 10.0, log=True)),
     ] = 1.0
     temperature: Annotated[float, Field(gt=0, description="τ, of the contrastive term")] = 0.5
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault of a model without a linear layer."""
-        return missing_layers(cohort, "moon", "a linear layer", "Linear")
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""

@@ -82,14 +82,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, ParameterLayout
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.methods.averaging import MeanSpec, pull_towards
-from fedscout.strategies.specification import (
-    IntegerRange,
-    RealRange,
-    SearchRange,
-    StrategySpec,
-    missing_layers,
-    node_counts,
-)
+from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -433,23 +426,13 @@ class FedBNSpec(MeanSpec):
     """FedBN: FedAvg of all parameters except batch normalisation, which stays on the clients."""
 
     paper: ClassVar[str] = "Li et al. 2021, arXiv:2102.07623"
-    reads_layers: ClassVar[bool] = True
+    needs_layers: ClassVar[tuple[str, ...]] = ("batch normalisation", *BATCH_NORMS)
 
     kind: Literal["fedbn"] = "fedbn"
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault of a model without batch normalisation."""
-        return without_batch_norm("fedbn", cohort)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
         return OwnBatchNorm()
-
-
-def without_batch_norm(kind: str, cohort: Cohort) -> str | None:
-    """Return the fault that a cohort's model has no batch normalisation; None if it has some or is unknown."""
-    return missing_layers(cohort, kind, "batch normalisation", *BATCH_NORMS)
 
 
 @dataclass(frozen=True)
@@ -465,7 +448,7 @@ class MFedBNSpec(MeanSpec):
     """MFedBN: FedBN with a server step size."""
 
     paper: ClassVar[str] = "after Li et al. 2021, arXiv:2102.07623"
-    reads_layers: ClassVar[bool] = True
+    needs_layers: ClassVar[tuple[str, ...]] = ("batch normalisation", *BATCH_NORMS)
     unpaired: ClassVar[str] = "it already combines FedBN's clients with a server rule; pair others with fedbn"
 
     kind: Literal["mfedbn"] = "mfedbn"
@@ -478,11 +461,6 @@ class MFedBNSpec(MeanSpec):
         Literal["own", "overwritten"],
         Field(description="what a client's round begins with: its own, or the global one"),
     ] = "own"
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault of a model without batch normalisation."""
-        return without_batch_norm("mfedbn", cohort)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""

@@ -65,107 +65,66 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.errors import Fault
-from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.rules import ClientModel, ServerRule, Vector
-from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric
-from fedscout.strategies.specification import (
-    IntegerRange,
-    RealRange,
-    SearchRange,
-    StrategySpec,
-    Value,
-    clients_text,
-    node_counts,
-)
+from fedscout.strategies.methods.averaging import FedAvgSpec, FlowerSpec, SampleScaling
+from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, clients_text
 
 NUM_MALICIOUS = "num_malicious_nodes"
 
 
-def _krum_malicious_range(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """Return the range 0 … n − 3: at least one of the n − f − 2 nearest models must remain."""
-    del chosen
-    return IntegerRange(0, cohort.num_sampled - 3)
-
-
-def _krum_selected_range(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """Return the range 1 … n − f: at most the number of models that are not malicious."""
-    return IntegerRange(1, max(1, cohort.num_sampled - int(chosen.get(NUM_MALICIOUS, 0))))
-
-
-def _bulyan_malicious_range(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
-    """Return the range 0 … ⌊(n − 3)/4⌋."""
-    del chosen
-    return IntegerRange(0, (cohort.num_sampled - 3) // 4)
-
-
-class RobustSpec(StrategySpec):
-    """Base class of strategies that compare the replies, and so need one per client."""
-
-    def needs(self) -> EngineNeeds:
-        """Return the engine features needed: one reply per client."""
-        return EngineNeeds(arrays="flat", replies="individual")
-
-
-class FedMedianSpec(RobustSpec):
+class FedMedianSpec(FlowerSpec):
     """FedMedian: the coordinatewise median; clients have equal weights."""
 
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
 
     kind: Literal["fedmedian"] = "fedmedian"
+    flower_class = quick.FedMedian
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: the median of one or two models is their mean."""
         return FedAvgSpec(sample_scaling="uniform") if cohort.num_sampled <= 2 else self
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.FedMedian(**node_counts(cohort))
 
-
-class FedTrimmedAvgSpec(RobustSpec):
+class FedTrimmedAvgSpec(FlowerSpec):
     """FedTrimmedAvg: the coordinatewise mean without extreme values; clients have equal weights."""
 
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
 
     kind: Literal["fedtrimmedavg"] = "fedtrimmedavg"
+    flower_class = quick.FedTrimmedAvg
     beta: Annotated[
         float,
         Field(ge=0, lt=0.5, description="β, fraction of the values trimmed at either end; ⌊βn⌋ clients"),
         SearchRange(RealRange(0.0, 0.49)),
     ] = 0.2
 
-    def num_trimmed(self, cohort: Cohort) -> int:
-        """Return ⌊βn⌋, the number of values trimmed at either end, rounded as Flower does."""
-        return int(self.beta * cohort.num_sampled)
-
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: the uniform mean, the median, or the middle β of those that trim equally.
 
         The middle, (⌊βn⌋ + ½)/n, is safe from rounding of β·n: `int(0.29 * 100)` is 28.
         """
-        trimmed, clients = self.num_trimmed(cohort), cohort.num_sampled
+        clients = cohort.num_sampled
+        trimmed = int(self.beta * clients)  # rounded as Flower does
         if trimmed == 0:
             return FedAvgSpec(sample_scaling="uniform")
         if trimmed == (clients - 1) // 2:
             return FedMedianSpec()
         return FedTrimmedAvgSpec(beta=(trimmed + 0.5) / clients)
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.FedTrimmedAvg(**node_counts(cohort), beta=self.beta)
 
-
-class KrumFamilySpec(RobustSpec):
+class KrumFamilySpec(FlowerSpec):
     """Base class of Krum and MultiKrum."""
 
     paper: ClassVar[str] = "Blanchard et al. 2017, arXiv:1703.02757"
+    least_sampled: ClassVar[int] = 3
 
     num_malicious_nodes: Annotated[
         int,
@@ -175,16 +134,8 @@ class KrumFamilySpec(RobustSpec):
                 "f, number of clients assumed malicious: 0 to n − 3 of n per round, with proof up to ⌊(n − 3)/2⌋"
             ),
         ),
-        SearchRange(_krum_malicious_range),
+        SearchRange(lambda cohort, _: IntegerRange(0, cohort.num_sampled - 3)),  # of n − f − 2 nearest, one remains
     ] = 0
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters work: distances to neighbours need at least three clients."""
-        if cohort.num_sampled >= 3:
-            return None
-        kind = cls.model_fields["kind"].default
-        return Fault(kind, "have at least 3 clients a round", cohort.num_sampled)
 
     def notes(self, cohort: Cohort) -> list[str]:
         """Return warnings: equivalents, and parameters outside the proof."""
@@ -202,19 +153,20 @@ class KrumSpec(KrumFamilySpec):
     """Krum: the model that is nearest to its neighbours."""
 
     kind: Literal["krum"] = "krum"
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.Krum(**node_counts(cohort), num_malicious_nodes=self.num_malicious_nodes)
+    flower_class = quick.Krum
 
 
 class MultiKrumSpec(KrumFamilySpec):
     """MultiKrum: the mean of the models that are nearest to their neighbours."""
 
     kind: Literal["multikrum"] = "multikrum"
+    flower_class = quick.MultiKrum
     num_nodes_to_select: Annotated[
         int,
         Field(ge=1, description="m, number of averaged models: 1 (Krum) to n − f of n per round"),
-        SearchRange(_krum_selected_range),
+        SearchRange(
+            lambda cohort, chosen: IntegerRange(1, max(1, cohort.num_sampled - int(chosen.get(NUM_MALICIOUS, 0))))
+        ),
     ] = 2
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -225,40 +177,24 @@ class MultiKrumSpec(KrumFamilySpec):
             return FedAvgSpec()
         return self
 
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.MultiKrum(
-            **node_counts(cohort),
-            num_malicious_nodes=self.num_malicious_nodes,
-            num_nodes_to_select=self.num_nodes_to_select,
-        )
 
-
-class BulyanSpec(RobustSpec):
+class BulyanSpec(FlowerSpec):
     """Bulyan: models selected by Krum, then the coordinatewise mean of the values nearest to the median."""
 
     paper: ClassVar[str] = "El Mhamdi et al. 2018, arXiv:1802.07927"
+    least_sampled: ClassVar[int] = 3
 
     kind: Literal["bulyan"] = "bulyan"
+    flower_class = quick.Bulyan
     num_malicious_nodes: Annotated[
         int,
         Field(ge=0, description="f, number of clients assumed malicious; needs n ≥ 4f + 3 clients per round"),
-        SearchRange(_bulyan_malicious_range),
+        SearchRange(lambda cohort, _: IntegerRange(0, (cohort.num_sampled - 3) // 4)),
     ] = 0
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters work."""
-        if cohort.num_sampled >= 3:
-            return None
-        return Fault("bulyan", "have at least 3 clients a round (4f + 3 with f = 0)", cohort.num_sampled)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: without malicious clients it is the uniform mean."""
-        del cohort
         return FedAvgSpec(sample_scaling="uniform") if self.num_malicious_nodes == 0 else self
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.Bulyan(**node_counts(cohort), num_malicious_nodes=self.num_malicious_nodes)
 
 
 def geometric_median(
@@ -310,12 +246,13 @@ class RFA(ServerRule):
         return geometric_median(models, weights, received, self.num_iterations, self.smoothing)
 
 
-class RfaSpec(StrategySpec):
+class RfaSpec(FlowerSpec):
     """RFA: the geometric median of the clients' models."""
 
     paper: ClassVar[str] = "Pillutla et al. 2022, arXiv:1912.13445"
 
     kind: Literal["rfa"] = "rfa"
+    flower_class = RFA
     num_iterations: Annotated[
         int,
         Field(ge=1, le=1000, description="number of Weiszfeld iterations per round"),
@@ -326,21 +263,9 @@ class RfaSpec(StrategySpec):
         SampleScaling, Field(description="p_k, a client's weight: by its number of examples, or equal")
     ] = "num-examples"
 
-    def needs(self) -> EngineNeeds:
-        """Return the engine features needed: one reply per client."""
-        return EngineNeeds(arrays="flat", replies="individual")
-
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: with one client it is FedAvg."""
         return FedAvgSpec() if cohort.num_sampled == 1 else self
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return RFA(
-            self.num_iterations,
-            self.smoothing,
-            **node_counts(cohort),
-            weighted_by_key=weight_metric(self.sample_scaling),
-        )
 
 
 def clipped_mean(models: Sequence[ClientModel], center: Vector, clipping_radius: float) -> Vector:
@@ -382,30 +307,20 @@ class CenteredClipping(ServerRule):
 
     def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the model after the clipped change, and store that change."""
-        del weights
         change = np.zeros_like(received) if self.change is None else self.change
         self.change = change + clipped_mean(models, received + change, self.clipping_radius)
         return received + self.change
 
 
-class CenteredClippingSpec(StrategySpec):
+class CenteredClippingSpec(FlowerSpec):
     """Centered clipping: the mean of changes, each clipped around the last round's; equal client weights."""
 
     paper: ClassVar[str] = "Karimireddy et al. 2021, arXiv:2012.10333"
 
     kind: Literal["centered_clipping"] = "centered_clipping"
+    flower_class = CenteredClipping
     clipping_radius: Annotated[
         float,
-        Field(
-            gt=0,
-            description="τ, radius of centered clipping; a very large one is FedAvg with equal weights",
-        ),
+        Field(gt=0, description="τ, radius of centered clipping; a very large one is FedAvg with equal weights"),
         SearchRange(RealRange(0.1, 100.0, log=True)),
     ] = 1.0
-
-    def needs(self) -> EngineNeeds:
-        """Return the engine features needed: one reply per client."""
-        return EngineNeeds(arrays="flat", replies="individual")
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return CenteredClipping(self.clipping_radius, **node_counts(cohort))

@@ -87,7 +87,7 @@ from fedscout.engine.messages.calls import (
     RoundReport,
     SelectionPolicy,
 )
-from fedscout.strategies.selection.base import SelectionSpec
+from fedscout.strategies.selection.policies import SelectionSpec
 
 Context = Literal["training", "validation", "duration", "reward"]
 LossName = Literal["robust", "cross_entropy", "pseudo"]
@@ -157,10 +157,11 @@ class _FirstAndLast:
         return ratios
 
 
+@dataclass(eq=False)
 class ClientContexts:
     """Contexts of all clients, updated from the round reports.
 
-    Args:
+    Attributes:
         num_clients: K, clients of the federation, numbered from 0.
         names: Names of the contexts, distinct.
         context_loss: L of the first context.
@@ -171,47 +172,41 @@ class ClientContexts:
         standardised: Whether each context has mean 0 and variance 1 over the clients of the table.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        names: Sequence[Context] = ("training", "validation", "duration", "reward"),
-        context_loss: MeasuredLoss = MeasuredLoss(),
-        reward_loss: MeasuredLoss = MeasuredLoss(),
-        context_duration: Duration = "own",
-        reward_duration: Duration = "round",
-        standardised: bool = True,
-    ) -> None:
-        self.num_clients = num_clients
-        self._names = list(names)
-        self._context_loss, self._reward_loss = context_loss, reward_loss
-        self._context_duration, self._reward_duration = context_duration, reward_duration
-        self._standardised = standardised
-        self._training = _FirstAndLast(num_clients)
-        self._validation = _FirstAndLast(num_clients)
-        self._rewarded = _FirstAndLast(num_clients)
-        self._rewards = np.zeros(num_clients)
-        self._own_seconds = np.ones(num_clients)
+    num_clients: int
+    names: Sequence[Context] = ("training", "validation", "duration", "reward")
+    context_loss: MeasuredLoss = MeasuredLoss()
+    reward_loss: MeasuredLoss = MeasuredLoss()
+    context_duration: Duration = "own"
+    reward_duration: Duration = "round"
+    standardised: bool = True
+
+    def __post_init__(self) -> None:
+        self._training = _FirstAndLast(self.num_clients)
+        self._validation = _FirstAndLast(self.num_clients)
+        self._rewarded = _FirstAndLast(self.num_clients)
+        self._rewards = np.zeros(self.num_clients)
+        self._own_seconds = np.ones(self.num_clients)
         self._round_seconds = np.nan
 
     @property
     def num_contexts(self) -> int:
         """Number of contexts, d."""
-        return len(self._names)
+        return len(self.names)
 
     @property
     def observes(self) -> ReportRequest:
         """Requested reports; of all clients, as contexts describe the current model on every client."""
         return ReportRequest(
-            training_losses="training" in self._names or self._reward_loss.rows == "training",
-            validation_losses="validation" in self._names or self._reward_loss.rows == "validation",
+            training_losses="training" in self.names or self.reward_loss.rows == "training",
+            validation_losses="validation" in self.names or self.reward_loss.rows == "validation",
             include_idle_clients=True,
         )
 
     def show(self, table: ClientTable) -> DoubleArray:
         """Return the contexts of a table's clients, `(clients, d)`."""
         self._own_seconds[table.clients] = np.where(table.seconds > 0, table.seconds, 1.0)
-        contexts = np.stack([self._context(name, table.clients) for name in self._names], axis=1)
-        return standardised(contexts) if self._standardised else contexts.clip(-LARGEST_CONTEXT, LARGEST_CONTEXT)
+        contexts = np.stack([self._context(name, table.clients) for name in self.names], axis=1)
+        return standardised(contexts) if self.standardised else contexts.clip(-LARGEST_CONTEXT, LARGEST_CONTEXT)
 
     def _context(self, name: Context, clients: IntArray) -> DoubleArray:
         if name == "training":
@@ -220,7 +215,7 @@ class ClientContexts:
             return self._validation.ratio(clients)
         if name == "reward":
             return self._rewards[clients]
-        return self._seconds(self._context_duration)[clients]
+        return self._seconds(self.context_duration)[clients]
 
     def _seconds(self, duration: Duration) -> DoubleArray:
         """Return τ of each client; before the first round ends, each client's expected duration."""
@@ -234,13 +229,13 @@ class ClientContexts:
         Returns:
             The reward of each client, `(num_clients,)`; NaN where the change of the loss is unknown.
         """
-        losses = self._reward_loss.of(report)
+        losses = self.reward_loss.of(report)
         changes = np.abs(losses - self._rewarded.last[report.clients])
         rewards = np.full(self.num_clients, np.nan)
-        rewards[report.clients] = changes / self._seconds(self._reward_duration)[report.clients]
+        rewards[report.clients] = changes / self._seconds(self.reward_duration)[report.clients]
         self._rewards = np.where(np.isnan(rewards), self._rewards, rewards)
         self._rewarded.take(report.clients, losses)
-        self._training.take(report.clients, self._context_loss.of(report))
+        self._training.take(report.clients, self.context_loss.of(report))
         self._validation.take(report.clients, MeasuredLoss(rows="validation").of(report))
         self._round_seconds = report.round_seconds if report.round_seconds > 0 else 1.0
         return rewards
@@ -268,20 +263,19 @@ class ContextualBandit(Protocol):
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
         """Return the score of each context, `(clients,)` for `(clients, d)`; called once a round."""
-        ...
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
         """Update from a round: contexts `(chosen, d)` and finite rewards `(chosen,)`, possibly empty."""
-        ...
 
 
+@dataclass(eq=False)
 class ContextualSelection(SelectionPolicy):
     """Selects the M clients whose contexts a bandit scores highest.
 
     In the first round all contexts are equal and ties are broken at random. With `start_with_all_clients` all
     reachable clients train in that round, more than `num_chosen`.
 
-    Args:
+    Attributes:
         contexts: Contexts of the clients.
         bandit: A bandit with as many dimensions as there are contexts.
         start_with_all_clients: Whether all reachable clients train in the first round.
@@ -289,21 +283,16 @@ class ContextualSelection(SelectionPolicy):
             as in the paper), or in the round before (`"previous"`), whose training caused the change.
     """
 
-    def __init__(
-        self,
-        contexts: ClientContexts,
-        bandit: ContextualBandit,
-        start_with_all_clients: bool = False,
-        credited: Credited = "current",
-    ) -> None:
-        self.contexts = contexts
-        self.bandit = bandit
-        self.start_with_all_clients = start_with_all_clients
-        self.credited = credited
-        self.observes = contexts.observes
-        self._shown = np.zeros((contexts.num_clients, contexts.num_contexts))
+    contexts: ClientContexts
+    bandit: ContextualBandit
+    start_with_all_clients: bool = False
+    credited: Credited = "current"
+
+    def __post_init__(self) -> None:
+        self.observes = self.contexts.observes
+        self._shown = np.zeros((self.contexts.num_clients, self.contexts.num_contexts))
         self._shown_before = self._shown
-        self._trained_before = np.zeros(contexts.num_clients, bool)
+        self._trained_before = np.zeros(self.contexts.num_clients, bool)
 
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
@@ -352,51 +341,44 @@ class ContextualSpec(SelectionSpec):
         return ContextualSelection(contexts, self._bandit(contexts.num_contexts))
 
 
+@dataclass(eq=False)
 class DiscountedRegression:
     """Discounted linear bandit (D-LinUCB).
 
-    Args:
+    Attributes:
         num_contexts: d.
         discount: η in (0, 1], factor of a round's weight per later round.
         regularisation: λ > 0.
         delta: δ in (0, 1); the smaller, the wider the bound.
         exploration: Factor of β_t, >= 0.
-
-    Attributes:
         precision: V, `(d, d)`.
         squared: Ṽ, `(d, d)`.
         target: b, `(d,)`.
         num_rounds: t.
     """
 
-    def __init__(
-        self,
-        num_contexts: int,
-        discount: float = 0.98,
-        regularisation: float = 1.0,
-        delta: float = 0.05,
-        exploration: float = 1.0,
-    ) -> None:
-        self._discount = discount
-        self._regularisation = regularisation
-        self._delta = delta
-        self._exploration = exploration
-        self.precision = regularisation * np.eye(num_contexts)
-        self.squared = regularisation * np.eye(num_contexts)
-        self.target = np.zeros(num_contexts)
+    num_contexts: int
+    discount: float = 0.98
+    regularisation: float = 1.0
+    delta: float = 0.05
+    exploration: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.precision = self.regularisation * np.eye(self.num_contexts)
+        self.squared = self.regularisation * np.eye(self.num_contexts)
+        self.target = np.zeros(self.num_contexts)
         self.num_rounds = 0
 
     def width(self) -> float:
         """Return β_t times the exploration factor."""
-        decay = self._discount**2
+        decay = self.discount**2
         rounds = self.num_rounds if decay == 1 else (1 - decay**self.num_rounds) / (1 - decay)
         size = len(self.target)
-        information = 2 * math.log(1 / self._delta) + size * math.log1p(rounds / (self._regularisation * size))
-        return self._exploration * (math.sqrt(self._regularisation) + math.sqrt(information))
+        information = 2 * math.log(1 / self.delta) + size * math.log1p(rounds / (self.regularisation * size))
+        return self.exploration * (math.sqrt(self.regularisation) + math.sqrt(information))
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
         """Return the upper confidence bound of each context; the generator is unused."""
-        del generator
         inner = np.linalg.solve(self.precision, contexts.T)
         variances = np.einsum("ci,ij,cj->c", inner.T, self.squared, inner.T, optimize=True)
         return np.asarray(self.target @ inner + self.width() * np.sqrt(variances))
@@ -404,45 +386,39 @@ class DiscountedRegression:
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
         """Discount earlier rounds and add a round."""
         gram = contexts.T @ contexts
-        self.precision = self._discounted(self.precision, self._discount) + gram
-        self.squared = self._discounted(self.squared, self._discount**2) + gram
-        self.target = self._discount * self.target + contexts.T @ rewards
+        self.precision = self._discounted(self.precision, self.discount) + gram
+        self.squared = self._discounted(self.squared, self.discount**2) + gram
+        self.target = self.discount * self.target + contexts.T @ rewards
         self.num_rounds += 1
 
     def _discounted(self, matrix: DoubleArray, share: float) -> DoubleArray:
-        return share * matrix + (1 - share) * self._regularisation * np.eye(len(matrix))
+        return share * matrix + (1 - share) * self.regularisation * np.eye(len(matrix))
 
 
+@dataclass(eq=False)
 class LinearPosterior:
     """Linear bandit with Thompson sampling.
 
-    Args:
+    Attributes:
         num_contexts: d.
         num_clients: K; more clients widen the draws.
         regularisation: λ > 0.
         delta: δ in (0, 1); the smaller, the wider the draws.
         exploration: Factor of γ_t, >= 0.
-
-    Attributes:
         precision: V, `(d, d)`.
         target: b, `(d,)`.
         num_rounds: t.
     """
 
-    def __init__(
-        self,
-        num_contexts: int,
-        num_clients: int,
-        regularisation: float = 1.0,
-        delta: float = 0.05,
-        exploration: float = 1.0,
-    ) -> None:
-        self._num_clients = num_clients
-        self._regularisation = regularisation
-        self._delta = delta
-        self._exploration = exploration
-        self.precision = regularisation * np.eye(num_contexts)
-        self.target = np.zeros(num_contexts)
+    num_contexts: int
+    num_clients: int
+    regularisation: float = 1.0
+    delta: float = 0.05
+    exploration: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.precision = self.regularisation * np.eye(self.num_contexts)
+        self.target = np.zeros(self.num_contexts)
         self.num_rounds = 0
 
     def mean(self) -> DoubleArray:
@@ -451,8 +427,8 @@ class LinearPosterior:
 
     def width(self) -> float:
         """Return γ_t times the exploration factor."""
-        logarithm = math.log((1 + self.num_rounds * self._num_clients) / self._delta)
-        return self._exploration * (math.sqrt(self._regularisation) + math.sqrt(len(self.target) * logarithm))
+        logarithm = math.log((1 + self.num_rounds * self.num_clients) / self.delta)
+        return self.exploration * (math.sqrt(self.regularisation) + math.sqrt(len(self.target) * logarithm))
 
     def draw(self, generator: np.random.Generator) -> DoubleArray:
         """Draw θ̃, `(d,)`."""
@@ -470,10 +446,11 @@ class LinearPosterior:
         self.num_rounds += 1
 
 
+@dataclass(eq=False)
 class NeuralBandit:
     """NeuralUCB bandit; its network is initialised at the first call of `scores`.
 
-    Args:
+    Attributes:
         num_contexts: d.
         num_hidden: m, even.
         exploration: γ >= 0.
@@ -481,8 +458,6 @@ class NeuralBandit:
         num_steps: Steps of gradient descent per round.
         step: Step size as a fraction of the largest safe one, in (0, 1].
         num_remembered: Number of most recent contexts and rewards that gradient descent uses.
-
-    Attributes:
         parameters: θ, `((d + 1) m,)`: W by hidden unit, then a. Empty before the first call.
         start: θ₀.
         inverse: Z⁻¹, `((d + 1) m, (d + 1) m)`.
@@ -490,27 +465,20 @@ class NeuralBandit:
         rewards: Their rewards, `(n,)`.
     """
 
-    def __init__(
-        self,
-        num_contexts: int,
-        num_hidden: int = 16,
-        exploration: float = 0.1,
-        regularisation: float = 1.0,
-        num_steps: int = 5,
-        step: float = 1.0,
-        num_remembered: int = 1000,
-    ) -> None:
-        size = (num_contexts + 1) * num_hidden
-        self._num_hidden = num_hidden
-        self._exploration = exploration
-        self._regularisation = regularisation
-        self._num_steps = num_steps
-        self._step = step
-        self._num_remembered = num_remembered
+    num_contexts: int
+    num_hidden: int = 16
+    exploration: float = 0.1
+    regularisation: float = 1.0
+    num_steps: int = 5
+    step: float = 1.0
+    num_remembered: int = 1000
+
+    def __post_init__(self) -> None:
+        size = (self.num_contexts + 1) * self.num_hidden
         self.parameters = np.zeros(0)
         self.start = np.zeros(0)
-        self.inverse = np.eye(size) / regularisation
-        self.contexts = np.zeros((0, num_contexts))
+        self.inverse = np.eye(size) / self.regularisation
+        self.contexts = np.zeros((0, self.num_contexts))
         self.rewards = np.zeros(0)
 
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
@@ -518,34 +486,34 @@ class NeuralBandit:
         if not len(self.parameters):
             self.start = self._drawn(generator)
             self.parameters = self.start
-        rewards, gradients = outputs_and_gradients(self.parameters, contexts, self._num_hidden)
-        variances = (gradients @ self.inverse * gradients).sum(axis=1) / self._num_hidden
-        return np.asarray(rewards + self._exploration * np.sqrt(np.maximum(variances, 0)))
+        rewards, gradients = outputs_and_gradients(self.parameters, contexts, self.num_hidden)
+        variances = (gradients @ self.inverse * gradients).sum(axis=1) / self.num_hidden
+        return np.asarray(rewards + self.exploration * np.sqrt(np.maximum(variances, 0)))
 
     def _drawn(self, generator: np.random.Generator) -> DoubleArray:
         """Return θ₀: He initialisation, two equal halves with output weights of opposite sign."""
-        half = self._num_hidden // 2
-        inner = generator.normal(0, np.sqrt(4 / self._num_hidden), (half, self.contexts.shape[1]))
-        outer = generator.normal(0, np.sqrt(2 / self._num_hidden), half)
+        half = self.num_hidden // 2
+        inner = generator.normal(0, np.sqrt(4 / self.num_hidden), (half, self.contexts.shape[1]))
+        outer = generator.normal(0, np.sqrt(2 / self.num_hidden), half)
         return np.concatenate([inner.ravel(), inner.ravel(), outer, -outer])
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
         """Add a round and run gradient descent."""
         if not len(rewards):
             return
-        _, gradients = outputs_and_gradients(self.parameters, contexts, self._num_hidden)
+        _, gradients = outputs_and_gradients(self.parameters, contexts, self.num_hidden)
         for start in range(0, len(gradients), gradients.shape[1]):
-            self.inverse = updated(self.inverse, gradients[start : start + gradients.shape[1]] / self._num_hidden**0.5)
-        self.contexts = np.concatenate([self.contexts, contexts])[-self._num_remembered :]
-        self.rewards = np.concatenate([self.rewards, rewards])[-self._num_remembered :]
+            self.inverse = updated(self.inverse, gradients[start : start + gradients.shape[1]] / self.num_hidden**0.5)
+        self.contexts = np.concatenate([self.contexts, contexts])[-self.num_remembered :]
+        self.rewards = np.concatenate([self.rewards, rewards])[-self.num_remembered :]
         self._descend()
 
     def _descend(self) -> None:
         targets = self.rewards / (np.abs(self.rewards).max() or 1.0)
-        decay = self._num_hidden * self._regularisation / len(targets)
-        step_size = self._step / (mean_squared_gradient(self.parameters, self.contexts, self._num_hidden) + decay)
-        for _ in range(self._num_steps):
-            gradient = loss_gradient(self.parameters, self.contexts, targets, self._num_hidden)
+        decay = self.num_hidden * self.regularisation / len(targets)
+        step_size = self.step / (mean_squared_gradient(self.parameters, self.contexts, self.num_hidden) + decay)
+        for _ in range(self.num_steps):
+            gradient = loss_gradient(self.parameters, self.contexts, targets, self.num_hidden)
             gradient += decay * (self.parameters - self.start)
             self.parameters = self.parameters - step_size * gradient
 

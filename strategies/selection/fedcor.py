@@ -41,7 +41,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.bandits import MeasuredLoss
-from fedscout.strategies.selection.base import SelectionSpec
+from fedscout.strategies.selection.policies import SelectionSpec
 
 NOISE = 0.01
 """σ, what of a loss change is the client's own."""
@@ -149,22 +149,11 @@ class FedCorSpec(SelectionSpec):
         """Return the faults in a cohort: too few rounds, or too few clients."""
         faults = super().faults(cohort)
         if cohort.num_rounds is not None and cohort.num_rounds <= self.warm_up:
-            faults.append(
-                Fault(
-                    "warm_up of selection.kind=fedcor",
-                    f"be less than the rounds of a training, {cohort.num_rounds}: until then it draws at random",
-                    self.warm_up,
-                )
-            )
+            must = f"be less than the rounds of a training, {cohort.num_rounds}: until then it draws at random"
+            faults.append(Fault("warm_up of selection.kind=fedcor", must, self.warm_up))
         if cohort.num_clients <= self.dimension:
-            faults.append(
-                Fault(
-                    "dimension of selection.kind=fedcor",
-                    f"be less than the number of clients, {cohort.num_clients}, for embeddings to "
-                    "express what clients have in common",
-                    self.dimension,
-                )
-            )
+            must = f"be less than the number of clients, {cohort.num_clients}: embeddings tell what they have in common"
+            faults.append(Fault("dimension of selection.kind=fedcor", must, self.dimension))
         return faults
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:

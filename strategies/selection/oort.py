@@ -59,7 +59,7 @@ from fedscout.engine.messages.calls import (
     RoundReport,
     SelectionPolicy,
 )
-from fedscout.strategies.selection.base import SelectionSpec, draw_by_weight
+from fedscout.strategies.selection.policies import SelectionSpec, draw_by_weight
 
 _SMALLEST_RANGE = 1e-4
 """Of utilities that are divided by their range."""
@@ -245,7 +245,6 @@ class OortSpec(OortParameters):
     kind: Literal["oort"] = "oort"
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        del cohort
         return Oort(self)
 
 
@@ -267,17 +266,11 @@ class PyramidFLSpec(OortParameters):
         """Return the faults in a cohort; large updates must not withhold more than small ones."""
         faults = super().faults(cohort)
         if self.withheld_first > self.withheld_last:
-            faults.append(
-                Fault(
-                    "withheld_first of selection.kind=pyramidfl",
-                    f"be at most withheld_last, {self.withheld_last:g}",
-                    f"{self.withheld_first:g}",
-                )
-            )
+            must, given = f"be at most withheld_last, {self.withheld_last:g}", f"{self.withheld_first:g}"
+            faults.append(Fault("withheld_first of selection.kind=pyramidfl", must, given))
         return faults
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        del cohort
         return PyramidFL(self)
 
 

@@ -1,4 +1,10 @@
-"""Simple selection policies: random, power-of-choice and FEEL.
+"""Base class of selection-policy specifications, and the simple policies: random, power-of-choice and FEEL.
+
+Like a strategy's, a policy's specification is a frozen pydantic model with its name, its parameters and its
+construction for a cohort; schema, help and validation are derived from it.
+
+`draw_by_weight` draws one item after another with probability proportional to the weights of the remaining
+items.
 
 **Random** draws clients uniformly without replacement (McMahan et al. 2017, Algorithm 1), as every strategy
 does by default; it is the baseline.
@@ -41,6 +47,8 @@ Reconstructed parts and deviations:
   not change aggregation weights, so the selection is biased towards large updates and fast clients.
 
 References:
+    Efraimidis, Spirakis: Weighted random sampling with a reservoir. Information Processing Letters 97(5),
+        2006: the smallest of exponential variables with the weights as rates.
     McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
         decentralized data. AISTATS 2017. arXiv:1602.05629
     Cho, Wang, Joshi: Client selection in federated learning: Convergence analysis and power-of-choice
@@ -52,15 +60,111 @@ References:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import Fault
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
-from fedscout.strategies.selection.base import SelectionSpec, draw_by_weight
+
+
+class SelectionSpec(BaseModel, ABC):
+    """A selection policy and its parameters: a validated, picklable value that satisfies `SelectionChoice`.
+
+    Attributes:
+        kind: Name of the policy; a literal in each subclass that discriminates documents.
+        paper: Reference of the policy.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    paper: ClassVar[str] = ""
+
+    kind: str
+
+    @property
+    def label(self) -> str:
+        """Name in the log."""
+        return self.kind
+
+    @property
+    def without_labels(self) -> str:
+        """Error message if the policy measures losses but clients have no class labels."""
+        return f"selection.kind={self.label} must be used for classification, as it measures losses on class labels"
+
+    @property
+    def validation_share(self) -> float:
+        """Share of the training rows on which validation losses are measured, unless the study sets one."""
+        return 0.0
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return all fields but the kind as JSON-able values; with the kind they reproduce the specification."""
+        return self.model_dump(mode="json", exclude={"kind"})
+
+    def code(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each user code file of the policy; empty for built-in policies."""
+        return {}
+
+    def faults(self, cohort: Cohort) -> list[str]:
+        """Return the faults that prevent selection in a cohort, as sentences; empty if none."""
+        if cohort.num_sampled < cohort.num_clients:
+            return []
+        return [
+            Fault(
+                f"selection.kind={self.kind}",
+                "have fewer clients per round than clients to choose from",
+                f"training.fraction_train that selects {cohort.num_sampled} of {cohort.num_clients}",
+            )
+        ]
+
+    def build(self, cohort: Cohort) -> SelectionPolicy:
+        """Construct the policy.
+
+        Raises:
+            StrategyError: If the parameters do not fit the cohort; contains all faults.
+        """
+        if faults := self.faults(cohort):
+            raise StrategyError(faults)
+        policy = self._construct(cohort)
+        if policy.observes.losses and not cohort.classifies:
+            raise StrategyError(self.without_labels)
+        return policy
+
+    @abstractmethod
+    def _construct(self, cohort: Cohort) -> SelectionPolicy:
+        """Construct the policy from valid parameters."""
+
+    def __str__(self) -> str:
+        fields = type(self).model_fields
+        shown = [
+            f"{name}={value}"
+            for name, value in self.parameters().items()
+            if fields[name].default != getattr(self, name)
+        ]
+        return f"{self.label}({', '.join(shown)})" if shown else self.label
+
+
+_LEAST = 1e-12
+"""Of the largest weight; a weight of 0 is drawn after all others, and needs no case of its own."""
+
+
+def draw_by_weight(weights: DoubleArray, num_drawn: int, generator: np.random.Generator) -> IntArray:
+    """Return the indices of the drawn items, in the order of the draws.
+
+    Args:
+        weights: Shape (items,), any scale. Negative and non-finite weights count as 0; if all are 0, all are
+            equal.
+        num_drawn: At most the number of items.
+        generator: Draws one number per item, whatever the weights.
+    """
+    arrival_times = generator.exponential(size=len(weights))
+    rates = np.where(np.isfinite(weights), weights, 0.0)
+    rates = rates / largest if (largest := rates.max(initial=0.0)) > 0 else np.ones(len(weights))
+    return np.argsort(arrival_times / np.maximum(rates, _LEAST), kind="stable")[:num_drawn]
 
 
 class RandomSelection(SelectionPolicy):
@@ -70,7 +174,6 @@ class RandomSelection(SelectionPolicy):
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
         """Return clients drawn uniformly."""
-        del server_round
         return generator.choice(table.clients, num_chosen, replace=False)
 
 
@@ -82,7 +185,6 @@ class RandomSpec(SelectionSpec):
     kind: Literal["random"] = "random"
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        del cohort
         return RandomSelection()
 
 
@@ -107,7 +209,6 @@ class PowerOfChoice(SelectionPolicy):
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
         """Return the candidates of the largest loss, largest first."""
-        del server_round
         num_candidates = max(self._num_candidates, num_chosen)  # a round may ask for more than usual
         drawn = draw_by_weight(table.num_examples.astype(np.float64), num_candidates, generator)
         candidates = table.clients[drawn]
@@ -155,14 +256,8 @@ class PowerOfChoiceSpec(SelectionSpec):
         """Return the faults in a cohort; d must lie between M and the number of clients."""
         faults = super().faults(cohort)
         if self.candidates is not None and not cohort.num_sampled <= self.candidates <= cohort.num_clients:
-            faults.append(
-                Fault(
-                    "candidates of selection.kind=power_of_choice",
-                    f"be from {cohort.num_sampled}, the clients that train in a round, to "
-                    f"{cohort.num_clients}, all clients",
-                    self.candidates,
-                )
-            )
+            must = f"be from {cohort.num_sampled}, the clients of a round, to {cohort.num_clients}, all clients"
+            faults.append(Fault("candidates of selection.kind=power_of_choice", must, self.candidates))
         return faults
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
@@ -196,7 +291,6 @@ class Feel(SelectionPolicy):
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
     ) -> IntArray:
         """Return clients drawn ∝ p."""
-        del server_round
         if not len(table.clients):
             return table.clients
         probabilities = scheduling_probabilities(self._importance(table), table.seconds, self._importance_weight)
@@ -256,5 +350,4 @@ class FeelSpec(SelectionSpec):
     )
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        del cohort
         return Feel(self.importance_weight)

@@ -33,11 +33,8 @@ from fedscout.strategies.arguments import (
     imported_class,
     name_faults,
 )
-from fedscout.strategies.selection.bandits import VALIDATION_SHARE, FlashSpec, NeuralSpec, RestlessSpec
-from fedscout.strategies.selection.base import SelectionSpec
-from fedscout.strategies.selection.fedcor import FedCorSpec
-from fedscout.strategies.selection.oort import OortSpec, PyramidFLSpec
-from fedscout.strategies.selection.policies import FeelSpec, PowerOfChoiceSpec, RandomSpec
+from fedscout.strategies.selection import bandits, fedcor, oort, policies
+from fedscout.strategies.selection.policies import SelectionSpec
 
 
 class CustomSelectionSpec(SelectionSpec):
@@ -61,7 +58,7 @@ class CustomSelectionSpec(SelectionSpec):
             observes = self._imported().observes
         except StrategyError:  # told when it is checked
             return 0.0
-        return VALIDATION_SHARE if getattr(observes, "validation_losses", False) else 0.0
+        return bandits.VALIDATION_SHARE if getattr(observes, "validation_losses", False) else 0.0
 
     def code(self) -> Mapping[str, str]:
         """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
@@ -99,15 +96,15 @@ class CustomSelectionSpec(SelectionSpec):
 SELECTIONS: Mapping[str, type[SelectionSpec]] = {
     each.model_fields["kind"].default: each
     for each in (
-        RandomSpec,
-        OortSpec,
-        PyramidFLSpec,
-        RestlessSpec,
-        NeuralSpec,
-        FedCorSpec,
-        FeelSpec,
-        FlashSpec,
-        PowerOfChoiceSpec,
+        policies.RandomSpec,
+        oort.OortSpec,
+        oort.PyramidFLSpec,
+        bandits.RestlessSpec,
+        bandits.NeuralSpec,
+        fedcor.FedCorSpec,
+        policies.FeelSpec,
+        bandits.FlashSpec,
+        policies.PowerOfChoiceSpec,
         CustomSelectionSpec,
     )
 }

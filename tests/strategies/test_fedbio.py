@@ -20,7 +20,7 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import auxiliary_record, claim_task_identity, client_of, sent_auxiliary
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies.methods.fedbio import FedBiO, FedBiOSpec, on_simplex
+from fedscout.strategies.methods.server_rows import FedBiO, FedBiOSpec, on_simplex
 from tests.engine.federations import linear, uneven_federation, with_server_rows
 from tests.strategies.by_hand import SIZES, Hand, host_of, spec_of
 

@@ -24,7 +24,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, StrategySpec, space_of
-from fedscout.strategies.methods.fedbuff import FedBuffSpec, buffered_change
+from fedscout.strategies.methods.averaging import FedBuffSpec, buffered_change
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same

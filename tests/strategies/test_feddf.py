@@ -30,9 +30,8 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.aggregation.rules import Outputs
-from fedscout.strategies.methods import rhfl
-from fedscout.strategies.methods.feddf import Distillation, FedDFSpec
-from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
+from fedscout.strategies.methods import server_rows
+from fedscout.strategies.methods.server_rows import Alignment, Distillation, FedDFSpec, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, result_of, spec_of
@@ -249,8 +248,7 @@ def test_who_drives_rounds_loads_no_torch() -> None:
         "import sys\n"
         "from fedscout.engine.trials.ray_runner import start_trial\n"
         "from fedscout.engine.messages.calls import Cohort\n"
-        "from fedscout.strategies.methods.fedbio import FedBiOSpec\n"
-        "from fedscout.strategies.methods.feddf import FedDFSpec\n"
+        "from fedscout.strategies.methods.server_rows import FedBiOSpec, FedDFSpec\n"
         "for spec in (FedDFSpec(), FedBiOSpec()):\n"
         "    spec.build(Cohort(8, 5, 0.1, server_rows=9, server_labels=True))\n"
         "sys.exit('torch' in sys.modules)\n"
@@ -311,7 +309,7 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
         told.clear()
         return taught(rule, alignment, models, weights)
 
-    monkeypatch.setattr(rhfl, "metrics_of", noted)
+    monkeypatch.setattr(server_rows, "metrics_of", noted)
     monkeypatch.setattr(Rhfl, "aligned", aligned)
     federation = replace(with_server_rows(uneven_federation(sizes=SIZES)), dropout={2: 0.5, 5: 0.5})
     asked = RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)

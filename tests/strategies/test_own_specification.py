@@ -24,7 +24,7 @@ from pydantic import Field
 
 from fedscout.strategies import IntegerRange, RealRange, SearchRange, StrategySpec
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.methods.personal import OwnBatchNorm, without_batch_norm
+from fedscout.strategies.methods.personal import FedBNSpec, OwnBatchNorm
 from fedscout.strategies.methods.robust import KrumSpec
 from fedscout.strategies.specification import node_counts
 
@@ -43,9 +43,7 @@ class Distrusting(KrumSpec):
 
 
 class WithBatchNorm(Own):
-    @classmethod
-    def unavailable(cls, cohort):
-        return without_batch_norm("own", cohort)
+    needs_layers = FedBNSpec.needs_layers
 
 
 class Near(MeanSpec):
@@ -118,7 +116,7 @@ def test_ranges_that_depend_on_the_clients_do() -> None:
         ("Own", {"strength": -1}, "strength of own_specifications:Own", "-1"),
         ("Own", {"breadth": 1}, "breadth", "sample_scaling, strength, depth"),
         ("WithBatchNorm", {}, "own", "layers Linear"),
-        ("Unfinished", {}, "own_specifications:Unfinished", "_construct, needs"),
+        ("Unfinished", {}, "own_specifications:Unfinished", "_construct"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_trains(

@@ -25,7 +25,8 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import BUILT_IN_KINDS, DPFedAvgSpec, parse_strategy, space_of
-from fedscout.strategies.aggregation.private import (
+from fedscout.strategies.methods.dp_fedavg import (
+    AVERAGING,
     LEAST_NOISE,
     MOST_NOISE,
     Sampling,
@@ -34,7 +35,6 @@ from fedscout.strategies.aggregation.private import (
     library_missing,
     noise_for,
 )
-from fedscout.strategies.methods.dp_fedavg import AVERAGING
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import interrupt_in
 from tests.kits.refusals import refused

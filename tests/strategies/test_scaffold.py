@@ -19,7 +19,7 @@ from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, FedDynSpec, FedNovaSpec, ScaffoldSpec
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
-from fedscout.strategies.methods.fednova import path_lengths
+from fedscout.strategies.methods.drift import path_lengths
 from tests.engine.federations import normalised, uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of

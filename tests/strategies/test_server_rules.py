@@ -27,7 +27,7 @@ from fedscout.strategies import (
     StrategySpec,
 )
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
-from fedscout.strategies.methods.fedexp import extrapolated_change
+from fedscout.strategies.methods.averaging import extrapolated_change
 from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientResults, ClientWork, Correct, LocalRun, TrainRequest
-from fedscout.engine.contracts.client_task import TaskResult
+from fedscout.engine.contracts.algorithm import ClientResults, ClientWork, Correct, LocalRun, TaskResult, TrainRequest
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import HostCall, Session

@@ -17,7 +17,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.devices import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.watchdog import Note, Results, perform_with_timeout
+from fedscout.engine.grid.watchdog import Results, perform_with_timeout
 from fedscout.engine.messages.calls import (
     Assignment,
     EvaluateResults,
@@ -210,7 +210,7 @@ class OneByOne(LocalGrid):
         return [part for handle in handles for part in handle()]
 
     def _start(self, host, method, call):  # type: ignore[no-untyped-def]
-        notebook = Notebook({call.call_id: pickle.dumps(Note())})
+        notebook = Notebook({call.call_id: pickle.dumps(frozenset())})
         return lambda: perform_with_timeout(lambda step, part: getattr(self.host, step)(part), method, call, notebook)
 
 

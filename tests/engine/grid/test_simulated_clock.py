@@ -34,7 +34,7 @@ from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies.methods.scaffold import ScaffoldSpec
+from fedscout.strategies.methods.drift import ScaffoldSpec
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
 from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import messages

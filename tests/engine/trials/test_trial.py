@@ -30,10 +30,9 @@ from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.seeds import UNSEEDED
 from fedscout.engine.training.loop import NO_ROWS
-from fedscout.engine.trials.own_start import trained_rounds
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
-from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial import run_trial, trained_rounds
 from tests.engine.choices import (
     FEDAVG,
     FLOWER_CHOICES,

@@ -47,7 +47,7 @@ TOLD = {
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("kind", [kind for kind in CHOSEN_BY_NAME_KINDS if not STRATEGIES[kind].reads_layers])
+@pytest.mark.parametrize("kind", [kind for kind in CHOSEN_BY_NAME_KINDS if not STRATEGIES[kind].needs_layers])
 def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
     timed = [CLOCK] if kind == "fedbuff" else []
     done = cli("train", *SMALL, *SERVER, *timed, f"strategy.kind={kind}", "--out", "out", "--json").ok

@@ -18,8 +18,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.scenarios.table import SCENARIOS
 from fedscout.experiments.studies.checks import check_clock, check_precision, plain_seconds
 from fedscout.experiments.studies.workflow import cohort_of, run_workflow
-from fedscout.strategies.methods.averaging import FedAvgSpec
-from fedscout.strategies.methods.fedbuff import FedBuffSpec
+from fedscout.strategies.methods.averaging import FedAvgSpec, FedBuffSpec
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, normalised, uneven_federation
 from tests.kits.refusals import refused
 

@@ -22,9 +22,8 @@ from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import PlainState
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
-from fedscout.strategies.selection.base import SelectionSpec
 from fedscout.strategies.selection.oort import PyramidFLSpec
-from fedscout.strategies.selection.policies import RandomSpec
+from fedscout.strategies.selection.policies import RandomSpec, SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, parse_selection
 from fedscout.strategies.table import BUILT_IN_KINDS
 from tests.engine.federations import normalised, uneven_federation, with_server_rows

@@ -10,8 +10,13 @@ import pytest
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ReportRequest
-from fedscout.strategies.selection.base import draw_by_weight
-from fedscout.strategies.selection.policies import Feel, PowerOfChoice, ProbedPowerOfChoice, scheduling_probabilities
+from fedscout.strategies.selection.policies import (
+    Feel,
+    PowerOfChoice,
+    ProbedPowerOfChoice,
+    draw_by_weight,
+    scheduling_probabilities,
+)
 from fedscout.strategies.selection.table import parse_selection
 from tests.kits.refusals import refused
 from tests.strategies.selection.reports import cohort, report, table
