@@ -4,12 +4,6 @@ On a machine with other load, timings from different hours are not comparable. M
 in each repetition fedscout runs first and then each peer, and Ray is shut down before a peer starts. The benchmark task
 is defined in `peers/work.py`, also for the peers.
 
-Strategy costs are round times as multiples of FedAvg's. Each measurement is paired with one of FedAvg of the same
-number of rounds in the same process, and repetitions go through all strategies again, so that other load affects both
-alike. Time is CPU time of this process including its threads; the result is the median of the repetitions' ratios, each
-a ratio of medians over rounds. Clients run in this process, without Ray; the server holds labeled rows. Strategies that
-need batch normalization are compared with FedAvg on the same network with batch normalization.
-
 Memory is the proportional set size (PSS) of this process and all its descendants, sampled while they run. PSS counts a
 page that n processes share as 1/n of it, so that the sum counts every page once, including those of libraries and of
 the object store, which all Ray processes map.
@@ -19,13 +13,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -36,12 +30,9 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.runner import TrialRunner
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense, lenet, resnet18, textcnn
-from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.timings.peer_runs import (
     MissingPeer,
@@ -65,22 +56,20 @@ from fedscout.experiments.timings.peers.work import (
     client_rows,
     data_bytes,
 )
-from fedscout.strategies import ALL, BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
+from fedscout.strategies import StrategySpec
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
 SERVER_ROWS = 100
 
 
-def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
-    """Return the federation of a benchmark task, with `num_samples` rows per client and some rows on the server.
+def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Federation:
+    """Return the federation of a benchmark task, with `num_samples` rows per client.
 
-    The dense network may have batch normalization. The server's labeled rows are for strategies that require them.
+    The server holds some labeled rows, for strategies that require them.
     """
     shape = FEATURE_SHAPES[name]
-    settings = ModelSettings(
-        hidden=HIDDEN.get(name), norm="batch" if batch_norm else None, dropout=0.0 if name == "textcnn" else None
-    )
+    settings = ModelSettings(hidden=HIDDEN.get(name), dropout=0.0 if name == "textcnn" else None)
     build = {"lenet": lenet, "resnet18": resnet18, "resnet18-32": resnet18, "textcnn": textcnn}.get(name, dense)
     num_tokens = VOCABULARY_SIZES.get(name, 0)
     features = np.empty((num_clients, num_samples, *shape), np.float32)
@@ -447,117 +436,3 @@ def _details(report: EngineReport) -> list[str]:
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:.0f}"
-
-
-HEADINGS = ("strategy", "relative to FedAvg", "range", "ms per round", "FedAvg, ms", "network")
-
-
-class StrategyCost(BaseModel, frozen=True):
-    """Cost of a strategy relative to FedAvg.
-
-    Attributes:
-        strategy: Display name.
-        batch_norm: Whether the network has batch normalization.
-        ratios: Ratio of its round time to FedAvg's, one per repetition; empty if it can't be trained.
-        round_seconds: CPU time of a round, the median of the repetitions.
-        fedavg_seconds: The same for the paired FedAvg rounds.
-        missing: Reason why it can't be trained.
-    """
-
-    strategy: str
-    batch_norm: bool
-    ratios: tuple[float, ...] = ()
-    round_seconds: float = 0.0
-    fedavg_seconds: float = 0.0
-    missing: str | None = None
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the table row."""
-        net = "batch normalisation" if self.batch_norm else "plain"
-        if self.missing is not None:
-            return self.strategy, "–", "", "", "", self.missing
-        span = f"{min(self.ratios):.2f} … {max(self.ratios):.2f}"
-        times = (f"{1000 * seconds:.1f}" for seconds in (self.round_seconds, self.fedavg_seconds))
-        return self.strategy, f"{median(self.ratios):.2f}", span, *times, net
-
-
-def asked_strategies(asked: Sequence[str | Mapping[str, object]] | None) -> list[StrategySpec]:
-    """Return the named strategies, or all built-in ones for `[all]`; FedAvg is always measured along with each.
-
-    Raises:
-        StrategyError: If a strategy is unknown.
-    """
-    names = [*BUILT_IN_KINDS[1:], *CHOSEN_BY_NAME_KINDS] if asked == [ALL] else asked or ()
-    return [parse_strategy(name) for name in names]
-
-
-def strategy_costs(
-    task: Task, strategies: Sequence[StrategySpec], turns: int, note: Note = lambda _: None
-) -> list[StrategyCost]:
-    """Return the costs of strategies, measured in `turns` repetitions; `note` is called with progress."""
-    plain = [spec for spec in strategies if not _requires_batch_norm(spec)]
-    normalised = [spec for spec in strategies if _requires_batch_norm(spec)]
-    return [*_costs(task, plain, turns, note), *_costs(task, normalised, turns, note, batch_norm=True)]
-
-
-def _requires_batch_norm(spec: StrategySpec) -> bool:
-    """Return whether the strategy requires a network with batch normalization."""
-    possible = [
-        spec.unavailable(Cohort(100, 100, 0.1, layers=frozenset(layers), server_rows=None, server_labels=True)) is None
-        for layers in ({"Linear"}, {"Linear", "BatchNorm1d"})
-    ]
-    return possible == [False, True]
-
-
-def _costs(
-    task: Task, strategies: Sequence[StrategySpec], turns: int, note: Note, batch_norm: bool = False
-) -> list[StrategyCost]:
-    if not strategies:
-        return []
-    times: dict[StrategySpec, list[tuple[float, float]]] = {spec: [] for spec in strategies}
-    missing: dict[StrategySpec, str] = {}
-    federation = work_federation(task.name, task.clients, task.samples, batch_norm)
-    with open_runner(federation, EngineConfig(grid="local"), None, parallel=1) as unstarted_runner:
-        runner = unstarted_runner.started()
-        for turn in range(turns):
-            note(f"repetition {turn + 1} of {turns}")
-            for spec in strategies:
-                if spec in missing:
-                    continue
-                try:
-                    times[spec].append((round_seconds(runner, spec, task), round_seconds(runner, FedAvgSpec(), task)))
-                except (UserError, RuntimeError) as error:
-                    missing[spec] = str(error)
-    return [_cost(spec, batch_norm, times[spec], missing.get(spec)) for spec in strategies]
-
-
-def _cost(
-    spec: StrategySpec, batch_norm: bool, times: Sequence[tuple[float, float]], missing: str | None
-) -> StrategyCost:
-    if missing is not None:
-        return StrategyCost(strategy=str(spec), batch_norm=batch_norm, missing=missing)
-    seconds, fedavg = zip(*times, strict=True)
-    ratios = tuple(strategy_seconds / fedavg_seconds_per_round for strategy_seconds, fedavg_seconds_per_round in times)
-    return StrategyCost(
-        strategy=str(spec),
-        batch_norm=batch_norm,
-        ratios=ratios,
-        round_seconds=median(seconds),
-        fedavg_seconds=median(fedavg),
-    )
-
-
-def round_seconds(runner: TrialRunner, spec: StrategySpec, task: Task) -> float:
-    """Return the median CPU time of a strategy's rounds, excluding the first."""
-    ends: list[float] = []
-    run_rounds(runner.grid, spec, task.clients, TRAINING, 1 + task.rounds, lambda _: ends.append(time.process_time()))
-    return median(after - before for before, after in pairwise(ends))
-
-
-def cost_lines(task: Task, costs: Sequence[StrategyCost]) -> list[str]:
-    """Return the costs as lines of text."""
-    return [
-        f"{task.name}, {task.clients} clients of {task.samples} rows, one process; CPU time",
-        "",
-        *markdown_table(HEADINGS, [cost.cells() for cost in costs]),
-    ]

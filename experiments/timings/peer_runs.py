@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -180,31 +180,13 @@ PeerResult = PeerTiming | MissingPeer
 
 def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
     """Return the timing of a peer, which is killed with its child processes after the time limit."""
-    answer = peer_answer(peer, task.arguments(), seconds)
-    if isinstance(answer, MissingPeer):
-        return answer
-    try:
-        return PeerTiming.model_validate_json(answer)
-    except ValidationError:
-        return MissingPeer(missing=f"its output contains no round times: {answer}")
-
-
-def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Sequence[str] = ()) -> str | MissingPeer:
-    """Return the last line of JSON that a peer prints; it and its child processes are killed after the time limit.
-
-    Args:
-        peer: The program.
-        arguments: Command-line arguments.
-        seconds: Time limit.
-        before: Prefix of the command, such as a program that runs it.
-    """
     python = peer.python()
     if python is None:
         return MissingPeer(missing=f"not installed: {peer.install}")
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
-        command = [*before, str(python), "-m", f"{PROGRAMS.name}.{peer.module}", *arguments]
+        command = [str(python), "-m", f"{PROGRAMS.name}.{peer.module}", *task.arguments()]
         out, err = folder / "out", folder / "err"
         try:
             code = _run(command, folder, out, err, seconds)
@@ -214,7 +196,17 @@ def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Se
             )
         if code is None:
             return MissingPeer(missing=f"no result within {seconds:g} s")
-        return _answer_or_missing(peer, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+        last_line = next((line for line in reversed(err.read_text(errors="replace").splitlines()) if line.strip()), "")
+        if code != 0:
+            reason = f"it exited with code {code}: {last_line or 'nothing'}"
+            is_installed = not last_line.startswith(LIBRARY_MISSING)
+            return MissingPeer(missing=reason if is_installed else f"not installed ({last_line}): {peer.install}")
+        lines = out.read_text(errors="replace").splitlines()
+    answer = next((line for line in reversed(lines) if line.startswith("{")), "{}")
+    try:
+        return PeerTiming.model_validate_json(answer)
+    except ValidationError:
+        return MissingPeer(missing=f"its output contains no round times: {answer}")
 
 
 def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
@@ -246,13 +238,3 @@ def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
     folders = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
     return inherited | ENVIRONMENT | folders | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
-
-
-def _answer_or_missing(peer: Peer, code: int, out: str, err: str) -> str | MissingPeer:
-    """Return a peer's output, or why there is none."""
-    last_line = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing")
-    if code != 0:
-        if last_line.startswith(LIBRARY_MISSING):
-            return MissingPeer(missing=f"not installed ({last_line}): {peer.install}")
-        return MissingPeer(missing=f"it exited with code {code}: {last_line}")
-    return next((line for line in reversed(out.splitlines()) if line.startswith("{")), "{}")
