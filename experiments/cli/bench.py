@@ -45,9 +45,6 @@ def engine(
     precision: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Precision of fedscout's layers; peers use float32.")
     ] = "float32",
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Sample fedscout's memory, which slows it slightly.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
@@ -57,13 +54,13 @@ def engine(
     from fedscout.engine.config import EngineConfig
     from fedscout.engine.messages.calls import Cohort
     from fedscout.experiments.timings.engine import (
+        PEERS,
         SERVER_ROWS,
         TRAINING,
         EngineBenchConfig,
         measure_engine,
         report_lines,
     )
-    from fedscout.experiments.timings.peer_runs import PEERS
     from fedscout.experiments.timings.peers.work import Task
     from fedscout.strategies import parse_strategy
 
@@ -78,7 +75,7 @@ def engine(
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     training = TRAINING.model_copy(update={"precision": precision})
-    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, memory, training)
+    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, training)
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
     report = measure_engine(task, specs, config, bench_config, note)

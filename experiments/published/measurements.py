@@ -30,7 +30,7 @@ from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import BuiltFederation, built_federation, read_config
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
-from fedscout.experiments.timings.peer_runs import run_rounds
+from fedscout.experiments.timings.engine import run_rounds
 from fedscout.strategies import FedAvgSpec
 
 

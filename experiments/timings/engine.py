@@ -1,48 +1,46 @@
-"""Benchmarks of the engine: time of a round per strategy, compared with FedAvg and peer frameworks, and memory.
+"""Benchmark of the engine: time of a round per strategy, compared with FedAvg and with other programs.
 
 On a machine with other load, timings from different hours are not comparable. Measurements are therefore interleaved:
 in each repetition fedscout runs first and then each peer, and Ray is shut down before a peer starts. The benchmark task
 is defined in `peers/work.py`, also for the peers.
 
-Memory is the proportional set size (PSS) of this process and all its descendants, sampled while they run. PSS counts a
-page that n processes share as 1/n of it, so that the sum counts every page once, including those of libraries and of
-the object store, which all Ray processes map.
+Each peer is a program that prints one line of JSON; it and its child processes are killed afterwards.
+
+- `bare-loop`: plain PyTorch, one process, one thread: the cost of a loop over clients without any framework.
+- `flower`: Flower's simulation, with as many actors as fedscout has hosts.
 """
 
 from __future__ import annotations
 
-import threading
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from statistics import fmean, median
+from typing import Any
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError, computed_field
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.runtime.processes import MARK, end_marked
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense, lenet, resnet18, textcnn
 from fedscout.experiments.studies.runner import open_runner
-from fedscout.experiments.timings.peer_runs import (
-    MissingPeer,
-    Peer,
-    PeerResult,
-    PeerTiming,
-    RoundTimes,
-    run_peer,
-    run_rounds,
-)
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
     FEATURE_SHAPES,
@@ -54,7 +52,6 @@ from fedscout.experiments.timings.peers.work import (
     Task,
     WorkName,
     client_rows,
-    data_bytes,
 )
 from fedscout.strategies import StrategySpec
 
@@ -87,88 +84,181 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Feder
     )
 
 
-SAMPLE_SECONDS = 0.25
+def run_rounds(
+    grid: Callable[[Session], Any],
+    strategy: StrategySpec,
+    num_clients: int,
+    training: LocalTraining,
+    num_rounds: int,
+    on_round: Callable[[int], None],
+    num_scored: int | None = None,
+) -> Trial:
+    """Return one trial, scored on training rows and driven from this process like a trial task.
 
-HOST_TITLE = "ray::HostActor"
-"""Ray titles an actor's process by its class."""
-
-Part = Literal["driver", "hosts", "ray"]
-
-
-class MemoryPeak(BaseModel, frozen=True):
-    """The memory sample with the largest total.
-
-    Attributes:
-        pss_bytes: Total proportional set size.
-        parts: Size of the driver, of the hosts, and of all other processes, which are Ray's.
-        samples: Number of samples taken.
-        data_bytes: Size of the clients' rows, which the total includes; 0 if unknown.
-    """
-
-    pss_bytes: int = 0
-    parts: dict[Part, int] = {"driver": 0, "hosts": 0, "ray": 0}
-    samples: int = 0
-    data_bytes: int = 0
-
-    def joined(self, other: MemoryPeak) -> MemoryPeak:
-        """Return the larger of two peaks, with the sample counts added."""
-        larger = max(self, other, key=lambda each: each.pss_bytes)
-        return larger.model_copy(update={"samples": self.samples + other.samples})
-
-
-class MemoryWatch:
-    """Records the peak of the samples taken so far."""
-
-    def __init__(self) -> None:
-        self.peak = MemoryPeak()
-
-    def sample(self) -> None:
-        """Take a sample of all processes."""
-        parts = memory_by_part()
-        self.peak = self.peak.joined(MemoryPeak(pss_bytes=sum(parts.values()), parts=parts, samples=1))
-
-
-@contextmanager
-def watched_memory() -> Iterator[MemoryWatch]:
-    """Sample memory from a thread while the block runs, at least at its beginning and its end.
+    Args:
+        grid: Returns the grid of a session.
+        strategy: The strategy.
+        num_clients: Clients that train in a round.
+        training: Local training of the clients.
+        num_rounds: Number of rounds.
+        on_round: Called after each round.
+        num_scored: Clients that score each model; None for all.
 
     Raises:
-        ConfigurationError: If the system does not report proportional set sizes.
+        RuntimeError: If the trial fails.
     """
-    if not Path("/proc/self/smaps_rollup").exists():
-        raise ConfigurationError.of(
-            "/proc/PID/smaps_rollup", "exist, as memory is measured with it", "a system other than Linux"
-        )
-    watch, ended = MemoryWatch(), threading.Event()
+    settings = TrialSettings(
+        strategy=strategy,
+        num_rounds=num_rounds,
+        num_sampled=num_clients,
+        session=Session(training=training, evaluate_on="train", test_fraction=0.0, num_scored=num_scored),
+    )
+    trial = run_trial(settings, grid(settings.session), on_round=on_round)
+    if trial.status == "failed":
+        raise RuntimeError(f"{strategy} failed: {trial.error}")
+    return trial
 
-    def run() -> None:
-        while not ended.wait(SAMPLE_SECONDS):
-            watch.sample()
 
-    thread = threading.Thread(target=run, name="memory-watch", daemon=True)
-    watch.sample()
-    thread.start()
+FIGURES = ("seconds_per_round", "median_seconds_per_round", "min_seconds_per_round")
+
+
+class RoundTimes(BaseModel, frozen=True):
+    """Round times of one program on one task.
+
+    Attributes:
+        round_seconds: Duration of every round. Under other load, the minimum is the least affected.
+        accuracy: After the last round, as evidence that the work was done.
+    """
+
+    round_seconds: tuple[float, ...] = Field(min_length=1)
+    accuracy: float
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def seconds_per_round(self) -> float:
+        """Mean duration of a round."""
+        return fmean(self.round_seconds)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def median_seconds_per_round(self) -> float:
+        """Median duration of a round."""
+        return median(self.round_seconds)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def min_seconds_per_round(self) -> float:
+        """Minimum duration of a round."""
+        return min(self.round_seconds)
+
+    def times(self, other: RoundTimes) -> dict[str, float]:
+        """Return the ratio of round durations to those of another program, by each of the three figures."""
+        return {name: getattr(self, name) / getattr(other, name) for name in FIGURES}
+
+
+PROGRAMS = Path(__file__).parent / "peers"
+
+ENVIRONMENT = {
+    "FLWR_LOG_LEVEL": "ERROR",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that Ray listens on loopback alone, as it does there
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "SPT_NOENV": "1",  # or Ray's agents would write their title over their environment, and the mark in it
+}
+"""One thread per process, no GPU, no log messages, no usage statistics."""
+
+NOT_INHERITED = ("PYTHON", "RAY_", "VIRTUAL_ENV")
+"""Prefixes of variables that configure this program; a peer runs with its own defaults."""
+
+LIBRARY_MISSING = ("ModuleNotFoundError:", "ImportError:")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A program to compare with: its display name, its file in the folder of peers, and how to install it."""
+
+    name: str
+    module: str
+    install: str
+
+
+PEERS = (
+    Peer("bare-loop", "bare_loop", "pip install torch"),
+    Peer("flower", "flower_simulation", "pip install 'fedscout[peers]'"),
+)
+
+
+class PeerTiming(RoundTimes):
+    """A peer's round times, with the versions of its libraries."""
+
+    versions: dict[str, str]
+
+
+class MissingPeer(BaseModel, frozen=True):
+    """Why a peer has no result."""
+
+    missing: str
+
+
+PeerResult = PeerTiming | MissingPeer
+
+
+def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
+    """Return the timing of a peer, which is killed with its child processes after the time limit."""
+    with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
+        command = [sys.executable, "-m", f"{PROGRAMS.name}.{peer.module}", *task.arguments()]
+        out, err = folder / "out", folder / "err"
+        code = _run(command, folder, out, err, seconds)
+        if code is None:
+            return MissingPeer(missing=f"no result within {seconds:g} s")
+        last_line = next((line for line in reversed(err.read_text(errors="replace").splitlines()) if line.strip()), "")
+        if code != 0:
+            reason = f"it exited with code {code}: {last_line or 'nothing'}"
+            is_installed = not last_line.startswith(LIBRARY_MISSING)
+            return MissingPeer(missing=reason if is_installed else f"not installed ({last_line}): {peer.install}")
+        lines = out.read_text(errors="replace").splitlines()
+    answer = next((line for line in reversed(lines) if line.startswith("{")), "{}")
     try:
-        yield watch
+        return PeerTiming.model_validate_json(answer)
+    except ValidationError:
+        return MissingPeer(missing=f"its output contains no round times: {answer}")
+
+
+def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
+    """Return a command's exit code, or None after the time limit; all its processes are killed."""
+    mark = secrets.token_hex(16)
+    with out.open("wb") as output, err.open("wb") as errors:
+        process = subprocess.Popen(  # noqa: S603  # one of the programs beside this file
+            command,
+            cwd=folder,
+            env=_environment(folder, mark, on_gpu="cuda" in command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
     finally:
-        ended.set()
-        thread.join()
-        watch.sample()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        end_marked(mark)  # Ray's daemons are in groups of their own
 
 
-def memory_by_part(pid: int | None = None) -> dict[Part, int]:
-    """Return the proportional set sizes in bytes, by part, of a process (default: this one) and its descendants."""
-    driver = psutil.Process(pid)
-    parts: dict[Part, int] = {"driver": _pss_bytes(driver), "hosts": 0, "ray": 0}
-    for process in driver.children(recursive=True):
-        with suppress(psutil.Error):  # one that has just ended holds nothing
-            is_host = "".join(process.cmdline()[:1]).startswith(HOST_TITLE)
-            parts["hosts" if is_host else "ray"] += _pss_bytes(process)
-    return parts
-
-
-def _pss_bytes(process: psutil.Process) -> int:
-    return int(process.memory_full_info().pss)
+def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
+    """Return the environment of a peer: all its files lie in the folder, and GPUs are hidden unless it uses them."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    folders = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
+    return inherited | ENVIRONMENT | folders | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 Note = Callable[[str], None]
@@ -223,7 +313,7 @@ def time_engine(
             run(WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
             driver_seconds = -time.thread_time()
-            result = run(rounds, partial(_note_time, ends))
+            result = run(rounds, lambda _: ends.append(time.perf_counter()))  # noqa: B023  # called before the next
             driver_seconds += time.thread_time()
             ends.append(time.perf_counter())
             if engine.grid == "local":
@@ -246,10 +336,6 @@ def time_engine(
                 )
             )
     return timings
-
-
-def _note_time(times: list[float], _: int) -> None:
-    times.append(time.perf_counter())
 
 
 def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
@@ -289,23 +375,20 @@ class EngineBenchConfig:
         repeats: Repetitions, each with newly started hosts.
         peers: Peer frameworks to compare with.
         peer_seconds: Time limit of a peer.
-        memory: Whether fedscout's memory is sampled, which slows down the rounds slightly.
         training: Local training of fedscout's clients; peers train in float32.
     """
 
     repeats: int = 1
     peers: tuple[Peer, ...] = ()
     peer_seconds: float = 600.0
-    memory: bool = False
     training: LocalTraining = TRAINING
 
 
 class EngineReport(BaseModel, frozen=True):
-    """Benchmark results: timings by strategy, and optionally those of peers and memory."""
+    """Benchmark results: timings by strategy, and those of peers, if any."""
 
     timings: tuple[EngineTiming, ...]
     peers: dict[str, PeerResult] | None = None
-    memory: MemoryPeak | None = None
 
     @property
     def baseline(self) -> EngineTiming | None:
@@ -324,7 +407,7 @@ class EngineReport(BaseModel, frozen=True):
         if self.peers is not None:
             document |= {"compared": self.compared.strategy}
             document |= {"peers": {name: self._peer(result) for name, result in self.peers.items()}}
-        return document if self.memory is None else document | {"memory": self.memory.model_dump(mode="json")}
+        return document
 
     def _extra(self, timing: EngineTiming) -> dict[str, Any]:
         if self.baseline is None or timing is self.baseline:
@@ -346,7 +429,7 @@ def measure_engine(
     bench_config: EngineBenchConfig,
     note: Note = lambda _: None,
 ) -> EngineReport:
-    """Return the benchmark results of strategies on the same task, with peers and memory as configured.
+    """Return the benchmark results of strategies on the same task, with peers as configured.
 
     `note` is called with a line of progress.
 
@@ -355,33 +438,22 @@ def measure_engine(
     """
     runs: list[list[EngineTiming]] = []
     peers: dict[str, PeerResult] = {}
-    memory = MemoryPeak()
     for turn in range(bench_config.repeats):
         note(f"repetition {turn + 1} of {bench_config.repeats}: fedscout")
-        with ExitStack() as stack:
-            watch = stack.enter_context(watched_memory()) if bench_config.memory else None
-            runs.append(time_engine(task, strategies, engine, bench_config.training))
-        memory = memory if watch is None else memory.joined(watch.peak)
+        runs.append(time_engine(task, strategies, engine, bench_config.training))
         for peer in bench_config.peers:
             previous = peers.get(peer.name)
             if isinstance(previous, MissingPeer):
                 continue
             note(f"repetition {turn + 1} of {bench_config.repeats}: {peer.name}")
-            peers[peer.name] = _add_run(
-                previous, run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
-            )
+            result = run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
+            if previous is not None and isinstance(result, PeerTiming):
+                result = result.model_copy(update={"round_seconds": previous.round_seconds + result.round_seconds})
+            peers[peer.name] = result  # one that failed once has no result
     return EngineReport(
         timings=tuple(joined(strategy_runs) for strategy_runs in zip(*runs, strict=True)),
         peers=peers if bench_config.peers else None,
-        memory=memory.model_copy(update={"data_bytes": data_bytes(task)}) if bench_config.memory else None,
     )
-
-
-def _add_run(known: PeerTiming | None, result: PeerResult) -> PeerResult:
-    """Return the previous runs with one added; a peer that failed once has no result."""
-    if known is None or isinstance(result, MissingPeer):
-        return result
-    return result.model_copy(update={"round_seconds": known.round_seconds + result.round_seconds})
 
 
 def report_lines(report: EngineReport) -> list[str]:
@@ -408,7 +480,12 @@ def report_lines(report: EngineReport) -> list[str]:
             continue
         ratio = result.times(report.compared)["median_seconds_per_round"]
         lines.append(f"{name:{width}}{_figures(result)}   {_name(report.compared)} x {ratio:.2f}")
-    return [*lines, "", *_details(report)]
+    lines.append("")
+    for timing in report.timings:
+        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
+        driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
+        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs per client and round")
+    return lines
 
 
 def _name(timing: EngineTiming) -> str:
@@ -418,21 +495,3 @@ def _name(timing: EngineTiming) -> str:
 def _figures(times: RoundTimes) -> str:
     figures = (times.median_seconds_per_round, times.min_seconds_per_round, times.seconds_per_round)
     return "".join(f"{1000 * seconds:10.2f}" for seconds in figures)
-
-
-def _details(report: EngineReport) -> list[str]:
-    """Return lines on the time of each phase, and on memory."""
-    lines = []
-    for timing in report.timings:
-        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
-        driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
-        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs per client and round")
-    if report.memory is not None:
-        parts = ", ".join(f"{part} {_mib(size)}" for part, size in report.memory.parts.items())
-        total, data = _mib(report.memory.pss_bytes), _mib(report.memory.data_bytes)
-        lines.append(f"memory: {total} MiB at most ({parts}), for {data} MiB of data")
-    return lines
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.0f}"

@@ -169,11 +169,6 @@ class Task:
         return [self.name, *(str(number) for number in numbers), self.device]
 
 
-def data_bytes(task: Task) -> int:
-    """Return the size of all clients' rows: features of 4 bytes, labels of 8."""
-    return task.clients * task.samples * (4 * prod(FEATURE_SHAPES[task.name]) + 8)
-
-
 def read_task(arguments: Sequence[str] | None = None) -> Task:
     """Read `WORK CLIENTS SAMPLES ROUNDS WORKERS cpu|cuda`."""
     name, *numbers, device = sys.argv[1:] if arguments is None else arguments

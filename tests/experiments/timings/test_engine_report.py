@@ -9,16 +9,19 @@ import pytest
 from fedscout.engine.config import EngineConfig
 from fedscout.experiments.timings import engine
 from fedscout.experiments.timings.engine import (
+    PEERS,
     EngineBenchConfig,
     EngineReport,
     EngineTiming,
-    MemoryPeak,
+    MissingPeer,
+    Peer,
+    PeerResult,
+    PeerTiming,
     joined,
     measure_engine,
     report_lines,
 )
-from fedscout.experiments.timings.peer_runs import PEERS, MissingPeer, Peer, PeerResult, PeerTiming
-from fedscout.experiments.timings.peers.work import Task, client_rows
+from fedscout.experiments.timings.peers.work import Task
 from fedscout.strategies import StrategySpec, parse_strategy
 
 
@@ -66,7 +69,7 @@ def test_one_strategy_is_a_document_of_its_own() -> None:
     document = EngineReport(timings=(FEDAVG,)).document()
     assert (document["seconds_per_round"], document["median_seconds_per_round"]) == (3.0, 2.0)
     assert document["round_seconds"] == [1.0, 2.0, 6.0]
-    assert not {"peers", "memory", "timings", "compared"} & set(document)
+    assert not {"peers", "timings", "compared"} & set(document)
 
 
 def test_strategies_are_told_from_fedavg_where_it_is_among_them() -> None:
@@ -83,30 +86,29 @@ def test_strategies_are_told_from_fedavg_where_it_is_among_them() -> None:
 
 
 def test_peers_are_compared_with_our_fedavg_and_the_missing_say_why() -> None:
-    peers: dict[str, PeerResult] = {"bare-loop": peer(3.0, 4.0), "pfl": MissingPeer(missing="not installed: do this")}
+    peers: dict[str, PeerResult] = {
+        "bare-loop": peer(3.0, 4.0),
+        "flower": MissingPeer(missing="not installed: do this"),
+    }
     report = EngineReport(timings=(MEDIAN, FEDAVG), peers=peers)
     document = report.document()
     assert document["compared"] == "fedavg"
-    assert document["peers"]["pfl"] == {"missing": "not installed: do this"}
+    assert document["peers"]["flower"] == {"missing": "not installed: do this"}
     assert document["peers"]["bare-loop"]["seconds_per_round"] == 3.5
     assert document["peers"]["bare-loop"]["times_ours"]["median_seconds_per_round"] == 3.5 / 2.0
     assert EngineReport(timings=(MEDIAN,), peers=peers).document()["compared"] == "fedmedian"
 
 
 def test_the_table_for_people() -> None:
-    peers: dict[str, PeerResult] = {"bare-loop": peer(4.0), "pfl": MissingPeer(missing="not installed: do this")}
-    memory = MemoryPeak(
-        pss_bytes=6 * 2**20, parts={"driver": 2**20, "hosts": 2**21, "ray": 3 * 2**20}, data_bytes=2**22
-    )
-    lines = report_lines(EngineReport(timings=(FEDAVG, MEDIAN), peers=peers, memory=memory))
+    peers: dict[str, PeerResult] = {"bare-loop": peer(4.0), "flower": MissingPeer(missing="not installed: do this")}
+    lines = report_lines(EngineReport(timings=(FEDAVG, MEDIAN), peers=peers))
     rows = {" ".join(line.split()) for line in lines}
     assert lines[0] == "dense, 4 clients of 8 rows, 2 hosts, 3 rounds each"
     assert "fedscout, fedavg 2000.00 1000.00 3000.00" in rows
     assert "fedscout, fedmedian 5000.00 2000.00 6000.00 FedAvg +3000.0 ms, x 2.50" in rows
     assert "bare-loop 4000.00 4000.00 4000.00 fedscout, fedavg x 2.00" in rows
-    assert "pfl not installed: do this" in rows
+    assert "flower not installed: do this" in rows
     assert "fedmedian: train 500.0, hosts 250.0; driver 10.0 µs per client and round" in lines
-    assert lines[-1] == "memory: 6 MiB at most (driver 1, hosts 2, ray 3), for 4 MiB of data"
 
 
 class Turns:
@@ -130,29 +132,17 @@ class Turns:
 
 def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = MissingPeer(missing="no result within 5 s")
-    turns = Turns({"bare-loop": [peer(1.0), peer(2.0)], "flower": [failed], "pfl": [peer(3.0), failed]})
+    turns = Turns({"bare-loop": [peer(1.0), peer(2.0), failed], "flower": [failed]})
     monkeypatch.setattr(engine, "time_engine", turns.ours)
     monkeypatch.setattr(engine, "run_peer", turns.peer)
     told: list[str] = []
     specs: list[StrategySpec] = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
 
-    bench_config = EngineBenchConfig(repeats=2, peers=PEERS, peer_seconds=5.0)
+    bench_config = EngineBenchConfig(repeats=3, peers=PEERS, peer_seconds=5.0)
     report = measure_engine(Task("dense", 4, 8, 1, workers=1), specs, EngineConfig(), bench_config, told.append)
 
-    assert turns.order == ["ours", "bare-loop", "flower", "pfl", "ours", "bare-loop", "pfl"]
-    assert told[0] == "repetition 1 of 2: fedscout"
+    assert turns.order == ["ours", "bare-loop", "flower", "ours", "bare-loop", "ours", "bare-loop"]
+    assert told[0] == "repetition 1 of 3: fedscout"
     assert set(turns.tasks) == {Task("dense", 4, 8, 1, workers=2)}
-    assert [each.round_seconds for each in report.timings] == [(1.0, 5.0), (1.0, 5.0)]
-    assert report.peers == {"bare-loop": peer(1.0, 2.0), "flower": failed, "pfl": failed}
-
-
-def test_memory_is_ours_while_we_measure() -> None:
-    bench_config = EngineBenchConfig(memory=True)
-    report = measure_engine(
-        Task("dense", 2, 8, 2, workers=1), [parse_strategy("fedavg")], EngineConfig(grid="local"), bench_config
-    )
-    assert report.memory is not None
-    assert sum(report.memory.parts.values()) == report.memory.pss_bytes > report.memory.data_bytes
-    assert report.memory.samples >= 2
-    assert report.memory.data_bytes == sum(array.nbytes for array in client_rows("dense", 0, 2 * 8))
-    assert report.document()["memory"]["pss_bytes"] == report.memory.pss_bytes
+    assert [each.round_seconds for each in report.timings] == [(1.0, 4.0, 6.0)] * 2
+    assert report.peers == {"bare-loop": failed, "flower": failed}

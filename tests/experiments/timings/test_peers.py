@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from importlib.metadata import requires
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,17 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.timings import peer_runs
-from fedscout.experiments.timings.engine import TRAINING, work_federation
-from fedscout.experiments.timings.peer_runs import PEERS, PFL_PYTHON, PROGRAMS, MissingPeer, Peer, PeerTiming, run_peer
+from fedscout.experiments.timings import engine
+from fedscout.experiments.timings.engine import (
+    PEERS,
+    PROGRAMS,
+    TRAINING,
+    MissingPeer,
+    Peer,
+    PeerTiming,
+    run_peer,
+    work_federation,
+)
 from fedscout.experiments.timings.peers import bare_loop
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
@@ -38,7 +45,7 @@ from fedscout.strategies import parse_strategy
 from tests.experiments.cli.processes import REPOSITORY
 from tests.marked_processes import MarkedProcesses, short_folder
 
-BARE, FLOWER, PFL = PEERS
+BARE, _ = PEERS
 PEER_SECONDS = 200.0
 
 
@@ -111,32 +118,6 @@ def test_a_task_survives_the_command_line() -> None:
         read_task(["resnet", "1", "1", "1", "1", "cpu"])
 
 
-def test_pfl_is_missing_until_its_interpreter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(PFL_PYTHON, raising=False)
-    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert isinstance(result, MissingPeer)
-    assert "pip install 'pfl[pytorch]'" in result.missing
-    assert PFL_PYTHON in result.missing
-
-
-def test_a_named_interpreter_must_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(PFL_PYTHON, "python")  # from the working directory
-    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert isinstance(result, MissingPeer)
-    assert result.missing.startswith(PFL_PYTHON)
-    assert f"got '{tmp_path / 'python'}'" in result.missing
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("pfl") is not None, reason="pfl is installed here")
-def test_an_interpreter_without_the_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PFL_PYTHON, sys.executable)
-    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert isinstance(result, MissingPeer)
-    assert "No module named 'pfl'" in result.missing
-
-
 STARTS_A_DAEMON = """
 import os, subprocess, sys, time
 daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -150,7 +131,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder of peers that a test writes."""
     folder = tmp_path / "peers"
     folder.mkdir()
-    monkeypatch.setattr(peer_runs, "PROGRAMS", folder)
+    monkeypatch.setattr(engine, "PROGRAMS", folder)
     return folder
 
 
@@ -256,11 +237,9 @@ def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> Non
     document = json.loads(text[text.index("\n{") :])
     peers = document["peers"]
     assert (alive, left) == ([], [])
-    assert set(peers) == {"bare-loop", "flower", "pfl"}
-    assert ("missing" in peers["pfl"]) == (PFL_PYTHON not in os.environ)
-    results = [result for result in peers.values() if "missing" not in result]
+    assert set(peers) == {"bare-loop", "flower"}
     assert "missing" not in peers["flower"], peers["flower"]
-    for result in results:
+    for result in peers.values():
         assert len(result["round_seconds"]) == 3
         assert result["accuracy"] == pytest.approx(peers["bare-loop"]["accuracy"], abs=1e-9)
         for figure, ratio in result["times_ours"].items():
