@@ -243,6 +243,7 @@ def train(
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
+    from fedscout.experiments.federation import built_study
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
     from fedscout.experiments.reports.progress import TrialProgress
@@ -272,7 +273,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = measures_of_study(config.with_task(federation.targets is not None))[0]
+    measure = measures_of_study(built_study(config, federation)[0])[0]
     show_trials(console, [trial], None, title="Trial", measure=measure)
     show_labels(console, federation, trial, config.search.view)
     console.print()

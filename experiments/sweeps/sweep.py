@@ -469,14 +469,13 @@ def one_line(defect: Exception) -> str:
 
 def reason_against(config: StudyConfig) -> str | None:
     """Return why a study can't start, checked without running it; None if it may."""
-    from fedscout.experiments.federation import build_federation
+    from fedscout.experiments.federation import built_study
     from fedscout.experiments.studies.checks import own_selection
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study import planned_space
 
     try:
-        federation = build_federation(config.federation, config.model)
-        config = config.with_task(federation.targets is not None)
+        config, federation = built_study(config)
         planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
     except UserError as mistake:
         return str(mistake)

@@ -24,6 +24,7 @@ MEANT = {
     "search.kind=genetc": "genetic",
     "search.strategies=[fedprx]": "fedprox",
     "selection.kind=ort": "oort",
+    "report=report.json": "--report",
 }
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -100,5 +101,7 @@ def test_one_line_predicts_a_quantity(tmp_path: Path) -> None:
 
 
 def test_from_python(tmp_path: Path) -> None:
-    assert "predicts load" in repr(fedscout.Federation(TABLE[["x", "load"]], label="load", num_clients=2))
+    quantity = TABLE[["x", "load"]]
+    for data in (quantity, datasets.Dataset.from_pandas(quantity)):
+        assert "predicts load" in repr(fedscout.Federation(data, label="load", num_clients=2))
     assert "3 classes" in repr(fedscout.Federation(TABLE[["x", "grade"]], label="grade", num_clients=2))
