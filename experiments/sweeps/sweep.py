@@ -8,7 +8,6 @@ OUT/sweep.json          the axes, and the settings that all studies share
 OUT/studies/<name>/     one folder per study, as `fedscout run` leaves it
 OUT/table.parquet       one row per study and chooser; also table.csv
 OUT/summary.json        means over seeds
-OUT/plot.png            also plot.svg
 OUT/lost/<name>.txt     the traceback of a study that a defect ended
 
 A study's folder is found by the digest at the end of its name, so a sweep with more values or another axis reuses the

@@ -29,7 +29,7 @@ def test_the_gain_is_on_the_stronger_fedavg_where_it_was_tuned(tmp_path: Path, t
     file = io.StringIO()
     show_sweep(
         PlainConsole(file=file, width=200),
-        SweepOutcome(tmp_path, pa.table({}), groups, "accuracy", ACCURACY, studies=(), plots=()),
+        SweepOutcome(tmp_path, pa.table({}), groups, "accuracy", ACCURACY, studies=()),
     )
     text = file.getvalue()
     assert ("+6.2" in text and "[-12.5, +18.8]" in text) is tuned

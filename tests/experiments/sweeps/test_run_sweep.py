@@ -95,8 +95,6 @@ def test_the_files_hold_the_table(outcome: SweepOutcome) -> None:
     frame = pd.read_csv(outcome.folder / "table.csv")
     assert list(frame.columns) == [*(axis.partition("=")[0] for axis in AXES), *TABLE_COLUMNS]
     assert frame["fitness"].tolist() == outcome.table["fitness"].to_pylist()
-    assert [path.name for path in outcome.plots] == ["plot.png", "plot.svg"]
-    assert all(path.stat().st_size > 1000 for path in outcome.plots)
 
 
 def test_all_trials_of_all_studies_are_one_more_table(outcome: SweepOutcome) -> None:
@@ -292,9 +290,8 @@ def test_a_lost_study_harms_no_other_and_goes_on_later(tmp_path: Path, monkeypat
     assert [point.config.seed for point in begun] == [0]
 
 
-def test_without_any_completed_study_there_is_a_table_and_no_picture(tmp_path: Path) -> None:
-    outcome = sweep_here(small("federation.num_clients=500,600"), tmp_path / "out")
-    assert outcome.plots == ()
+def test_without_any_completed_study_there_is_a_table(tmp_path: Path) -> None:
+    sweep_here(small("federation.num_clients=500,600"), tmp_path / "out")
     assert [row["status"] for row in written(tmp_path / "out")] == ["failed", "failed"]
 
 
