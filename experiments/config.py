@@ -342,7 +342,7 @@ def fault_text(detail: ErrorDetails) -> Fault:
     return fault_of(key, detail, hint if is_unquoted else "")
 
 
-OPTIONS = ("compare", "json", "out", "parallel", "report", "verbose")
+OPTIONS = ("json", "out", "parallel", "report", "verbose")
 """Options of commands that may be typed like a key."""
 
 

@@ -264,10 +264,6 @@ def trials(
     show(table.to_string(index=False, na_rep="-", max_colwidth=60))
 
 
-Compare = Annotated[
-    list[Path] | None,
-    typer.Option("--compare", help="Folder of another study to compare with; may be repeated.", show_default=False),
-]
 Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
@@ -277,16 +273,12 @@ def report(
         typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
     ],
     show_it: Open = False,
-    compare: Compare = None,
 ) -> None:
-    """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html.
-
-    With --compare, write OUT/comparison.html for all named studies.
-    """
+    """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html."""
     prepare(verbose=False)
-    from fedscout.experiments.reports.page import write_comparison, write_report
+    from fedscout.experiments.reports.page import write_report
 
-    path = write_comparison([out, *compare]) if compare else write_report(out)
+    path = write_report(out)
     show(f"Report: {path}")
     if show_it:
         import webbrowser
