@@ -342,8 +342,14 @@ def fault_text(detail: ErrorDetails) -> Fault:
     return fault_of(key, detail, hint if is_unquoted else "")
 
 
+OPTIONS = ("json", "out", "parallel", "report", "verbose")
+"""Options of commands that may be typed like a key."""
+
+
 def _suggestion(key: str) -> str:
-    """Return similar keys of the same group, or else of another, or all keys of the group."""
+    """Return the option of that name, or similar keys of the same group, or else of another, or the group's keys."""
+    if key in OPTIONS:
+        return f"; did you mean --{key}?"
     keys = known_keys()
     group, _, leaf = key.rpartition(".")
     inside = [name for name in keys if not group or name.startswith(f"{group}.")]

@@ -23,6 +23,7 @@ from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.data.split import SplitKind
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.table import load_dataset
 from fedscout.experiments.data.server_rows import (
@@ -243,6 +244,20 @@ def build_federation(
             "num_clients_below_min_release": int(np.count_nonzero(sizes < federation.min_release)),
         },
     )
+
+
+def built_study(config: StudyConfig, federation: Federation | None = None) -> tuple[StudyConfig, Federation]:
+    """Return a study's configuration with the task that is found in the data, and its federation.
+
+    Args:
+        config: Configuration of the study.
+        federation: The federation if it is built already; None builds it.
+
+    Raises:
+        UserError: As for `build_federation`.
+    """
+    built = federation or build_federation(config.federation, config.model, config.detection.privacy)
+    return config.with_task(built.targets is not None), built
 
 
 def _with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:

@@ -64,13 +64,10 @@ def _scenario(given: Any) -> Any:
 
 
 def _count_or_share(given: Any) -> Any:
-    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and _is_count_or_share(given)):
+    is_count = isinstance(given, int) and not isinstance(given, bool) and given >= 1
+    if given is None or is_count or (isinstance(given, float) and 0 < given < 1):
         return given
     raise ValueError(f"must be a whole number of rows, 1 or more, or a fraction of all rows in (0, 1), got {given!r}")
-
-
-def _is_count_or_share(given: float) -> bool:
-    return given >= 1 if isinstance(given, int) else 0 < given < 1
 
 
 DatasetName = Annotated[
@@ -106,10 +103,6 @@ def _refuse_settings_not_read(partition: PartitionConfig) -> None:
         reads = ", ".join(PARTITIONS[partition.kind].reads) or "no others"
         surplus_text = ", ".join(f"{key}={value}" for key, value in surplus.items())
         raise ValueError(f"must contain only keys that kind={partition.kind} reads ({reads}), got {surplus_text}")
-
-
-def _fixes_num_clients(partition: PartitionConfig) -> bool:
-    return partition.kind is not None and PARTITIONS[partition.kind].fixes_num_clients
 
 
 class FederationConfig(DatasetRequest):
@@ -257,7 +250,7 @@ class FederationConfig(DatasetRequest):
     @classmethod
     def _complete_num_clients(cls, num_clients: int | None, info: ValidationInfo) -> int | None:
         partition = info.data.get("partition")
-        fixed = partition is not None and _fixes_num_clients(partition)
+        fixed = partition is not None and partition.kind is not None and PARTITIONS[partition.kind].fixes_num_clients
         return DEFAULT_NUM_CLIENTS if num_clients is None and not fixed else num_clients
 
     @field_validator("unseen_clients")

@@ -1,4 +1,4 @@
-"""`fedscout bench`: benchmarks of the engine, of studies, and of methods."""
+"""`fedscout bench`: benchmarks of the engine and of methods."""
 
 from __future__ import annotations
 
@@ -13,17 +13,7 @@ from fedscout.experiments.cli.options import AsJson, Settings
 from fedscout.experiments.cli.reproduce import TrialsOut
 from fedscout.experiments.text import show, tell
 
-Work = Annotated[
-    Literal["dense", "lenet", "textcnn", "tiny", "resnet18", "resnet18-32"],
-    typer.Option(
-        help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, TextCNN, or dense 8-8-2 for very many clients."
-    ),
-]
-Hosts = Annotated[int, typer.Option(min=1, help="Number of Ray hosts.")]
-Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="Device on which hosts and peers train.")]
-Local = Annotated[bool, typer.Option("--local", help="Run in this process instead of on Ray.")]
-
-bench = typer.Typer(name="bench", help="Benchmark the engine, studies and methods.", no_args_is_help=True)
+bench = typer.Typer(name="bench", help="Benchmark the engine and methods.", no_args_is_help=True)
 
 
 SUITES = Path(__file__).parents[1] / "suites"
@@ -31,7 +21,12 @@ SUITES = Path(__file__).parents[1] / "suites"
 
 @bench.command()
 def engine(
-    work: Work = "dense",
+    work: Annotated[
+        Literal["dense", "lenet", "textcnn", "tiny", "resnet18", "resnet18-32"],
+        typer.Option(
+            help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, TextCNN, or dense 8-8-2 for very many clients."
+        ),
+    ] = "dense",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100,
     samples: Annotated[int, typer.Option(min=1, help="Rows per client.")] = 250,
     sampled: Annotated[
@@ -41,22 +36,15 @@ def engine(
     strategy: Annotated[
         list[str] | None, typer.Option(help="Strategy as kind or JSON; may be repeated. FedAvg by default.")
     ] = None,
-    hosts: Hosts = 2,
-    local: Local = False,
-    device: Device = "cpu",
+    hosts: Annotated[int, typer.Option(min=1, help="Number of Ray hosts.")] = 2,
+    local: Annotated[bool, typer.Option("--local", help="Run in this process instead of on Ray.")] = False,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device on which hosts and peers train.")] = "cpu",
     peers: Annotated[bool, typer.Option("--peers", help="Also run other simulators on the same task.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions; fedscout and peers alternate.")] = 1,
     peer_seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of a peer.")] = 600.0,
     precision: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Precision of fedscout's layers; peers use float32.")
     ] = "float32",
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Sample fedscout's memory, which slows it slightly.")
-    ] = False,
-    strategies: Annotated[
-        str | None,
-        typer.Option(help="Compare strategies with FedAvg in one process: kinds such as fedbn,ditto, or all."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
@@ -66,23 +54,16 @@ def engine(
     from fedscout.engine.config import EngineConfig
     from fedscout.engine.messages.calls import Cohort
     from fedscout.experiments.timings.engine import (
+        PEERS,
         SERVER_ROWS,
         TRAINING,
         EngineBenchConfig,
         measure_engine,
         report_lines,
     )
-    from fedscout.experiments.timings.peer_runs import PEERS
     from fedscout.experiments.timings.peers.work import Task
     from fedscout.strategies import parse_strategy
 
-    if strategies is not None:
-        from fedscout.experiments.timings.engine import asked_strategies, cost_lines, strategy_costs
-
-        task = Task(work, clients, samples, rounds, workers=1)
-        costs = strategy_costs(task, asked_strategies(_listed("strategies", strategies)), repeats, note=tell)
-        _show(as_json, {"costs": [cost.model_dump(mode="json") for cost in costs]}, cost_lines(task, costs))
-        return
     if sampled is not None and (peers or sampled > clients):
         raise ConfigurationError.of(
             "--sampled",
@@ -94,43 +75,11 @@ def engine(
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     training = TRAINING.model_copy(update={"precision": precision})
-    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, memory, training)
+    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, training)
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
     report = measure_engine(task, specs, config, bench_config, note)
     _show(as_json, report.document(), report_lines(report))
-
-
-@bench.command()
-def study(
-    settings: Settings = None,
-    work: Annotated[
-        Literal["digits", "lenet"], typer.Option(help="The demo, or the same digits as 32 x 32 images for LeNet-5.")
-    ] = "digits",
-    repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions; fedscout and peers alternate.")] = 1,
-    grid: Annotated[
-        list[str] | None, typer.Option(help="auto, ray or local; may be repeated, the first is the reference.")
-    ] = None,
-    peers: Annotated[bool, typer.Option(help="Also run the same trainings in Flower's simulation.")] = True,
-    peer_trainings: Annotated[
-        int | None,
-        typer.Option(
-            min=3, help="Largest number of trainings run in Flower; the rest is extrapolated. All by default."
-        ),
-    ] = None,
-    peer_seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of a peer.")] = 3600.0,
-    as_json: AsJson = False,
-) -> None:
-    """Time a whole study, from command to confirmed choice, and compare with Flower's simulation and Optuna."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.timings.study import WAYS, StudyBenchConfig, measure_study, table_lines
-
-    ways = tuple(WAYS) if peers else ()
-    bench_config = StudyBenchConfig(settings or (), grid or ("auto",), ways, repeats, peer_trainings, peer_seconds)
-    report = measure_study(work, bench_config, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
 @bench.command()
@@ -157,37 +106,6 @@ def kernels(
         "blocks": [block.model_dump() for block in blocks],
     }
     _show(as_json, document, [*table_lines(rates, timings), "", *block_lines(blocks)])
-
-
-@bench.command("detection-cost")
-def detection_cost(
-    work: Work = "dense",
-    clients: Annotated[
-        list[int] | None, typer.Option(min=3, help="Number of clients; may be repeated. 4, 10, 30 and 100 by default.")
-    ] = None,
-    samples: Annotated[int, typer.Option(min=5, help="Rows per client.")] = 250,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Number of repetitions of rounds and detections, after one warm-up.")
-    ] = 5,
-    modules: Annotated[bool, typer.Option("--modules", help="Measure each detector on its own as well.")] = False,
-    hosts: Hosts = 2,
-    local: Local = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure the cost of detection in rounds of FedAvg on the same hosts."""
-    from fedscout.engine.runtime.ray import prepare_environment
-
-    prepare_environment(verbose=False)
-    from fedscout.engine.config import EngineConfig
-    from fedscout.experiments.timings.detection import MODULES, WHOLE, table_lines
-    from fedscout.experiments.timings.detection import detection_cost as measured
-    from fedscout.experiments.timings.engine import TRAINING, work_federation
-
-    config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
-    federations = (work_federation(work, number, samples) for number in clients or (4, 10, 30, 100))
-    names = MODULES if modules else (WHOLE,)
-    costs = [measured(federation, TRAINING, config, repeats, names) for federation in federations]
-    _show(as_json, {"costs": [cost.model_dump() for cost in costs]}, table_lines(costs))
 
 
 @bench.command()
@@ -337,21 +255,6 @@ def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:
         show_json(document)
     else:
         show("\n".join(lines))
-
-
-def _listed(option: str, text: str | None) -> list[Any] | None:
-    """Return the items of a list such as `a,b` or `a,{kind: b}`, parsed as YAML."""
-    import yaml
-
-    if text is None:
-        return None
-    try:
-        items = yaml.safe_load(f"[{text}]")
-    except (yaml.YAMLError, RecursionError):
-        items = []
-    if not items or not all(isinstance(item, str | dict) and item for item in items):
-        raise ConfigurationError.of(f"--{option}", "be names separated by commas", repr(text))
-    return list(items)
 
 
 def _ascending(text: str) -> list[int]:

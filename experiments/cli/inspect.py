@@ -84,7 +84,7 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     from fedscout.engine.text import listed
     from fedscout.experiments.cli.options import user_folders
     from fedscout.experiments.reports.console import out_console, plain_table, show_json
-    from fedscout.experiments.studies.checks import own_selection
+    from fedscout.experiments.studies.checks import own_selection, own_strategy
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study import planned_space
     from fedscout.strategies import (
@@ -93,17 +93,16 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
         SELECTIONS,
         SERVER_RULE_KINDS,
         StrategyRow,
-        parse_strategy,
         strategy_class,
     )
 
     user_folders()
     clients = config.federation.num_seen
     if clients is None:  # natural clients: the data determine it
-        from fedscout.experiments.federation import build_federation
+        from fedscout.experiments.federation import built_study
 
-        federation = build_federation(config.federation, config.model)
-        clients, config = federation.num_seen, config.with_task(federation.targets is not None)
+        config, federation = built_study(config)
+        clients = federation.num_seen
     cohort = cohort_of(config, clients)
     selection = own_selection(config)
     space = planned_space(config.search, cohort, selection=selection)
@@ -112,7 +111,7 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     possible = tuple(kind for kind in others if kind not in impossible)
     by_name_config = config.search.model_copy(update={"strategies": possible, "customs": ()})
     by_name = planned_space(by_name_config, cohort, selection=selection) if possible else None
-    notes = parse_strategy(config.strategy, cohort).notes(cohort) if config.strategy else []
+    notes = own_strategy(config, cohort).notes(cohort) if config.strategy else []
     if as_json:
         schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
         pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
@@ -265,10 +264,6 @@ def trials(
     show(table.to_string(index=False, na_rep="-", max_colwidth=60))
 
 
-Compare = Annotated[
-    list[Path] | None,
-    typer.Option("--compare", help="Folder of another study to compare with; may be repeated.", show_default=False),
-]
 Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
@@ -278,16 +273,12 @@ def report(
         typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
     ],
     show_it: Open = False,
-    compare: Compare = None,
 ) -> None:
-    """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html.
-
-    With --compare, write OUT/comparison.html for all named studies.
-    """
+    """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html."""
     prepare(verbose=False)
-    from fedscout.experiments.reports.page import write_comparison, write_report
+    from fedscout.experiments.reports.page import write_report
 
-    path = write_comparison([out, *compare]) if compare else write_report(out)
+    path = write_report(out)
     show(f"Report: {path}")
     if show_it:
         import webbrowser

@@ -37,7 +37,6 @@ from fedscout.experiments.text import tell, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedscout.experiments.reports.progress import Cost
     from fedscout.experiments.studies.one_shot import Recommended
     from fedscout.experiments.studies.workflow import FinishedStudy
 
@@ -80,35 +79,31 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
-    _check_one_shot(one_shot, settings or [])
-    all_settings = [*(settings or []), *_one_shot_settings(one_shot, text)]
+    all_settings = [*(settings or [])]
+    if one_shot:
+        _check_no_other_searcher(all_settings)
+        all_settings.append("search.kind=one_shot")
+    if text is not None:
+        import yaml
+
+        quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
+        all_settings.append(f"recommender.text={quoted}")
     study(all_settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
 
 
-def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
+def _check_no_other_searcher(settings: Sequence[str]) -> None:
     """Check that no other searcher is configured together with `--one-shot`.
 
     Raises:
         ConfigurationError: If one is.
     """
     kinds = [value for key, _, value in (each.partition("=") for each in settings) if key.strip() == "search.kind"]
-    if one_shot and any(kind.strip() != "one_shot" for kind in kinds):
+    if any(kind.strip() != "one_shot" for kind in kinds):
         from fedscout.engine.errors import ConfigurationError
 
         raise ConfigurationError.of(
             "search.kind", "be left out with --one-shot, which runs no search", f"search.kind={kinds[-1]}"
         )
-
-
-def _one_shot_settings(one_shot: bool, text: str | None) -> list[str]:
-    """Return the settings for which the two options are shorthand, so that the settings describe the study fully."""
-    import yaml
-
-    all_settings = ["search.kind=one_shot"] if one_shot else []
-    if text is not None:
-        quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
-        all_settings.append(f"recommender.text={quoted}")
-    return all_settings
 
 
 def study(
@@ -126,9 +121,11 @@ def study(
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.cli.command_line import study_command
     from fedscout.experiments.config import planned_trials
-    from fedscout.experiments.reports.console import show_json
+    from fedscout.experiments.reports.console import out_console, show_columns, show_json
+    from fedscout.experiments.reports.details import federation_line, show_study
     from fedscout.experiments.reports.page import report_of_finished
     from fedscout.experiments.reports.progress import TrialProgress
+    from fedscout.experiments.reports.study_console import StudyScreen
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
@@ -149,52 +146,22 @@ def study(
     report = report_of_finished(finished.folder)
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
-        raise typer.Exit(_status(finished))
-    _show(
-        finished,
-        progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
-        folder,
-        report,
-        arguments,
-        config_file,
-        verbose,
-    )
-    raise typer.Exit(_status(finished))
-
-
-def _status(finished: FinishedStudy) -> int:
-    """Return the exit status: 0, or that of a failed training if every training failed."""
-    return 0 if finished.outcome.best is not None else FAILED
-
-
-def _show(
-    finished: FinishedStudy,
-    cost: Cost,
-    folder: Path,
-    report: Path | None,
-    arguments: Sequence[str],
-    config_file: Path | None,
-    verbose: bool,
-) -> None:
-    """Print the results of a study, with all details if verbose."""
-    from fedscout.experiments.reports.console import out_console, show_columns
-    from fedscout.experiments.reports.details import federation_line, show_study
-    from fedscout.experiments.reports.study_console import StudyScreen
-
-    console = out_console()
-    StudyScreen(
-        finished.outcome,
-        finished.report,
-        federation_line(finished.federation),
-        cost,
-        tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
-        finished.measure,
-        finished.second_measure,
-        finished.document["dependence"],
-    ).show(console)
-    show_columns(console, finished.federation.facts, is_brief=not verbose)
-    if verbose:
-        show_study(console, finished)
+    else:
+        console = out_console()
+        StudyScreen(
+            finished.outcome,
+            finished.report,
+            federation_line(finished.federation),
+            progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
+            tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
+            finished.measure,
+            finished.second_measure,
+            finished.document["dependence"],
+        ).show(console)
+        show_columns(console, finished.federation.facts, is_brief=not verbose)
+        if verbose:
+            show_study(console, finished)
+    raise typer.Exit(0 if finished.outcome.best is not None else FAILED)  # every training failed
 
 
 def _next_steps(
@@ -243,6 +210,7 @@ def train(
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
+    from fedscout.experiments.federation import built_study
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
     from fedscout.experiments.reports.progress import TrialProgress
@@ -272,7 +240,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = measures_of_study(config.with_task(federation.targets is not None))[0]
+    measure = measures_of_study(built_study(config, federation)[0])[0]
     show_trials(console, [trial], None, title="Trial", measure=measure)
     show_labels(console, federation, trial, config.search.view)
     console.print()

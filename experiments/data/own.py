@@ -33,7 +33,7 @@ from fedscout.experiments.data.columns import rows_of_files
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts, usual_facts
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
 from fedscout.experiments.data.images import image_dataset, load_image_folder, value_deviation
-from fedscout.experiments.data.own_table import dataset_from_own_table, with_task
+from fedscout.experiments.data.own_table import dataset_from_own_table
 from fedscout.experiments.data.table_files import CATEGORY_FIELD
 from fedscout.experiments.data.table_formats import (
     CLIENT,
@@ -268,7 +268,6 @@ def load_own_data(request: DatasetRequest) -> Dataset:
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
     with rows_of_files(files):
-        request = with_task(request, read_rows.rows, label)
         dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
     sampling_facts = {"num_rows_not_sampled": read_rows.num_left} if read_rows.num_left else {}
     return replace(dataset, facts={**dataset.facts, **sampling_facts})

@@ -151,7 +151,7 @@ def _is_missing(cells: pa.ChunkedArray, words: Sequence[str] | set[str]) -> npt.
 NUM_ROWS_EXAMINED = 10_000
 
 
-def with_task(request: DatasetRequest, table: pa.Table, label: str | None) -> DatasetRequest:
+def _with_task(request: DatasetRequest, table: pa.Table, label: str) -> DatasetRequest:
     """Return the request, with regression as its task if none is set and the label is a quantity.
 
     It is if all filled cells among the first `NUM_ROWS_EXAMINED` rows are numbers, with more than twenty distinct
@@ -175,7 +175,7 @@ ROW_NAMES = ("id", "index", "row", "row_id", "uuid", "unnamed: 0")
 def dataset_from_own_table(
     name: str, table: pa.Table, request: DatasetRequest, label: str | None, source: str
 ) -> Dataset:
-    """Return a table with unknown column kinds as a data set.
+    """Return a table with unknown column kinds as a data set, whose task is found if none is set.
 
     Args:
         name: Name of the data set.
@@ -194,6 +194,7 @@ def dataset_from_own_table(
             "nothing",
             f"its columns are: {listed(table.column_names)}",
         )
+    request = _with_task(request, table, label)
     columns_in_use = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
     columns_in_use |= request.columns.keys()
     row_name_columns = tuple(

@@ -169,22 +169,6 @@ def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> 
     return config.model_copy(update={"client_settings": client_settings})
 
 
-def _confirmed_candidate(confirmation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the candidate that the confirmation recommends."""
-    pick, *others = confirmation["contestants"]
-    candidate: Mapping[str, Any] = pick
-    if confirmation["verdict"] != "better":
-        candidate = next((other for other in others if other["role"] == confirmation["reference"]), pick)
-    return candidate
-
-
-def _winner_document(chosen: Mapping[str, Any], usual_rate: float) -> dict[str, Any]:
-    document = {"kind": chosen["strategy"], **chosen["parameters"]}
-    if chosen["learning_rate"] != usual_rate:
-        document["client_learning_rate"] = chosen["learning_rate"]
-    return document
-
-
 CLIENTS_FILE = "clients.json"
 SEARCH = "search"
 """Folder of a search's log, inside that of the training."""

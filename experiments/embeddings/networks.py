@@ -36,7 +36,6 @@ from fedscout.engine.errors import DataError, first_line
 from fedscout.engine.text import listed
 from fedscout.experiments.text import extra_module
 
-NUM_FEATURES = 512
 WIDTHS = (64, 128, 256, 512)
 BLOCKS_EACH = 2
 CHANNELS = 3

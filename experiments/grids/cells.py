@@ -26,7 +26,7 @@ from fedscout.experiments.grids.federation_runner import (
     search_seeds,
 )
 from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
-from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
+from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.language_model import language_model
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
@@ -164,7 +164,11 @@ def _measured(method: Method, runner: FederationRunner, context: CellContext) ->
     if isinstance(method, BestOfKind):
         outcomes = [_searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
         trials = [[outcome.baseline, *outcome.whole_trials] for outcome in outcomes]
-        return _CellValues(tuple(_best_of(method.strategy, seed_trials) for seed_trials in trials), resolution(trials))
+        best = [
+            max((trial.fitness for trial in seed_trials if trial.spec.kind == method.strategy), default=None)
+            for seed_trials in trials
+        ]
+        return _CellValues(tuple(best), resolution(trials))
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
     return _CellValues(tuple(record.fitness for record in records), resolution([records]))
@@ -230,7 +234,10 @@ def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
     """
     given = arguments(method.settings)
     if isinstance(method, Choose) and method.by != LANGUAGE_MODEL:
-        return _recommender(method.by).choose(task)
+        if method.by not in RECOMMENDERS:
+            known = ", ".join([*RECOMMENDERS, LANGUAGE_MODEL])
+            raise ConfigurationError.of("a recommender", f"be one of {known}", repr(method.by))
+        return RECOMMENDERS[method.by].choose(task)
     asks_language_model = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
     if asks_language_model and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
         raise _UnavailableError(reason)
@@ -243,13 +250,6 @@ def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
     return Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
 
 
-def _recommender(name: str) -> Recommender:
-    if name not in RECOMMENDERS:
-        known = ", ".join([*RECOMMENDERS, LANGUAGE_MODEL])
-        raise ConfigurationError.of("a recommender", f"be one of {known}", repr(name))
-    return RECOMMENDERS[name]
-
-
 def _searched(task: ChoiceTask, given: tuple[str, ...], asks_model: bool = False) -> StudyOutcome:
     """Return the outcome of a search, without a confirmation."""
     config = task.config(given)
@@ -260,26 +260,16 @@ def _searched(task: ChoiceTask, given: tuple[str, ...], asks_model: bool = False
         return run_study(config.search, ledger, report, model=model)
 
 
-def _best_of(kind: str, trials: Sequence[Trial]) -> float | None:
-    return max((trial.fitness for trial in trials if trial.spec.kind == kind), default=None)
-
-
 def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Values:
     """Return one number per seed, which determines partition and models, from heterogeneity reports."""
-    read, numbers = _reader(method.value), []
+    read: Callable[[HeterogeneityReport], float | None]
+    read = imported(method.value) if ":" in method.value else attrgetter(method.value)
+    numbers = []
     for seed in search_seeds(context.num_seeds):
         built = built_federation("", (*given, f"federation.seed={seed}"), context.settings)
         with open_federation(built, context.folder) as runner:
             numbers.append(read(runner.report(seed)))
     return tuple(numbers)
-
-
-def _reader(value: str) -> Callable[[HeterogeneityReport], float | None]:
-    """Return a function that reads a number of a report: imported from a path, or of the path of a field."""
-    if ":" in value:
-        read: Callable[[HeterogeneityReport], float | None] = imported(value)
-        return read
-    return attrgetter(value)
 
 
 def chance_level(federation: Federation) -> float:

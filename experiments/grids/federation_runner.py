@@ -32,7 +32,7 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation import built_study, data_digest
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
@@ -225,9 +225,7 @@ def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = 
         UserError: If an argument is wrong, or the data can't be read or partitioned as configured.
     """
     config = read_config(given, settings)
-    federation = build_federation(config.federation, config.model)
-    config = config.with_task(federation.targets is not None)
-    return BuiltFederation(name, (*IN_PROCESS, *given, *settings), config, federation)
+    return BuiltFederation(name, (*IN_PROCESS, *given, *settings), *built_study(config))
 
 
 class FederationRunner:

@@ -1,27 +1,37 @@
-"""Measurements for published tables that are not trainings, choices or reports: times and report statistics."""
+"""Measurements for published tables that are not trainings, choices or reports: times and report statistics.
+
+The cost of a detection is given in rounds of FedAvg on the same hosts: every client trains and evaluates, through the
+Grid. Detections alternate with blocks of rounds after one of each as a warm-up, so that other load affects both alike.
+`fedscout.detectors.detect` merges the exchanges of all modules; a module alone has exchanges of its own.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedscout.detectors import HeterogeneityReport
+from threadpoolctl import threadpool_limits
+
+from fedscout.detectors import DetectionConfig, HeterogeneityReport
+from fedscout.detectors.conversation import hold
+from fedscout.detectors.detect import detect, measure_labels, measure_models
+from fedscout.detectors.feature_exchanges import measure_features
+from fedscout.detectors.statistics import paired_clients
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import DataError
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.runner import TrialRunner
 from fedscout.experiments.grids.cells import CellContext, Measured, Values
-from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import BuiltFederation, built_federation, read_config
+from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
-from fedscout.experiments.timings.detection import (
-    FEATURES,
-    LABELS,
-    PUBLISHED_OUTLIERS,
-    WHOLE,
-    detection_cost,
-)
+from fedscout.experiments.timings.engine import run_rounds
+from fedscout.strategies import FedAvgSpec
 
 
 def distance_of_the_third_client(report: HeterogeneityReport) -> float | None:
@@ -49,100 +59,117 @@ class TimedStudies:
     """Wall time of studies, as a ratio to that of one training in the same repetition.
 
     Attributes:
-        arguments: Of the federation and the training.
-        column: Its name.
         studies: Arguments of a study in each row; None is the training.
     """
 
-    arguments: tuple[str, ...]
-    column: str
     studies: Mapping[str, tuple[str, ...] | None]
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run all rows in each repetition."""
         absent: dict[str, str] = {}
-        if not [*built_columns({self.column: self.arguments}, context, absent)]:
-            return Measured({}, absent=absent)
-        ratios: dict[Cell, list[float]] = {(row, self.column): [] for row in self.studies}
-        for turn in range(context.num_seeds):
-            context.note(f"turn {turn}")
-            seconds = {row: self._seconds(settings, context, turn) for row, settings in self.studies.items()}
-            training_seconds = next(seconds[row] for row, settings in self.studies.items() if settings is None)
-            for row in self.studies:
-                ratios[row, self.column].append(seconds[row] / training_seconds)
-        return Measured({cell: tuple(values) for cell, values in ratios.items()})
+        ratios: dict[Cell, list[float]] = {}
+        for column, _ in built_columns(experiment, context, absent):
+            _study_seconds(None, arguments(experiment.federations[column]), context)  # the first one loads libraries
+            for turn in range(context.num_seeds):
+                context.note(f"turn {turn}")
+                fixed = (*arguments(experiment.federations[column]), *UNCONFIRMED, f"seed={turn}")
+                seconds = {row: _study_seconds(settings, fixed, context) for row, settings in self.studies.items()}
+                training_seconds = next(seconds[row] for row, settings in self.studies.items() if settings is None)
+                for row in self.studies:
+                    ratios.setdefault((row, column), []).append(seconds[row] / training_seconds)
+        return Measured({cell: tuple(values) for cell, values in ratios.items()}, absent=absent)
 
-    def _seconds(self, settings: tuple[str, ...] | None, context: CellContext, turn: int) -> float:
-        config = read_config((*self.arguments, *(settings or ()), *UNCONFIRMED, f"seed={turn}"), context.settings)
-        with TemporaryDirectory() as folder:
-            started = time.perf_counter()
-            if settings is None:
-                run_training(config, Path(folder) / "run", Display())
-            else:
-                run_workflow(config, Path(folder) / "run", Display())
-            return time.perf_counter() - started
+
+def _study_seconds(settings: Sequence[str] | None, fixed: Sequence[str], context: CellContext) -> float:
+    config = read_config((*fixed, *(settings or ())), context.settings)
+    with TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        run = run_training if settings is None else run_workflow
+        run(config, Path(folder) / "run", Display())
+        return time.perf_counter() - started
+
+
+WHOLE = "whole detection, merged exchanges"
+BLOCK_ROUNDS = 10
+"""Rounds per measurement, after a warm-up round."""
 
 
 @dataclass(frozen=True)
 class TimedDetections:
-    """Wall time of a detection, in seconds and in rounds of FedAvg over the same clients.
+    """Wall time of a detection and of its modules, in seconds or in rounds of FedAvg over the same clients.
 
-    Attributes:
-        federations: Arguments of each column.
+    Rows are `detection, seconds`, `one round, seconds`, `detection, rounds`, or a name of `detection_modules` (rounds).
     """
-
-    federations: Mapping[str, tuple[str, ...]]
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time every federation, alternating detection and rounds."""
         values: dict[Cell, Values] = {}
         absent: dict[str, str] = {}
-        for column, built in built_columns(self.federations, context, absent):
+        for column, built in built_columns(experiment, context, absent):
             context.note(column)
-            local, engine = built.config.training.local(), built.config.engine
-            costs = [detection_cost(built.federation, local, engine, repeats=1) for _ in range(context.num_seeds)]
-            values["detection, seconds", column] = tuple(cost.seconds[WHOLE] for cost in costs)
-            values["one round, seconds", column] = tuple(cost.round_seconds for cost in costs)
-            values["detection, rounds", column] = tuple(cost.rounds() for cost in costs)
+            training = built.config.training.local()
+            turns: list[dict[str, float]] = []
+            with open_runner(built.federation, built.config.engine, None, parallel=1) as unstarted_runner:
+                runner = unstarted_runner.started()
+                modules = {
+                    name: module
+                    for name, module in detection_modules(runner, training).items()
+                    if name == WHOLE or name in experiment.rows
+                }
+                for _ in range(1 + context.num_seeds):
+                    round_time = round_seconds(runner, training)
+                    seconds = {name: _seconds(module) for name, module in modules.items()}
+                    turns.append(
+                        {name: spent / round_time for name, spent in seconds.items()}
+                        | {"detection, seconds": seconds[WHOLE], "one round, seconds": round_time}
+                        | {"detection, rounds": seconds[WHOLE] / round_time}
+                    )
+            values |= {(row, column): tuple(turn[row] for turn in turns[1:]) for row in experiment.rows}
         return Measured(values, absent=absent)
 
 
-MODULES = (LABELS, FEATURES, PUBLISHED_OUTLIERS, WHOLE)
-"""Of a detection, each held alone, and all of them in common exchanges."""
+def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
+    """Return the mean wall time of a FedAvg round with all clients, over a block after a warm-up round."""
+    ends: list[float] = []
+    run_rounds(
+        runner.grid,
+        FedAvgSpec(),
+        runner.facts.num_clients,
+        training,
+        1 + BLOCK_ROUNDS,
+        lambda _: ends.append(time.perf_counter()),
+    )
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
-@dataclass(frozen=True)
-class TimedModules:
-    """Wall time of each module of a detection, in rounds of FedAvg over the same clients.
+def detection_modules(runner: TrialRunner, training: LocalTraining) -> Mapping[str, Callable[[], object]]:
+    """Return, by name, functions that run a module of detection once, each alone, and the whole detection."""
+    grid, settings, seed = runner.grid(Session(training=training, test_fraction=0.0)), DetectionConfig(), 0
+    clients = tuple(range(runner.facts.num_clients))
+    paired = paired_clients(clients, settings.max_pairwise_clients, seed)
+    return {
+        "label skew": lambda: hold(grid, measure_labels(settings, seed)),
+        "feature skew": lambda: hold(grid, measure_features(clients, paired, settings, clients)),
+        "outliers, published rule": lambda: hold(
+            grid, measure_models(clients, (), grid.initial_vectors, training, settings, seed)
+        ),
+        WHOLE: lambda: detect(grid, grid.initial_vectors, training, settings, seed),
+    }
 
-    Attributes:
-        arguments: Of the federation.
-        column: The name of its column.
-    """
 
-    arguments: tuple[str, ...]
-    column: str
-
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Time the modules, alternating with rounds."""
-        values: dict[Cell, Values] = {}
-        absent: dict[str, str] = {}
-        for column, built in built_columns({self.column: self.arguments}, context, absent):
-            context.note(column)
-            local, engine = built.config.training.local(), built.config.engine
-            turns = range(context.num_seeds)
-            costs = [detection_cost(built.federation, local, engine, 1, MODULES) for _ in turns]
-            for name in MODULES:
-                values[name, column] = tuple(cost.rounds(name) for cost in costs)
-        return Measured(values, absent=absent)
+def _seconds(module: Callable[[], object]) -> float:
+    with threadpool_limits(limits=1):  # as in a detection
+        began = time.perf_counter()
+        module()
+        return time.perf_counter() - began
 
 
 def built_columns(
-    federations: Mapping[str, Sequence[str]], context: CellContext, absent: dict[str, str]
+    experiment: Experiment, context: CellContext, absent: dict[str, str]
 ) -> Iterator[tuple[str, BuiltFederation]]:
     """Yield every column whose data are available; `absent` receives the reasons of the others."""
-    for column, arguments in federations.items():
+    for column, settings in experiment.federations.items():
         try:
-            yield column, built_federation(column, arguments, context.settings)
+            yield column, built_federation(column, arguments(settings), context.settings)
         except DataError as error:
             absent[column] = str(error)

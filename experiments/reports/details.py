@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from fedscout.search.config import View
     from fedscout.search.confirmation.confirmation import Candidate, Confirmation
     from fedscout.search.confirmation.runs import TunedRate
-    from fedscout.search.recommenders.diagnosis import Alternative, Recommendation
     from fedscout.search.study import StudyOutcome
-    from fedscout.search.warm_start import WarmStart
     from fedscout.strategies import StrategySpec
 
 
@@ -41,7 +39,6 @@ def show_study(console: Console, finished: FinishedStudy) -> None:
     if finished.report is not None:
         show_report(console, finished.report)
     show_outcome(console, finished.outcome, finished.measure, finished.second_measure)
-    show_seconds(console, finished.document["timings"]["seconds"])
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout.read_trials reads it)")
     show_path(console, "Result", finished.folder / "result.json")
@@ -143,59 +140,10 @@ def _named(second: Measure | None) -> tuple[str, ...]:
     return () if second is None else (second.name,)
 
 
-def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCURACY) -> None:
-    """Print the earlier studies from which a search was warm-started."""
-    from fedscout.strategies import parse_strategy
-
-    console.print("\nWarm start", style="bold")
-    for note in found.notes:
-        console.print(f"  {note}")
-    for study in found.studies:
-        similarity = study.note or f"distance {study.distance:.2f}" + ", same data" * study.same_data
-        console.print(f"  {study.study}: {similarity}")
-    for proposal in found.proposals:
-        name = str(parse_strategy(proposal.strategy))
-        console.print(f"  try {name}: {measure.told(proposal.gain)} in {proposal.study}")
-
-
-def show_seconds(console: Console, seconds: Mapping[str, float]) -> None:
-    """Print the duration of each stage of this run; stages read from the log are not included."""
-    stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
-    console.print(f"\nSeconds per stage of this run: {stages}.")
-
-
-def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
-    """Print the rules' recommendation from the diagnosis, and the configurations that the search tried first."""
-    console.print("\nFrom the diagnosis", style="bold")
-    console.print(f"  rule-based recommendation, without trials: {advice.spec}. {advice.reasons[0].explanation}")
-    for candidate in first:
-        if candidate.spec != advice.spec:
-            console.print(f"  try {candidate.spec}: {candidate.explanation}")
-
-
-def show_one_shot(console: Console, found: Recommendation) -> None:
-    """Print what was trained instead of a search, who recommended it, and why."""
-    console.print("\nRecommended strategy", style="bold")
-    console.print(f"  {found.answered_by}")
-    console.print(f"  {found.spec}")
-    for reason in found.reasons:
-        console.print(f"  {reason.rule}: {reason.explanation} [{reason.source}]")
-    for note in found.notes:
-        if note != found.instead_of_model:
-            console.print(f"  {note}")
-
-
 def show_outcome(
     console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
     """Print the search, its winner and the confirmation."""
-    if outcome.warm_start is not None:
-        show_warm_start(console, outcome.warm_start, measure)
-    recommendation = outcome.recommendation
-    if recommendation is not None:
-        show_one_shot(console, recommendation)
-    if outcome.advice is not None and (recommendation is None or recommendation.source == "llm"):
-        show_advice(console, outcome.advice, outcome.first_generation)
     if outcome.early_stopping_round is not None:
         rounds = outcome.early_stopping_round
         console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")

@@ -1,4 +1,4 @@
-"""The HTML page of a study, a comparison of studies, or a sweep, with its files.
+"""The HTML page of a study or a sweep, with its files.
 
 A page is one self-contained HTML file: charts are embedded as Vega-Lite specifications together with Vega's code. Its
 `Content-Security-Policy` forbids loading anything. Untrusted text, such as names of files, columns, classes and
@@ -6,7 +6,7 @@ strategies, is escaped by the template and in chart data.
 
 A study's page has a verdict, federation, diagnosis, search, clients, confirmation, cost, and the command to reproduce
 it, which is built from the configuration and checked to give the same digest. Every section is always present; an empty
-one states what is missing. A comparison page shows recommendation, certainty and cost of several studies side by side.
+one states what is missing.
 
 Vega, Vega-Lite and Vega-Embed come from vl-convert, which bundles them and needs no network. As bundling takes more
 than a second, the code is cached in the user's cache folder. vl-convert also renders charts to files, without a
@@ -22,7 +22,7 @@ import os
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
@@ -441,7 +441,6 @@ def _specification(chart: Any) -> dict[str, Any]:
 
 
 REPORT = "report.html"
-COMPARISON = "comparison.html"
 
 logger = logging.getLogger("fedscout")
 
@@ -468,16 +467,6 @@ def write_report(folder: Path) -> Path:
         EngineError: If it can't be written, for example because the disk is full.
     """
     return written(html_of(page_in(folder)).encode(), folder / REPORT)
-
-
-def write_comparison(folders: Sequence[Path]) -> Path:
-    """Write the comparison page of several studies into the folder of the first.
-
-    Raises:
-        UserError: If a folder holds no study, or the studies can't be compared.
-        EngineError: If it can't be written.
-    """
-    return written(html_of(comparison_page(folders)).encode(), folders[0] / COMPARISON)
 
 
 def written(content: bytes, path: Path) -> Path:
@@ -541,87 +530,3 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
 def rendered(picture: Picture, file_format: FileFormat) -> bytes:
     """Return the bytes of a chart's file, on a white background."""
     return drawn(picture.chart.properties(width=WIDTH), file_format)
-
-
-MOST = 8
-
-
-def comparison_page(folders: Sequence[Path]) -> Page:
-    """Return the page that compares at least two studies, in the given order.
-
-    Raises:
-        LogError: If a folder holds no study.
-        ConfigurationError: If there are too many, or their measures differ.
-    """
-    if len(folders) > MOST:
-        raise ConfigurationError.of("--compare", f"name at most {MOST - 1} folders", len(folders) - 1)
-    studies = {name: read_study_files(folder) for name, folder in zip(_names(folders), folders, strict=True)}
-    measures = {study.measure.name for study in studies.values()}
-    if len(measures) > 1:
-        raise ConfigurationError.of("--compare", "name studies with the same measure", ", ".join(sorted(measures)))
-    num_better = sum(_is_better(study) for study in studies.values())
-    headline = f"Another strategy beats FedAvg in {num_better} of {len(studies)} studies."
-    return Page(", ".join(studies), headline, (), (), (_verdicts(studies), _gains(studies), _curves(studies)))
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Return a unique name for each folder."""
-    names = [folder.resolve().name for folder in folders]
-    return [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-
-
-def _is_better(study: StudyFiles) -> bool:
-    return study.confirmation is not None and study.confirmation.verdict == "better"
-
-
-def _verdicts(studies: dict[str, StudyFiles]) -> Section:
-    rows = []
-    for name, study in studies.items():
-        headline, _, figures = verdict(study)
-        cells = dict.fromkeys(("gain", "interval", "cost"), "")
-        if study.confirmation is not None:
-            cells["gain"] = figures[0][1]
-            cells["interval"] = figures[1][1] if len(figures) > 2 else ""
-        cells["cost"] = figures[-1][1] if figures else ""
-        rows.append((name, study.name, headline, *cells.values()))
-    headings = ("study", "federation", "verdict", "gain", "95 % interval", "cost")
-    return Section("verdicts", "Verdicts", table=Table(headings, rows, ("federation", "verdict")))
-
-
-def _gains(studies: dict[str, StudyFiles]) -> Section:
-    means, seeds, unit = [], [], ""
-    for name, study in studies.items():
-        confirmation = study.confirmation
-        if confirmation is None:
-            continue
-        difference, unit = confirmation.versus[confirmation.reference][confirmation.view], confirmation.measure.unit
-        mean, seed_rows = gain_rows(name, confirmation, difference)
-        means.append(mean)
-        seeds += seed_rows
-    if not means:
-        return Section("gains", "Gains", missing=("None of the studies was confirmed on fresh seeds.",))
-    caption = (
-        "Gain of each study's pick over the stronger of FedAvg and tuned FedAvg. Thin line: 95 % interval for new "
-        "data; thick line: for another run; ticks: fresh seeds."
-    )
-    same_rows = [
-        name for name, study in studies.items() if (confirmed := study.confirmation) and confirmed.design.same_rows
-    ]
-    if same_rows:
-        caption += f" Every seed of {', '.join(same_rows)} uses the same test rows, so both are too narrow."
-    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), unit)
-    return Section("gains", "Gains", pictures=(Picture("gains", caption, chart),))
-
-
-def _curves(studies: dict[str, StudyFiles]) -> Section:
-    picks = []
-    for number, (name, study) in enumerate(studies.items()):
-        trials = searched(study)
-        chosen = trials[trials["chosen"]].head(1)
-        picks.append(chosen.assign(role=name, trial=number))
-    frame = pd.concat(picks, ignore_index=True)
-    if frame.empty:
-        return Section("curves", "Learning curves", missing=("None of the studies has a trial yet.",))
-    measure = next(iter(studies.values())).score_measure.name
-    caption = f"Mean {measure} of each study's pick after each round, on the seed of its search."
-    return Section("curves", "Learning curves", pictures=(Picture("curves", caption, learning_curves(frame, measure)),))

@@ -162,7 +162,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
         winner = f"Recommended strategy: FedAvg, unless another strategy is shown to be better.{fixed_text}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(panel_cells, axes)))
         means = f"Means over seeds with their 95 % intervals; {OUTLINED_LEGEND}.{fixed_text}"
-        pictures.append(Picture(f"means{ending}", means, plot.chart([fixed])))
+        pictures.append(Picture(f"means{ending}", means, plot.chart(fixed)))
     missing = (
         (f"Shown: {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
     )

@@ -143,8 +143,6 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     completed = len(outcome.with_status("completed"))
     console.print(f"\n{completed} of {len(outcome.studies)} studies completed.")
     show_path(console, "Table", outcome.folder / "table.parquet", " (and table.csv): one row per study and chooser")
-    for path in outcome.plots[:1]:
-        show_path(console, "Plot", path, " (and plot.svg)")
 
 
 def _score(mean: Mean | None) -> str:

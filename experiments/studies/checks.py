@@ -17,7 +17,7 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, StrategyError
+from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.grid.selection import able_clients, least_seconds
 from fedscout.engine.messages.calls import Cohort, FederationFacts, SelectionPolicy, Session
@@ -29,7 +29,7 @@ from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.client_settings import check_client_settings, client_table_of
 from fedscout.search.config import HAS_TARGET, ObjectiveName
 from fedscout.search.objective import MEASURES, Measure, Objective, reward
-from fedscout.strategies import SelectionSpec, named_selection, parse_selection
+from fedscout.strategies import SelectionSpec, named_selection, parse_selection, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import StrategySpec
 
@@ -169,7 +169,33 @@ def own_selection(config: StudyConfig) -> SelectionSpec | None:
     Raises:
         StrategyError: If it is not a policy.
     """
-    return None if config.selection is None else parse_selection(config.selection)
+    if config.selection is None:
+        return None
+    try:
+        return parse_selection(config.selection)
+    except StrategyError as error:
+        raise _in_section("selection", error) from error
+
+
+def own_strategy(config: StudyConfig, cohort: Cohort) -> StrategySpec:
+    """Return the configured strategy, which must fit the participating clients.
+
+    Raises:
+        StrategyError: If it is none, or does not fit.
+    """
+    try:
+        return parse_strategy(config.strategy or {}, cohort)
+    except StrategyError as error:
+        raise _in_section("strategy", error) from error
+
+
+def _in_section(section: str, error: StrategyError) -> StrategyError:
+    """Return an error on a specification with the configuration's key in place of its own `kind`."""
+    faults = [
+        Fault(f"{section}.kind", fault.must, fault.given, fault.hint) if fault.key == "kind" else fault
+        for fault in error.faults
+    ]
+    return StrategyError(faults)
 
 
 def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:

@@ -32,7 +32,7 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
 from fedscout.experiments.config import config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.own_table import dataset_from_own_table, with_task
+from fedscout.experiments.data.own_table import dataset_from_own_table
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.tables import quantity_target
 from fedscout.experiments.description import Description, describe_federation, holdings_of
@@ -451,7 +451,6 @@ def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
     """
     if isinstance(data, pd.DataFrame):
         table = read_frame(data, request.dropped)
-        request = with_task(request, table, request.label)
         return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
     return _from_hugging_face(data, request) if _is_hugging_face(data) else _from_arrays(data, request)
 

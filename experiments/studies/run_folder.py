@@ -540,12 +540,8 @@ def _recommendation_fields(outcome: StudyOutcome) -> dict[str, Any]:
     }
 
 
-def read_report(path: Path, asked_by: str = "--report") -> HeterogeneityReport:
-    """Read a report from a file of a study, of `fedscout detect --out`, or of the output of `--json`.
-
-    Args:
-        path: The file.
-        asked_by: The option or key that names it, for messages.
+def read_report(path: Path) -> HeterogeneityReport:
+    """Read the report that `--report` names: a file of a study, of `fedscout detect --out`, or the output of `--json`.
 
     Raises:
         DataError: If it is not a report.
@@ -556,11 +552,11 @@ def read_report(path: Path, asked_by: str = "--report") -> HeterogeneityReport:
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
     except ValidationError as error:
-        raise DataError.of(asked_by, requirement, f"{path}: {_fault(error)}") from error
+        raise DataError.of("--report", requirement, f"{path}: {_fault(error)}") from error
     except FileNotFoundError as error:
-        raise DataError.of(asked_by, requirement, f"{path}: no such file") from error
+        raise DataError.of("--report", requirement, f"{path}: no such file") from error
     except (OSError, ValueError) as error:
-        raise DataError.of(asked_by, requirement, f"{path}: {' '.join(str(error).split())}") from error
+        raise DataError.of("--report", requirement, f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _fault(error: ValidationError) -> str:

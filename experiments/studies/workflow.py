@@ -39,7 +39,7 @@ from fedscout.engine.trials.runner import OpensGrids
 from fedscout.experiments.config import StudyConfig, check_searchable, planned_trials
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
-from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation import build_federation, built_study, data_digest
 from fedscout.experiments.studies.checks import (
     check,
     check_precision,
@@ -48,6 +48,7 @@ from fedscout.experiments.studies.checks import (
     metric_of,
     objectives_of,
     own_selection,
+    own_strategy,
     searched_policies,
     selection_of,
 )
@@ -80,7 +81,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
-from fedscout.strategies import named_classes, named_selection, parse_strategy
+from fedscout.strategies import named_classes, named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 
 Stage = Literal["data", "hosts", "detection", "search"]
@@ -151,7 +152,7 @@ class Pipeline:
 
     def with_data(self) -> StudyConfig:
         """Return the configuration with the task that is found in the data, which are read."""
-        self.config = self.config.with_task(self.federation.targets is not None)
+        self.config, _ = built_study(self.config, self.federation)
         return self.config
 
     @property
@@ -357,7 +358,7 @@ def run_training(
     check_alone(config)
     pipeline = Pipeline(config, display, verbose, search_path, federation)
     config = pipeline.with_data()
-    spec = parse_strategy(config.strategy or {}, pipeline.cohort)
+    spec = own_strategy(config, pipeline.cohort)
     policy = selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
     check(config, pipeline.federation, pipeline.cohort, [spec], policies)

@@ -41,7 +41,6 @@ import numpy as np
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_table import (
-    HETEROGENEITY,
     SettingsCell,
     SettingsLookup,
     SettingsTable,
@@ -284,11 +283,6 @@ def setting_of(best: Trial | None, config: StudyConfig) -> Setting:
     return training.learning_rate, training.batch_size, training.local_epochs
 
 
-def lookup_of(results: Sequence[CellResult], metric: str = HETEROGENEITY) -> SettingsLookup:
-    """Return the table of tuned cells."""
-    return SettingsLookup(SettingsTable(tuple(result.cell for result in results)), metric)
-
-
 Way = Callable[..., Settings]
 """A function of a `SettingsTuning`, the kind of the trained strategy, and a row's options."""
 
@@ -461,7 +455,8 @@ def settings_in(found: Settings) -> list[Setting]:
 
 def _settings_of_cells(results: Iterable[CellResult], tuning: CellTuning) -> Settings:
     tuned = list(results)
-    return Settings(lookup_of(tuned), proxy_steps=tuning.num_clients * sum(result.trials for result in tuned))
+    lookup = SettingsLookup(SettingsTable(tuple(result.cell for result in tuned)))
+    return Settings(lookup, proxy_steps=tuning.num_clients * sum(result.trials for result in tuned))
 
 
 def _table_at(tuning: SettingsTuning, places: Sequence[CellPosition], settings: Sequence[Setting]) -> SettingsLookup:

@@ -1,4 +1,4 @@
-"""Results of a sweep: the table of all studies, means over seeds, and the chart.
+"""Results of a sweep: the table of all studies, means over seeds, and the chart of its report.
 
 The tidy table has one row per study and chooser, with all columns in every row. A chooser is a way to pick a strategy:
 plain FedAvg, FedAvg at its best client learning rate, the best of the search, and the challenger, which is the best of
@@ -25,7 +25,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
@@ -36,7 +35,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
-from fedscout.experiments.charts import CATEGORIES, drawn, inline, tooltips
+from fedscout.experiments.charts import CATEGORIES, inline, tooltips
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.sweeps.sweep import GridConfiguration, StudyEnd, Sweep, SweepFolder, SweepStudy, value_text
 from fedscout.search.confirmation.intervals import (
@@ -419,9 +418,6 @@ def _test_to_train(rows: Sequence[Row]) -> float:
 PREFERRED_AXIS = "federation.partition.alpha"
 WHERE_SEARCHED = "the search's seed"
 OUTLINED_LEGEND = "hollow: no significant difference from FedAvg"
-MAX_PANELS = 12
-PLOT_COLUMNS = 3
-PANEL_WIDTH, PANEL_HEIGHT = 300, 220
 STYLES: Mapping[str, tuple[Sequence[int], str]] = {
     FEDAVG: ([6, 4], "circle"),
     TUNED: ([2, 3], "square"),
@@ -479,9 +475,8 @@ class SweepPlot:
         axes = self.layout.panels
         return [dict(zip(axes, panel, strict=True)) for panel in product(*(self.values[axis] for axis in axes))]
 
-    def chart(self, panels: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
-        """Return the chart of the groups of some panels, identified by the field `panel`."""
-        points = [{"panel": _title(panel), **point} for panel in panels for point in self._points(panel)]
+    def chart(self, panel: Mapping[str, Any]) -> alt.LayerChart | alt.FacetChart:
+        """Return the chart of the groups of a panel."""
         x_values: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
         numeric = all(map(_is_number, x_values))
         if numeric:
@@ -504,7 +499,7 @@ class SweepPlot:
             base.mark_rule(opacity=0.5, size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
             marked.transform_filter("datum.shown").mark_point(filled=True, size=45, opacity=1),
             marked.transform_filter("!datum.shown").mark_point(filled=False, fill="white", size=45, opacity=1),
-            data=inline(points),
+            data=inline(self._points(panel)),
         )
 
     def _colour(self) -> Any:
@@ -549,38 +544,3 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
     """Return the distinct values: numbers ascending, anything else in the order of the table."""
     different = list(dict.fromkeys(values))
     return sorted(different) if all(map(_is_number, different)) else different
-
-
-def sweep_chart(plot: SweepPlot) -> alt.LayerChart | alt.FacetChart:
-    """Return the chart of a sweep: one panel per combination of the further axes, up to `MAX_PANELS`."""
-    panels = plot.panels
-    chart = plot.chart(panels[:MAX_PANELS]).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
-    remarks = (
-        [OUTLINED_LEGEND]
-        if any(not group.is_distinguished for group in plot.groups) and plot.choosers[-1] != FEDAVG
-        else []
-    )
-    if len(panels) > MAX_PANELS:
-        remarks.append(f"the first {MAX_PANELS} of {len(panels)} combinations; the table lists all")
-    title = alt.TitleParams(remarks)
-    if len(panels) == 1:
-        return chart.properties(title=title)
-    facets = alt.Facet("panel:N", title=None, sort=[_title(panel) for panel in panels])
-    return chart.facet(facets, columns=PLOT_COLUMNS).properties(title=title)
-
-
-def _title(panel: Mapping[str, Any]) -> str:
-    return ", ".join(f"{axis.rpartition('.')[2]} {value_text(value)}" for axis, value in panel.items())
-
-
-def write_plot(
-    rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder, measure: Measure = ACCURACY
-) -> tuple[Path, ...]:
-    """Write `plot.png` and `plot.svg`; nothing if no study completed."""
-    if not any(row["chooser"] for row in rows):
-        return ()
-    chart = sweep_chart(plot_of(rows, axes, measure))
-    return (
-        folder.write("plot.png", partial(Path.write_bytes, data=drawn(chart, "png"))),
-        folder.write("plot.svg", partial(Path.write_bytes, data=drawn(chart, "svg"))),
-    )

@@ -1,6 +1,6 @@
 """Execution of a sweep: finished studies are read, the others are run, and all results are written.
 
-read_sweep ─► open_sweep_folder ─► finished? ─► workers on one Ray, or this process ─► table, summary, plot
+read_sweep ─► open_sweep_folder ─► finished? ─► workers on one Ray, or this process ─► table, summary
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from fedscout.experiments.sweeps.results import (
     groups_of,
     measure_of,
     table_of,
-    write_plot,
     write_table,
 )
 from fedscout.experiments.sweeps.sweep import (
@@ -79,7 +78,6 @@ class SweepOutcome:
         measure: The column of the groups' accuracy.
         scored: The studies' measure.
         studies: In the order of the grid.
-        plots: Files of the chart.
     """
 
     folder: Path
@@ -88,7 +86,6 @@ class SweepOutcome:
     measure: str
     scored: Measure
     studies: tuple[SweepStudy, ...]
-    plots: tuple[Path, ...]
 
     def with_status(self, status: str) -> list[SweepStudy]:
         """Return the studies with a status."""
@@ -206,9 +203,8 @@ def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) 
     write_table(table, folder)
     rows = table.to_pylist()
     scored = scored_by([study.configuration for study in studies])
-    plots = write_plot(rows, sweep.axes, folder, scored)
     groups = groups_of(rows, sweep.axes)
-    outcome = SweepOutcome(folder.path, table, groups, measure_of(rows), scored, tuple(studies), plots)
+    outcome = SweepOutcome(folder.path, table, groups, measure_of(rows), scored, tuple(studies))
     folder.write_json("summary.json", summary_document(outcome))
     return outcome
 

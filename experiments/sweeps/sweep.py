@@ -8,7 +8,6 @@ OUT/sweep.json          the axes, and the settings that all studies share
 OUT/studies/<name>/     one folder per study, as `fedscout run` leaves it
 OUT/table.parquet       one row per study and chooser; also table.csv
 OUT/summary.json        means over seeds
-OUT/plot.png            also plot.svg
 OUT/lost/<name>.txt     the traceback of a study that a defect ended
 
 A study's folder is found by the digest at the end of its name, so a sweep with more values or another axis reuses the
@@ -469,14 +468,13 @@ def one_line(defect: Exception) -> str:
 
 def reason_against(config: StudyConfig) -> str | None:
     """Return why a study can't start, checked without running it; None if it may."""
-    from fedscout.experiments.federation import build_federation
+    from fedscout.experiments.federation import built_study
     from fedscout.experiments.studies.checks import own_selection
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study import planned_space
 
     try:
-        federation = build_federation(config.federation, config.model)
-        config = config.with_task(federation.targets is not None)
+        config, federation = built_study(config)
         planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
     except UserError as mistake:
         return str(mistake)

@@ -1,1 +1,1 @@
-"""Benchmarks on this machine: rounds, kernels, detection, whole studies and scaling, compared with other programs."""
+"""Benchmark of a round on this machine, compared with other programs, and the memory that it takes."""

@@ -1,57 +1,46 @@
-"""Benchmarks of the engine: time of a round per strategy, compared with FedAvg and peer frameworks, and memory.
+"""Benchmark of the engine: time of a round per strategy, compared with FedAvg and with other programs.
 
 On a machine with other load, timings from different hours are not comparable. Measurements are therefore interleaved:
 in each repetition fedscout runs first and then each peer, and Ray is shut down before a peer starts. The benchmark task
 is defined in `peers/work.py`, also for the peers.
 
-Strategy costs are round times as multiples of FedAvg's. Each measurement is paired with one of FedAvg of the same
-number of rounds in the same process, and repetitions go through all strategies again, so that other load affects both
-alike. Time is CPU time of this process including its threads; the result is the median of the repetitions' ratios, each
-a ratio of medians over rounds. Clients run in this process, without Ray; the server holds labeled rows. Strategies that
-need batch normalization are compared with FedAvg on the same network with batch normalization.
+Each peer is a program that prints one line of JSON; it and its child processes are killed afterwards.
 
-Memory is the proportional set size (PSS) of this process and all its descendants, sampled while they run. PSS counts a
-page that n processes share as 1/n of it, so that the sum counts every page once, including those of libraries and of
-the object store, which all Ray processes map.
+- `bare-loop`: plain PyTorch, one process, one thread: the cost of a loop over clients without any framework.
+- `flower`: Flower's simulation, with as many actors as fedscout has hosts.
 """
 
 from __future__ import annotations
 
-import threading
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError, computed_field
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.runner import TrialRunner
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.runtime.processes import MARK, end_marked
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense, lenet, resnet18, textcnn
-from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.runner import open_runner
-from fedscout.experiments.timings.peer_runs import (
-    MissingPeer,
-    Peer,
-    PeerResult,
-    PeerTiming,
-    RoundTimes,
-    run_peer,
-    run_rounds,
-)
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
     FEATURE_SHAPES,
@@ -63,24 +52,21 @@ from fedscout.experiments.timings.peers.work import (
     Task,
     WorkName,
     client_rows,
-    data_bytes,
 )
-from fedscout.strategies import ALL, BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
+from fedscout.strategies import StrategySpec
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
 SERVER_ROWS = 100
 
 
-def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
-    """Return the federation of a benchmark task, with `num_samples` rows per client and some rows on the server.
+def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Federation:
+    """Return the federation of a benchmark task, with `num_samples` rows per client.
 
-    The dense network may have batch normalization. The server's labeled rows are for strategies that require them.
+    The server holds some labeled rows, for strategies that require them.
     """
     shape = FEATURE_SHAPES[name]
-    settings = ModelSettings(
-        hidden=HIDDEN.get(name), norm="batch" if batch_norm else None, dropout=0.0 if name == "textcnn" else None
-    )
+    settings = ModelSettings(hidden=HIDDEN.get(name), dropout=0.0 if name == "textcnn" else None)
     build = {"lenet": lenet, "resnet18": resnet18, "resnet18-32": resnet18, "textcnn": textcnn}.get(name, dense)
     num_tokens = VOCABULARY_SIZES.get(name, 0)
     features = np.empty((num_clients, num_samples, *shape), np.float32)
@@ -98,88 +84,181 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_no
     )
 
 
-SAMPLE_SECONDS = 0.25
+def run_rounds(
+    grid: Callable[[Session], Any],
+    strategy: StrategySpec,
+    num_clients: int,
+    training: LocalTraining,
+    num_rounds: int,
+    on_round: Callable[[int], None],
+    num_scored: int | None = None,
+) -> Trial:
+    """Return one trial, scored on training rows and driven from this process like a trial task.
 
-HOST_TITLE = "ray::HostActor"
-"""Ray titles an actor's process by its class."""
-
-Part = Literal["driver", "hosts", "ray"]
-
-
-class MemoryPeak(BaseModel, frozen=True):
-    """The memory sample with the largest total.
-
-    Attributes:
-        pss_bytes: Total proportional set size.
-        parts: Size of the driver, of the hosts, and of all other processes, which are Ray's.
-        samples: Number of samples taken.
-        data_bytes: Size of the clients' rows, which the total includes; 0 if unknown.
-    """
-
-    pss_bytes: int = 0
-    parts: dict[Part, int] = {"driver": 0, "hosts": 0, "ray": 0}
-    samples: int = 0
-    data_bytes: int = 0
-
-    def joined(self, other: MemoryPeak) -> MemoryPeak:
-        """Return the larger of two peaks, with the sample counts added."""
-        larger = max(self, other, key=lambda each: each.pss_bytes)
-        return larger.model_copy(update={"samples": self.samples + other.samples})
-
-
-class MemoryWatch:
-    """Records the peak of the samples taken so far."""
-
-    def __init__(self) -> None:
-        self.peak = MemoryPeak()
-
-    def sample(self) -> None:
-        """Take a sample of all processes."""
-        parts = memory_by_part()
-        self.peak = self.peak.joined(MemoryPeak(pss_bytes=sum(parts.values()), parts=parts, samples=1))
-
-
-@contextmanager
-def watched_memory() -> Iterator[MemoryWatch]:
-    """Sample memory from a thread while the block runs, at least at its beginning and its end.
+    Args:
+        grid: Returns the grid of a session.
+        strategy: The strategy.
+        num_clients: Clients that train in a round.
+        training: Local training of the clients.
+        num_rounds: Number of rounds.
+        on_round: Called after each round.
+        num_scored: Clients that score each model; None for all.
 
     Raises:
-        ConfigurationError: If the system does not report proportional set sizes.
+        RuntimeError: If the trial fails.
     """
-    if not Path("/proc/self/smaps_rollup").exists():
-        raise ConfigurationError.of(
-            "/proc/PID/smaps_rollup", "exist, as memory is measured with it", "a system other than Linux"
-        )
-    watch, ended = MemoryWatch(), threading.Event()
+    settings = TrialSettings(
+        strategy=strategy,
+        num_rounds=num_rounds,
+        num_sampled=num_clients,
+        session=Session(training=training, evaluate_on="train", test_fraction=0.0, num_scored=num_scored),
+    )
+    trial = run_trial(settings, grid(settings.session), on_round=on_round)
+    if trial.status == "failed":
+        raise RuntimeError(f"{strategy} failed: {trial.error}")
+    return trial
 
-    def run() -> None:
-        while not ended.wait(SAMPLE_SECONDS):
-            watch.sample()
 
-    thread = threading.Thread(target=run, name="memory-watch", daemon=True)
-    watch.sample()
-    thread.start()
+FIGURES = ("seconds_per_round", "median_seconds_per_round", "min_seconds_per_round")
+
+
+class RoundTimes(BaseModel, frozen=True):
+    """Round times of one program on one task.
+
+    Attributes:
+        round_seconds: Duration of every round. Under other load, the minimum is the least affected.
+        accuracy: After the last round, as evidence that the work was done.
+    """
+
+    round_seconds: tuple[float, ...] = Field(min_length=1)
+    accuracy: float
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def seconds_per_round(self) -> float:
+        """Mean duration of a round."""
+        return fmean(self.round_seconds)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def median_seconds_per_round(self) -> float:
+        """Median duration of a round."""
+        return median(self.round_seconds)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def min_seconds_per_round(self) -> float:
+        """Minimum duration of a round."""
+        return min(self.round_seconds)
+
+    def times(self, other: RoundTimes) -> dict[str, float]:
+        """Return the ratio of round durations to those of another program, by each of the three figures."""
+        return {name: getattr(self, name) / getattr(other, name) for name in FIGURES}
+
+
+PROGRAMS = Path(__file__).parent / "peers"
+
+ENVIRONMENT = {
+    "FLWR_LOG_LEVEL": "ERROR",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that Ray listens on loopback alone, as it does there
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "SPT_NOENV": "1",  # or Ray's agents would write their title over their environment, and the mark in it
+}
+"""One thread per process, no GPU, no log messages, no usage statistics."""
+
+NOT_INHERITED = ("PYTHON", "RAY_", "VIRTUAL_ENV")
+"""Prefixes of variables that configure this program; a peer runs with its own defaults."""
+
+LIBRARY_MISSING = ("ModuleNotFoundError:", "ImportError:")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A program to compare with: its display name, its file in the folder of peers, and how to install it."""
+
+    name: str
+    module: str
+    install: str
+
+
+PEERS = (
+    Peer("bare-loop", "bare_loop", "pip install torch"),
+    Peer("flower", "flower_simulation", "pip install 'fedscout[peers]'"),
+)
+
+
+class PeerTiming(RoundTimes):
+    """A peer's round times, with the versions of its libraries."""
+
+    versions: dict[str, str]
+
+
+class MissingPeer(BaseModel, frozen=True):
+    """Why a peer has no result."""
+
+    missing: str
+
+
+PeerResult = PeerTiming | MissingPeer
+
+
+def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
+    """Return the timing of a peer, which is killed with its child processes after the time limit."""
+    with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
+        command = [sys.executable, "-m", f"{PROGRAMS.name}.{peer.module}", *task.arguments()]
+        out, err = folder / "out", folder / "err"
+        code = _run(command, folder, out, err, seconds)
+        if code is None:
+            return MissingPeer(missing=f"no result within {seconds:g} s")
+        last_line = next((line for line in reversed(err.read_text(errors="replace").splitlines()) if line.strip()), "")
+        if code != 0:
+            reason = f"it exited with code {code}: {last_line or 'nothing'}"
+            is_installed = not last_line.startswith(LIBRARY_MISSING)
+            return MissingPeer(missing=reason if is_installed else f"not installed ({last_line}): {peer.install}")
+        lines = out.read_text(errors="replace").splitlines()
+    answer = next((line for line in reversed(lines) if line.startswith("{")), "{}")
     try:
-        yield watch
+        return PeerTiming.model_validate_json(answer)
+    except ValidationError:
+        return MissingPeer(missing=f"its output contains no round times: {answer}")
+
+
+def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
+    """Return a command's exit code, or None after the time limit; all its processes are killed."""
+    mark = secrets.token_hex(16)
+    with out.open("wb") as output, err.open("wb") as errors:
+        process = subprocess.Popen(  # noqa: S603  # one of the programs beside this file
+            command,
+            cwd=folder,
+            env=_environment(folder, mark, on_gpu="cuda" in command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
     finally:
-        ended.set()
-        thread.join()
-        watch.sample()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        end_marked(mark)  # Ray's daemons are in groups of their own
 
 
-def memory_by_part(pid: int | None = None) -> dict[Part, int]:
-    """Return the proportional set sizes in bytes, by part, of a process (default: this one) and its descendants."""
-    driver = psutil.Process(pid)
-    parts: dict[Part, int] = {"driver": _pss_bytes(driver), "hosts": 0, "ray": 0}
-    for process in driver.children(recursive=True):
-        with suppress(psutil.Error):  # one that has just ended holds nothing
-            is_host = "".join(process.cmdline()[:1]).startswith(HOST_TITLE)
-            parts["hosts" if is_host else "ray"] += _pss_bytes(process)
-    return parts
-
-
-def _pss_bytes(process: psutil.Process) -> int:
-    return int(process.memory_full_info().pss)
+def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
+    """Return the environment of a peer: all its files lie in the folder, and GPUs are hidden unless it uses them."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    folders = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
+    return inherited | ENVIRONMENT | folders | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 Note = Callable[[str], None]
@@ -234,7 +313,7 @@ def time_engine(
             run(WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
             driver_seconds = -time.thread_time()
-            result = run(rounds, partial(_note_time, ends))
+            result = run(rounds, lambda _: ends.append(time.perf_counter()))  # noqa: B023  # called before the next
             driver_seconds += time.thread_time()
             ends.append(time.perf_counter())
             if engine.grid == "local":
@@ -257,10 +336,6 @@ def time_engine(
                 )
             )
     return timings
-
-
-def _note_time(times: list[float], _: int) -> None:
-    times.append(time.perf_counter())
 
 
 def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
@@ -300,23 +375,20 @@ class EngineBenchConfig:
         repeats: Repetitions, each with newly started hosts.
         peers: Peer frameworks to compare with.
         peer_seconds: Time limit of a peer.
-        memory: Whether fedscout's memory is sampled, which slows down the rounds slightly.
         training: Local training of fedscout's clients; peers train in float32.
     """
 
     repeats: int = 1
     peers: tuple[Peer, ...] = ()
     peer_seconds: float = 600.0
-    memory: bool = False
     training: LocalTraining = TRAINING
 
 
 class EngineReport(BaseModel, frozen=True):
-    """Benchmark results: timings by strategy, and optionally those of peers and memory."""
+    """Benchmark results: timings by strategy, and those of peers, if any."""
 
     timings: tuple[EngineTiming, ...]
     peers: dict[str, PeerResult] | None = None
-    memory: MemoryPeak | None = None
 
     @property
     def baseline(self) -> EngineTiming | None:
@@ -335,7 +407,7 @@ class EngineReport(BaseModel, frozen=True):
         if self.peers is not None:
             document |= {"compared": self.compared.strategy}
             document |= {"peers": {name: self._peer(result) for name, result in self.peers.items()}}
-        return document if self.memory is None else document | {"memory": self.memory.model_dump(mode="json")}
+        return document
 
     def _extra(self, timing: EngineTiming) -> dict[str, Any]:
         if self.baseline is None or timing is self.baseline:
@@ -357,7 +429,7 @@ def measure_engine(
     bench_config: EngineBenchConfig,
     note: Note = lambda _: None,
 ) -> EngineReport:
-    """Return the benchmark results of strategies on the same task, with peers and memory as configured.
+    """Return the benchmark results of strategies on the same task, with peers as configured.
 
     `note` is called with a line of progress.
 
@@ -366,33 +438,22 @@ def measure_engine(
     """
     runs: list[list[EngineTiming]] = []
     peers: dict[str, PeerResult] = {}
-    memory = MemoryPeak()
     for turn in range(bench_config.repeats):
         note(f"repetition {turn + 1} of {bench_config.repeats}: fedscout")
-        with ExitStack() as stack:
-            watch = stack.enter_context(watched_memory()) if bench_config.memory else None
-            runs.append(time_engine(task, strategies, engine, bench_config.training))
-        memory = memory if watch is None else memory.joined(watch.peak)
+        runs.append(time_engine(task, strategies, engine, bench_config.training))
         for peer in bench_config.peers:
             previous = peers.get(peer.name)
             if isinstance(previous, MissingPeer):
                 continue
             note(f"repetition {turn + 1} of {bench_config.repeats}: {peer.name}")
-            peers[peer.name] = _add_run(
-                previous, run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
-            )
+            result = run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
+            if previous is not None and isinstance(result, PeerTiming):
+                result = result.model_copy(update={"round_seconds": previous.round_seconds + result.round_seconds})
+            peers[peer.name] = result  # one that failed once has no result
     return EngineReport(
         timings=tuple(joined(strategy_runs) for strategy_runs in zip(*runs, strict=True)),
         peers=peers if bench_config.peers else None,
-        memory=memory.model_copy(update={"data_bytes": data_bytes(task)}) if bench_config.memory else None,
     )
-
-
-def _add_run(known: PeerTiming | None, result: PeerResult) -> PeerResult:
-    """Return the previous runs with one added; a peer that failed once has no result."""
-    if known is None or isinstance(result, MissingPeer):
-        return result
-    return result.model_copy(update={"round_seconds": known.round_seconds + result.round_seconds})
 
 
 def report_lines(report: EngineReport) -> list[str]:
@@ -419,7 +480,12 @@ def report_lines(report: EngineReport) -> list[str]:
             continue
         ratio = result.times(report.compared)["median_seconds_per_round"]
         lines.append(f"{name:{width}}{_figures(result)}   {_name(report.compared)} x {ratio:.2f}")
-    return [*lines, "", *_details(report)]
+    lines.append("")
+    for timing in report.timings:
+        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
+        driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
+        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs per client and round")
+    return lines
 
 
 def _name(timing: EngineTiming) -> str:
@@ -429,135 +495,3 @@ def _name(timing: EngineTiming) -> str:
 def _figures(times: RoundTimes) -> str:
     figures = (times.median_seconds_per_round, times.min_seconds_per_round, times.seconds_per_round)
     return "".join(f"{1000 * seconds:10.2f}" for seconds in figures)
-
-
-def _details(report: EngineReport) -> list[str]:
-    """Return lines on the time of each phase, and on memory."""
-    lines = []
-    for timing in report.timings:
-        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
-        driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
-        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs per client and round")
-    if report.memory is not None:
-        parts = ", ".join(f"{part} {_mib(size)}" for part, size in report.memory.parts.items())
-        total, data = _mib(report.memory.pss_bytes), _mib(report.memory.data_bytes)
-        lines.append(f"memory: {total} MiB at most ({parts}), for {data} MiB of data")
-    return lines
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.0f}"
-
-
-HEADINGS = ("strategy", "relative to FedAvg", "range", "ms per round", "FedAvg, ms", "network")
-
-
-class StrategyCost(BaseModel, frozen=True):
-    """Cost of a strategy relative to FedAvg.
-
-    Attributes:
-        strategy: Display name.
-        batch_norm: Whether the network has batch normalization.
-        ratios: Ratio of its round time to FedAvg's, one per repetition; empty if it can't be trained.
-        round_seconds: CPU time of a round, the median of the repetitions.
-        fedavg_seconds: The same for the paired FedAvg rounds.
-        missing: Reason why it can't be trained.
-    """
-
-    strategy: str
-    batch_norm: bool
-    ratios: tuple[float, ...] = ()
-    round_seconds: float = 0.0
-    fedavg_seconds: float = 0.0
-    missing: str | None = None
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the table row."""
-        net = "batch normalisation" if self.batch_norm else "plain"
-        if self.missing is not None:
-            return self.strategy, "–", "", "", "", self.missing
-        span = f"{min(self.ratios):.2f} … {max(self.ratios):.2f}"
-        times = (f"{1000 * seconds:.1f}" for seconds in (self.round_seconds, self.fedavg_seconds))
-        return self.strategy, f"{median(self.ratios):.2f}", span, *times, net
-
-
-def asked_strategies(asked: Sequence[str | Mapping[str, object]] | None) -> list[StrategySpec]:
-    """Return the named strategies, or all built-in ones for `[all]`; FedAvg is always measured along with each.
-
-    Raises:
-        StrategyError: If a strategy is unknown.
-    """
-    names = [*BUILT_IN_KINDS[1:], *CHOSEN_BY_NAME_KINDS] if asked == [ALL] else asked or ()
-    return [parse_strategy(name) for name in names]
-
-
-def strategy_costs(
-    task: Task, strategies: Sequence[StrategySpec], turns: int, note: Note = lambda _: None
-) -> list[StrategyCost]:
-    """Return the costs of strategies, measured in `turns` repetitions; `note` is called with progress."""
-    plain = [spec for spec in strategies if not _requires_batch_norm(spec)]
-    normalised = [spec for spec in strategies if _requires_batch_norm(spec)]
-    return [*_costs(task, plain, turns, note), *_costs(task, normalised, turns, note, batch_norm=True)]
-
-
-def _requires_batch_norm(spec: StrategySpec) -> bool:
-    """Return whether the strategy requires a network with batch normalization."""
-    possible = [
-        spec.unavailable(Cohort(100, 100, 0.1, layers=frozenset(layers), server_rows=None, server_labels=True)) is None
-        for layers in ({"Linear"}, {"Linear", "BatchNorm1d"})
-    ]
-    return possible == [False, True]
-
-
-def _costs(
-    task: Task, strategies: Sequence[StrategySpec], turns: int, note: Note, batch_norm: bool = False
-) -> list[StrategyCost]:
-    if not strategies:
-        return []
-    times: dict[StrategySpec, list[tuple[float, float]]] = {spec: [] for spec in strategies}
-    missing: dict[StrategySpec, str] = {}
-    federation = work_federation(task.name, task.clients, task.samples, batch_norm)
-    with open_runner(federation, EngineConfig(grid="local"), None, parallel=1) as unstarted_runner:
-        runner = unstarted_runner.started()
-        for turn in range(turns):
-            note(f"repetition {turn + 1} of {turns}")
-            for spec in strategies:
-                if spec in missing:
-                    continue
-                try:
-                    times[spec].append((round_seconds(runner, spec, task), round_seconds(runner, FedAvgSpec(), task)))
-                except (UserError, RuntimeError) as error:
-                    missing[spec] = str(error)
-    return [_cost(spec, batch_norm, times[spec], missing.get(spec)) for spec in strategies]
-
-
-def _cost(
-    spec: StrategySpec, batch_norm: bool, times: Sequence[tuple[float, float]], missing: str | None
-) -> StrategyCost:
-    if missing is not None:
-        return StrategyCost(strategy=str(spec), batch_norm=batch_norm, missing=missing)
-    seconds, fedavg = zip(*times, strict=True)
-    ratios = tuple(strategy_seconds / fedavg_seconds_per_round for strategy_seconds, fedavg_seconds_per_round in times)
-    return StrategyCost(
-        strategy=str(spec),
-        batch_norm=batch_norm,
-        ratios=ratios,
-        round_seconds=median(seconds),
-        fedavg_seconds=median(fedavg),
-    )
-
-
-def round_seconds(runner: TrialRunner, spec: StrategySpec, task: Task) -> float:
-    """Return the median CPU time of a strategy's rounds, excluding the first."""
-    ends: list[float] = []
-    run_rounds(runner.grid, spec, task.clients, TRAINING, 1 + task.rounds, lambda _: ends.append(time.process_time()))
-    return median(after - before for before, after in pairwise(ends))
-
-
-def cost_lines(task: Task, costs: Sequence[StrategyCost]) -> list[str]:
-    """Return the costs as lines of text."""
-    return [
-        f"{task.name}, {task.clients} clients of {task.samples} rows, one process; CPU time",
-        "",
-        *markdown_table(HEADINGS, [cost.cells() for cost in costs]),
-    ]

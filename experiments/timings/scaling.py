@@ -47,7 +47,7 @@ from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense
-from fedscout.experiments.timings.peer_runs import run_rounds
+from fedscout.experiments.timings.engine import run_rounds
 from fedscout.strategies import FedAvgSpec
 
 NODE_BYTES = 500 * 2**20

@@ -15,27 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from .flower_clients import FOLDER_KEY, TASK_KEY, clients
-from .work import FEATURES_FILE, LABELS_FILE, WARM_UP_ROUNDS, Task, client_rows, initial_model, read_task, report
-
-
-def simulate(server: ServerApp, clients: ClientApp, num_clients: int, workers: int, device: str = "cpu") -> None:
-    """Run two apps, with one actor a worker, which share a GPU if that is the device."""
-    run_simulation(
-        server_app=server,
-        client_app=clients,
-        num_supernodes=num_clients,
-        backend_config={
-            # Without "local" it would join whatever cluster runs on this machine.
-            "init_args": {"address": "local", "num_cpus": workers},
-            "client_resources": {"num_cpus": 1, "num_gpus": 1 / workers if device == "cuda" else 0.0},
-        },
-    )
+from .flower_clients import FEATURES_FILE, FOLDER_KEY, LABELS_FILE, TASK_KEY, clients
+from .work import WARM_UP_ROUNDS, Task, client_rows, initial_model, read_task, report
 
 
 class TimedFedAvg(FedAvg):
@@ -52,18 +37,14 @@ class TimedFedAvg(FedAvg):
         return metrics
 
 
-def _write_rows(task: Task, folder: Path) -> None:
-    rows = [client_rows(task.name, client, task.samples) for client in range(task.clients)]
-    np.save(folder / FEATURES_FILE, np.stack([features for features, _ in rows]))
-    np.save(folder / LABELS_FILE, np.stack([labels for _, labels in rows]))
-
-
 def main(task: Task) -> None:
     """Time the rounds."""
     measured: list[tuple[list[float], float]] = []
     server = ServerApp()
     with tempfile.TemporaryDirectory() as folder:
-        _write_rows(task, Path(folder))
+        rows = [client_rows(task.name, client, task.samples) for client in range(task.clients)]
+        np.save(Path(folder) / FEATURES_FILE, np.stack([features for features, _ in rows]))
+        np.save(Path(folder) / LABELS_FILE, np.stack([labels for _, labels in rows]))
         config = ConfigRecord({FOLDER_KEY: folder, TASK_KEY: " ".join(task.arguments())})
 
         @server.main()
@@ -76,7 +57,17 @@ def main(task: Task) -> None:
                 accuracy = result.evaluate_metrics_clientapp[rounds]["accuracy"]
                 measured.append(([began, *strategy.ends], float(str(accuracy))))
 
-        simulate(server, clients, task.clients, task.workers, task.device)
+        run_simulation(
+            server_app=server,
+            client_app=clients,
+            num_supernodes=task.clients,
+            backend_config={
+                # Without "local" it would join whatever cluster runs on this machine.
+                "init_args": {"address": "local", "num_cpus": task.workers},
+                # One actor a worker; they share a GPU if that is the device.
+                "client_resources": {"num_cpus": 1, "num_gpus": 1 / task.workers if task.device == "cuda" else 0.0},
+            },
+        )
     times, accuracy = measured[-1]
     report(times, accuracy, ["flwr", "ray", "torch"])
 

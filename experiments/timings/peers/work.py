@@ -47,9 +47,6 @@ NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "textcnn": 4, "tiny
 VOCABULARY_SIZES: dict[WorkName, int] = {"textcnn": 5000}
 """Vocabulary of token rows, drawn uniformly; token 0 is padding."""
 
-FEATURES_FILE, LABELS_FILE = "features.npy", "labels.npy"
-"""Files of a folder of rows that workers memory-map."""
-
 LABEL_SEED = 10**6
 MODEL_SEED = 0
 WARM_UP_ROUNDS = 2
@@ -81,15 +78,6 @@ def client_tensors(name: WorkName, client: int, num_samples: int, device: str = 
     return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
 
 
-def mapped_rows(folder: str) -> tuple[Tensor, Tensor]:
-    """Map features and labels of all clients in a worker of one thread, which then waits for nobody's data."""
-    import torch
-
-    torch.set_num_threads(1)
-    features, labels = (np.load(f"{folder}/{file}", mmap_mode="c") for file in (FEATURES_FILE, LABELS_FILE))
-    return torch.from_numpy(features), torch.from_numpy(labels)
-
-
 def model(name: WorkName) -> nn.Module:
     """Build the model from torch's current random state."""
     if name.startswith("resnet18"):
@@ -100,30 +88,16 @@ def model(name: WorkName) -> nn.Module:
         from .nets import TextNet
 
         return TextNet(VOCABULARY_SIZES[name], NUM_CLASSES[name])
+    from torch import nn
+
     if name in HIDDEN:
-        return dense_net((*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name]))
-    return lenet((3, 32, 32), NUM_CLASSES[name])
-
-
-def dense_net(widths: Sequence[int]) -> nn.Module:
-    """Build a dense net of these widths, features first, classes last."""
-    from torch import nn
-
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def lenet(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """Build LeNet-5 for pictures `(channels, height, width)`."""
-    from torch import nn
-
-    channels, *sides = image_shape
-    height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
-    first = (nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2))
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise((*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name])):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+    first = (nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2))
-    head = (nn.Linear(16 * height * width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, num_classes))
+    head = (nn.Linear(16 * 5 * 5, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, NUM_CLASSES[name]))
     return nn.Sequential(*first, *second, nn.Flatten(), *head)
 
 
@@ -193,11 +167,6 @@ class Task:
         """Return the command line's arguments."""
         numbers = (self.clients, self.samples, self.rounds, self.workers)
         return [self.name, *(str(number) for number in numbers), self.device]
-
-
-def data_bytes(task: Task) -> int:
-    """Return the size of all clients' rows: features of 4 bytes, labels of 8."""
-    return task.clients * task.samples * (4 * prod(FEATURE_SHAPES[task.name]) + 8)
 
 
 def read_task(arguments: Sequence[str] | None = None) -> Task:

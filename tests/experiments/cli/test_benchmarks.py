@@ -99,32 +99,6 @@ def test_a_searcher_of_the_working_directory_joins_a_replay(cli: Cli, tmp_path: 
     assert cells["silent_here:Silent"] == cells["FedAvg"]
 
 
-# `fedscout bench detection-cost` on a tiny federation, in this process.
-
-
-TINY = ("bench", "detection-cost", "--local", "--samples", "20", "--repeats", "1", "--clients", "3")
-
-
-@pytest.mark.slow
-def test_json_holds_a_measurement_for_each_number_of_clients(cli: Cli) -> None:
-    costs = cli(*TINY, "--clients", "4", "--json").silent.document["costs"]
-    assert [cost["clients"] for cost in costs] == [3, 4]
-    for cost in costs:
-        assert cost["seconds"]["whole detection, merged exchanges"] > cost["round_seconds"]
-
-
-def test_fewer_clients_than_can_be_compared_are_refused(cli: Cli) -> None:
-    cli("bench", "detection-cost", "--local", "--clients", "2").refuses("", "'--clients'", "x>=3")
-
-
-@pytest.mark.slow
-def test_modules_are_told_one_a_line_beside_the_whole(cli: Cli) -> None:
-    (cost,) = cli(*TINY, "--modules", "--json").silent.document["costs"]
-    assert len(cost["seconds"]) == 5
-    assert all(seconds > 0 for seconds in cost["seconds"].values())
-    assert cost["seconds"]["label skew"] < cost["seconds"]["whole detection, merged exchanges"]
-
-
 # `fedscout bench engine` on a tiny federation, in this process.
 
 
@@ -139,35 +113,12 @@ def test_json_of_one_strategy(cli: Cli) -> None:
 
 
 def test_strategies_in_turn_beside_fedavg(cli: Cli) -> None:
-    done = cli(*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2", "--memory").ok
+    done = cli(*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2").ok
     assert done.err.splitlines() == ["fedscout: repetition 1 of 2: fedscout", "fedscout: repetition 2 of 2: fedscout"]
     lines = done.out.splitlines()
     assert lines[0] == "dense, 2 clients of 8 rows, 1 hosts, 4 rounds each"
     (row,) = [line for line in lines if line.startswith("fedscout, fedmedian")]
     assert "   FedAvg " in row
-    assert lines[-1].startswith("memory: ")
-
-
-# `fedscout bench engine --strategies` on a tiny federation, in this process.
-
-
-TINY_STRATEGIES = ("bench", "engine", "--clients", "8", "--samples", "8", "--rounds", "1", "--repeats", "2")
-
-
-def test_each_strategy_is_measured_beside_fedavg_on_a_net_that_it_can_train(cli: Cli) -> None:
-    costs = cli(*TINY_STRATEGIES, "--strategies", "fedbn,fedlc,{kind: ditto, personal_pull: 1}", "--json").document[
-        "costs"
-    ]
-    assert [(cost["strategy"], cost["batch_norm"]) for cost in costs] == [
-        ("fedlc(calibration=1.0)", False),
-        ("ditto(personal_pull=1.0)", False),
-        ("fedbn", True),
-    ]
-    assert all(len(cost["ratios"]) == 2 and min(cost["ratios"]) > 0 for cost in costs)
-
-
-def test_an_unknown_strategy_is_one_line(cli: Cli) -> None:
-    cli(*TINY_STRATEGIES, "--strategies", "fedfoo").refuses("", "fedfoo")
 
 
 # `fedscout reproduce`: a study from the command to its table, and on.

@@ -35,7 +35,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "run --config study.yaml": [("the configuration file", "study.yaml")],
     "run federation.dataset=imagenet": [("federation.dataset", "digits, breast_cancer, wine", "got 'imagenet'")],
     "run federation.dataset=wine federation.num_clients=500": [("federation.num_clients", "178", "got 500")],
-    "train strategy.kind=magic": [("kind", "got 'magic'", *DEFAULT_KINDS)],
+    "train strategy.kind=magic": [("strategy.kind", "got 'magic'", *DEFAULT_KINDS)],
     "train strategy.kind=fedavgm strategy.server_momentum=1.5 strategy.eta=1": [
         ("server_momentum of fedavgm", "got 1.5"),
         ("eta", "fedavgm", "got 1"),

@@ -326,14 +326,7 @@ def test_pictures_become_files(cli: Cli, tmp_path: Path) -> None:
     assert shown.strip() == "out/figures/confirmation.svg"
 
 
-def test_two_studies_side_by_side(cli: Cli, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_study(tmp_path / name)
-    assert cli("report", "one", "--compare", "two").ok.out.split()[-1] == "one/comparison.html"
-
-
 def test_mistakes_are_one_line_and_code_2(cli: Cli, tmp_path: Path) -> None:
     write_study(tmp_path / "out")
     cli("report", "nothing").refuses("the folder", "got nothing")
-    cli("report", "out", "--compare", "nothing").refuses("the folder", "got nothing")
     cli("plot", "out", "--what", "curves").refuses("--what", "curves", "learning-curves")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ from fedscout.experiments.grids.cells import CellContext, Measured, best_round, 
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import other_seeds
 from fedscout.experiments.grids.runner import run_cells
-from fedscout.experiments.published.measurements import MODULES, TimedDetections, TimedModules, TimedStudies
+from fedscout.experiments.published import measurements
+from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
+from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
 from fedscout.experiments.sweeps.sweep import SweepFolder
+from fedscout.experiments.timings.engine import TRAINING, work_federation
 
 WINE: Settings = {
     "federation.dataset": "wine",
@@ -31,7 +35,6 @@ WINE: Settings = {
 SKEWED: Settings = {**WINE, "federation.partition.alpha": 0.1}
 FEDADAM = {"settings": {"strategy": {"kind": "fedadam", "eta": 0.05}}}
 LOCAL = EngineConfig(grid="local")
-ANY = Experiment.model_validate({"title": "a test", "columns": {"skewed": SKEWED}, "rows": {"FedAvg": {}}})
 
 
 def measured(
@@ -194,18 +197,20 @@ def test_missing_data_are_told(method: dict[str, Any], tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "measurement",
-    [
-        TimedModules(("federation.dataset=cifar10",), "gone"),
-        TimedDetections({"gone": ("federation.dataset=cifar10",)}),
-        TimedStudies(("federation.dataset=cifar10",), "gone", {"one": None}),
-    ],
-    ids=lambda measurement: type(measurement).__name__,
+    "measurement", [TimedDetections(), TimedStudies({"one": None})], ids=lambda measurement: type(measurement).__name__
 )
-def test_missing_data_of_timings(measurement: TimedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_of_timings(
+    measurement: TimedDetections | TimedStudies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEDSCOUT_DATA", str(tmp_path))
-    found = measurement.measure(ANY, CellContext(tmp_path / "out", num_seeds=2))
+    gone = timed({"gone": {"federation.dataset": "cifar10"}}, "one")
+    found = measurement.measure(gone, CellContext(tmp_path / "out", num_seeds=2))
     assert (found.values, {*found.absent}) == ({}, {"gone"})
+
+
+def timed(columns: dict[str, Settings], *rows: str) -> Experiment:
+    by: dict[str, Any] = {"measured_by": {"function": "any:one"}, "rows": dict.fromkeys(rows)}
+    return Experiment.model_validate({"title": "a test", "columns": columns, **by})
 
 
 def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None:
@@ -251,15 +256,29 @@ def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no
 def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     studies = {"one": None, "four": ("search.kind=random", "search.budget=4")}
     context = CellContext(tmp_path, num_seeds=2)
-    found = TimedStudies(arguments(SKEWED), "wine", studies).measure(ANY, context)
+    found = TimedStudies(studies).measure(timed({"wine": SKEWED}, *studies), context)
     assert found.values["one", "wine"] == (1.0, 1.0)
     assert all(ratio is not None and ratio > 1 for ratio in found.values["four", "wine"])
-    costs = TimedDetections({"wine": arguments(WINE)}).measure(ANY, context).values
-    modules = TimedModules(arguments(WINE), "wine").measure(ANY, context).values
-    assert {row for row, _ in modules} == {*MODULES}
-    assert all(rounds is not None and rounds > 0 for values in modules.values() for rounds in values)
-    seconds, of_round, rounds = (
-        costs[row, "wine"] for row in ("detection, seconds", "one round, seconds", "detection, rounds")
-    )
+    times = ("detection, seconds", "one round, seconds", "detection, rounds")
+    modules = ("label skew", "feature skew", "outliers, published rule", "whole detection, merged exchanges")
+    costs = TimedDetections().measure(timed({"wine": WINE}, *times, *modules), context).values
+    assert all(value is not None and value > 0 for row in modules for value in costs[row, "wine"])
+    seconds, of_round, rounds = (costs[row, "wine"] for row in times)
+    assert rounds == costs[modules[-1], "wine"]
     for place in range(2):
         assert rounds[place] == pytest.approx(seconds[place] / of_round[place])  # type: ignore[operator]
+
+
+def test_modules_are_what_a_detection_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = work_federation("dense", num_clients=3, num_samples=20)
+    with open_runner(federation, LOCAL, None, parallel=1) as unstarted:
+        runner = unstarted.started()
+        found: dict[str, Any] = {name: module() for name, module in detection_modules(runner, TRAINING).items()}
+        ticks = iter(range(10**6))  # ten ticks from the first of eleven ends to the last
+        monkeypatch.setattr(measurements, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+        assert round_seconds(runner, TRAINING) == 1
+    report = found["whole detection, merged exchanges"]
+    assert found["label skew"].finding == report.label_skew
+    assert found["feature skew"].finding == report.feature_skew
+    assert found["feature skew"].calibrated == report.calibrated[1]
+    assert found["outliers, published rule"].finding == report.outliers

@@ -151,7 +151,7 @@ def test_a_table_that_makes_no_federation_is_refused(column: list[Any], names: s
         (lambda: fedscout.Federation("given"), "federation.dataset", "'given'"),
         (lambda: fedscout.train(fedscout.Federation("wine"), model={"kind": "mlp"}), "model", "{'kind': 'mlp'}"),
         (lambda: fedscout.study(fedscout.Federation("wine"), training={"num_rounds": 0}), "training.num_rounds", "0"),
-        (lambda: fedscout.train(fedscout.Federation("wine"), "fedbest"), "kind", "'fedbest'"),
+        (lambda: fedscout.train(fedscout.Federation("wine"), "fedbest"), "strategy.kind", "'fedbest'"),
     ],
 )
 def test_settings_are_refused_as_on_the_command_line(call: Any, key: str, given: str | None) -> None:

@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from fedscout.experiments import suites
-from fedscout.experiments.grids.cells import CellContext
-from fedscout.experiments.grids.experiment import read_experiment
-from fedscout.experiments.suites.selection_policies import BANDITS, Nobody, PolicyCosts, Regrets, regrets
+from fedscout.engine.messages.calls import DoubleArray
+from fedscout.strategies.selection.bandits import (
+    ContextualBandit,
+    DiscountedRegression,
+    LinearPosterior,
+    NeuralBandit,
+    highest,
+)
 
 SEEDS = range(8)
+NUM_ROUNDS, NUM_CLIENTS, NUM_CHOSEN, SIZE, NOISE = 120, 30, 6, 4, 0.3
 
 
-@pytest.mark.parametrize("name", [name for name in BANDITS if name != "random"])
+class Nobody:
+    """A bandit that scores at random."""
+
+    def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
+        return generator.random(len(contexts))
+
+    def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
+        del contexts, rewards
+
+
+BANDITS: Mapping[str, Callable[[], ContextualBandit]] = {
+    "linear, as FLASH's": lambda: LinearPosterior(SIZE, NUM_CLIENTS),
+    "restless": lambda: DiscountedRegression(SIZE),
+    "restless that never forgets": lambda: DiscountedRegression(SIZE, discount=1.0),
+    "neural": lambda: NeuralBandit(SIZE),
+}
+
+
+def regrets(bandit: ContextualBandit, seed: int) -> npt.NDArray[np.float64]:
+    """Return the regret of each round: what the best clients are expected to give, less what the chosen ones are.
+
+    Contexts x are drawn anew in each round, expected rewards are θᵀx with |θ| = 1, the same for all bandits of a seed.
+    """
+    problem = np.random.default_rng([seed, 0])
+    direction = problem.normal(size=SIZE)
+    direction /= np.linalg.norm(direction)
+    regret_by_round = np.empty(NUM_ROUNDS)
+    for number in range(NUM_ROUNDS):
+        contexts = problem.normal(size=(NUM_CLIENTS, SIZE))
+        means = contexts @ direction
+        generator = np.random.default_rng([seed, 1, number])
+        chosen = highest(bandit.scores(contexts, generator), NUM_CHOSEN, generator)
+        regret_by_round[number] = np.sort(means)[-NUM_CHOSEN:].sum() - means[chosen].sum()
+        bandit.update(contexts[chosen], means[chosen] + NOISE * problem.normal(size=NUM_CHOSEN))
+    return regret_by_round
+
+
+@pytest.mark.parametrize("name", BANDITS)
 def test_regret_is_below_randoms_and_falls(name: str) -> None:
     of_bandit = np.stack([regrets(BANDITS[name](), seed) for seed in SEEDS])
     empty_moments = np.stack([regrets(Nobody(), seed) for seed in SEEDS])
@@ -28,35 +71,8 @@ def test_regret_is_below_randoms_and_falls(name: str) -> None:
         assert low > 0
 
 
-EXPERIMENT = read_experiment(Path(suites.__file__).parent / "selection" / "regret.yaml")
-
-
 def test_random_choice_never_learns() -> None:
     """Its regret in the second half is that in the first, but for what is drawn."""
     empty_moments = np.stack([regrets(Nobody(), seed) for seed in SEEDS]).reshape(len(SEEDS), 2, -1).sum(axis=2)
     difference = empty_moments[:, 0] - empty_moments[:, 1]
     assert abs(difference.mean()) < 4 * stats.sem(difference)
-
-
-def test_a_bandit_s_numbers_are_sums_over_rounds_one_a_seed(tmp_path: Path) -> None:
-    values = Regrets().measure(EXPERIMENT, CellContext(tmp_path, num_seeds=2)).values
-    assert {row for row, _ in values} == {*BANDITS}
-    expected = [regrets(Nobody(), seed, 60).sum() for seed in range(2)]
-    assert values["random", "60 rounds"] == pytest.approx(expected)
-
-
-# The times of selection policies: which are parts of which, and one a turn.
-
-
-COSTS = read_experiment(Path(suites.__file__).parent / "selection" / "cost.yaml")
-
-
-@pytest.mark.slow
-def test_policies_are_timed(tmp_path: Path) -> None:
-    quick = ("training.num_rounds=3", "training.local_epochs=1", "federation.num_clients=10")
-    values = PolicyCosts(["oort"]).measure(COSTS, CellContext(tmp_path, quick, 2)).values
-    by_column = {column: of_turns for (_, column), of_turns in values.items()}
-    own, many, most = (by_column[name] for name in ("own time, ms", "3,550 clients, ms", "longest there, ms"))
-    assert len(own) == 2
-    assert all(milliseconds is not None and milliseconds > 0 for milliseconds in own)
-    assert all(0 < median <= longest for median, longest in zip(many, most, strict=True))  # type: ignore[operator]

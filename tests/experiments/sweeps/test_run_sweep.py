@@ -95,8 +95,6 @@ def test_the_files_hold_the_table(outcome: SweepOutcome) -> None:
     frame = pd.read_csv(outcome.folder / "table.csv")
     assert list(frame.columns) == [*(axis.partition("=")[0] for axis in AXES), *TABLE_COLUMNS]
     assert frame["fitness"].tolist() == outcome.table["fitness"].to_pylist()
-    assert [path.name for path in outcome.plots] == ["plot.png", "plot.svg"]
-    assert all(path.stat().st_size > 1000 for path in outcome.plots)
 
 
 def test_all_trials_of_all_studies_are_one_more_table(outcome: SweepOutcome) -> None:

@@ -6,13 +6,11 @@ import math
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from fedscout.experiments.sweeps.results import (
-    MAX_PANELS,
     TABLE_COLUMNS,
     Mean,
     PlotLayout,
@@ -22,10 +20,7 @@ from fedscout.experiments.sweeps.results import (
     mean_of,
     measure_of,
     plot_of,
-    sweep_chart,
-    write_plot,
 )
-from fedscout.experiments.sweeps.sweep import SweepFolder
 from fedscout.search.objective import ACCURACY, MEASURES, Measure
 
 EMPTY: dict[str, Any] = dict.fromkeys(TABLE_COLUMNS)
@@ -207,14 +202,14 @@ def test_alpha_then_numbers_then_anything_lies_along_x(values: dict[str, list[An
 
 def drawn(rows: list[dict[str, Any]], axes: list[str], measure: Measure = ACCURACY) -> dict[str, Any]:
     """Return the chart of a table as Vega-Lite."""
-    found: dict[str, Any] = sweep_chart(plot_of(rows, axes, measure)).to_dict()
+    plot = plot_of(rows, axes, measure)
+    (panel,) = plot.panels
+    found: dict[str, Any] = plot.chart(panel).to_dict()
     return found
 
 
 def points_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the points that a chart shows."""
-    if "data" not in chart:
-        chart = chart["spec"]
     if "values" in chart["data"]:
         found: list[dict[str, Any]] = chart["data"]["values"]
         return found
@@ -224,7 +219,7 @@ def points_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
 
 def encoded(chart: dict[str, Any], channel: str) -> dict[str, Any]:
     """Return how the layers of a chart, which agree, show a channel."""
-    layers = chart.get("spec", chart)["layer"]
+    layers = chart["layer"]
     (found,) = {str(layer["encoding"][channel]): layer["encoding"][channel] for layer in layers}.values()
     return dict(found)
 
@@ -287,17 +282,9 @@ def test_a_narrow_axis_is_linear() -> None:
 
 def test_further_axes_get_panels() -> None:
     rows, axes = rows_over(**{ALPHA: [0.1, 1.0], CLIENTS: [4, 10], SCENARIO: ["b", "a", "c"], "x.y": [1, 2]})
-    chart = drawn(rows, axes)
-    panels = [f"scenario {one}, y {two}" for one in "bac" for two in (1, 2)]
-    assert chart["facet"] == {"field": "panel", "sort": panels, "title": None, "type": "nominal"}
-    found = points_of(chart)
-    assert list(dict.fromkeys(point["panel"] for point in found)) == panels
-    assert len(found) == 6 * 2 * 2 * 2
-
-
-def test_panels_are_bounded() -> None:
-    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], CLIENTS: [4, 10], SCENARIO: [f"s{n}" for n in range(MAX_PANELS + 2)]})
-    assert len({point["panel"] for point in points_of(drawn(rows, axes))}) == MAX_PANELS
+    plot = plot_of(rows, axes)
+    assert plot.panels == [{SCENARIO: one, "x.y": two} for one in "bac" for two in (1, 2)]
+    assert [len(points_of(plot.chart(panel).to_dict())) for panel in plot.panels] == [2 * 2 * 2] * 6
 
 
 @pytest.mark.parametrize(
@@ -309,21 +296,6 @@ def test_without_numbers_x_has_names(axes: dict[str, list[Any]]) -> None:
     assert all(isinstance(point["x"], str) for point in points_of(chart))
     varying = [len(values) for name, values in axes.items() if name != "seed"]
     assert len(points_of(chart)) == 2 * math.prod(varying)
-
-
-@pytest.mark.slow
-def test_the_same_table_gives_the_same_files(tmp_path: Path) -> None:
-    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], SCENARIO: ["a", "b"], "flag": [True, False], "seed": [0, 1]})
-    (png, svg), again = (write_plot(rows, axes, SweepFolder(tmp_path / name)) for name in ("a", "b"))
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
-    assert [path.read_bytes() for path in (png, svg)] == [path.read_bytes() for path in again]
-
-
-def test_without_a_completed_study_there_is_no_picture(tmp_path: Path) -> None:
-    row = {**EMPTY, "study": "0", "status": "failed"}
-    assert write_plot([row], [], SweepFolder(tmp_path)) == ()
-    assert list(tmp_path.iterdir()) == []
 
 
 # docs/sweep.md says what the table holds, and its examples are valid.

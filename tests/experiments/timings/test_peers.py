@@ -5,22 +5,31 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from packaging.requirements import Requirement
 
-from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.timings import peer_runs
-from fedscout.experiments.timings.engine import TRAINING, work_federation
-from fedscout.experiments.timings.peer_runs import PEERS, PFL_PYTHON, PROGRAMS, MissingPeer, Peer, PeerTiming, run_peer
+from fedscout.experiments.timings import engine
+from fedscout.experiments.timings.engine import (
+    PEERS,
+    PROGRAMS,
+    TRAINING,
+    MissingPeer,
+    Peer,
+    PeerTiming,
+    run_peer,
+    work_federation,
+)
 from fedscout.experiments.timings.peers import bare_loop
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
@@ -30,14 +39,13 @@ from fedscout.experiments.timings.peers.work import (
     client_tensors,
     initial_model,
     model,
+    read_task,
 )
-from fedscout.strategies import FedAvgSpec, parse_strategy
-from tests.engine.federations import QUERIES
-from tests.engine.trials.test_resume import assert_same
+from fedscout.strategies import parse_strategy
 from tests.experiments.cli.processes import REPOSITORY
 from tests.marked_processes import MarkedProcesses, short_folder
 
-BARE, _, PFL = PEERS
+BARE, _ = PEERS
 PEER_SECONDS = 200.0
 
 
@@ -103,21 +111,11 @@ def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -
     assert set(result.versions) == {"torch"}
 
 
-def test_pfl_is_missing_until_its_interpreter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(PFL_PYTHON, raising=False)
-    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert isinstance(result, MissingPeer)
-    assert "pip install 'pfl[pytorch]'" in result.missing
-    assert PFL_PYTHON in result.missing
-
-
-def test_a_named_interpreter_must_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(PFL_PYTHON, "python")  # from the working directory
-    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert isinstance(result, MissingPeer)
-    assert result.missing.startswith(PFL_PYTHON)
-    assert f"got '{tmp_path / 'python'}'" in result.missing
+def test_a_task_survives_the_command_line() -> None:
+    task = Task("lenet", clients=2, samples=3, rounds=4, workers=5, device="cuda")
+    assert read_task(task.arguments()) == task
+    with pytest.raises(SystemExit, match="'resnet'"):
+        read_task(["resnet", "1", "1", "1", "1", "cpu"])
 
 
 STARTS_A_DAEMON = """
@@ -133,7 +131,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder of peers that a test writes."""
     folder = tmp_path / "peers"
     folder.mkdir()
-    monkeypatch.setattr(peer_runs, "PROGRAMS", folder)
+    monkeypatch.setattr(engine, "PROGRAMS", folder)
     return folder
 
 
@@ -146,7 +144,9 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ],
     ids=["too-long", "raises"],
 )
-def test_a_failed_peer_ends(programs: Path, tmp_path: Path, ending: str, seconds: float, missing: str) -> None:
+def test_all_processes_of_a_peer_end_when_it_fails(
+    programs: Path, tmp_path: Path, ending: str, seconds: float, missing: str
+) -> None:
     note = tmp_path / "note"
     (programs / "odd.py").write_text(STARTS_A_DAEMON.format(note=str(note)) + ending)
 
@@ -207,6 +207,16 @@ def test_peers_import_nothing_of_ours() -> None:
             assert not {name.split(".")[0] for name in names} & ours, file
 
 
+def test_the_simulation_that_flower_asks_for_runs_on_the_ray_of_the_lock() -> None:
+    lock = dict(
+        match.groups() for match in re.finditer(r"(?m)^(\S+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text())
+    )
+    asked = [Requirement(text) for text in requires("flwr") or []]
+    rays = [one for one in asked if one.name == "ray" and one.marker and one.marker.evaluate({"extra": "simulation"})]
+    assert rays
+    assert all(one.specifier.contains(lock["ray"]) for one in rays)
+
+
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(600)
@@ -227,42 +237,11 @@ def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> Non
     document = json.loads(text[text.index("\n{") :])
     peers = document["peers"]
     assert (alive, left) == ([], [])
-    assert set(peers) == {"bare-loop", "flower", "pfl"}
-    assert ("missing" in peers["pfl"]) == (PFL_PYTHON not in os.environ)
-    results = [result for result in peers.values() if "missing" not in result]
+    assert set(peers) == {"bare-loop", "flower"}
     assert "missing" not in peers["flower"], peers["flower"]
-    for result in results:
+    for result in peers.values():
         assert len(result["round_seconds"]) == 3
         assert result["accuracy"] == pytest.approx(peers["bare-loop"]["accuracy"], abs=1e-9)
         for figure, ratio in result["times_ours"].items():
             assert ratio == pytest.approx(result[figure] / document[figure])
     assert text.startswith("fedscout: repetition 1 of 1: fedscout\nfedscout: repetition 1 of 1: bare-loop\n")
-
-
-# The larger models have the same bits on any number of hosts, as small dense nets do.
-
-
-CLIENTS = 3
-LONGER_TRAINING = LocalTraining(batch_size=32, learning_rate=0.05, momentum=0.9)
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize(("name", "samples"), [("lenet", 75), ("textcnn", 75), ("resnet18", 8)])
-def test_two_hosts_give_the_bits_of_one_process(ray_session: None, name: WorkName, samples: int) -> None:
-    federation = work_federation(name, CLIENTS, samples)
-    settings = TrialSettings(
-        strategy=FedAvgSpec(),
-        num_rounds=2,
-        num_sampled=CLIENTS,
-        session=Session(training=LONGER_TRAINING, seed=1),
-    )
-    hosts = start_hosts(federation, QUERIES, 2)
-    try:
-        by_ray = run_trial(settings, RayGrid(hosts, settings.session))
-    finally:
-        hosts.stop()
-
-    assert by_ray.error is None
-    assert len({*by_ray.round_loss}) == 2
-    assert_same(by_ray, run_trial(settings, LocalGrid(federation, QUERIES, session=settings.session)))

@@ -23,10 +23,8 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.reports import page
 from fedscout.experiments.reports.page import (
     command_of,
-    comparison_page,
     report_of_finished,
     study_page,
-    write_comparison,
     write_figures,
     write_report,
 )
@@ -241,18 +239,6 @@ def test_one_picture_in_each_format(tmp_path: Path, file_format: str) -> None:
 def test_a_picture_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
     with refused(ConfigurationError, key="--what"):
         write_figures(write_study(tmp_path / "out"), "png", "curves")
-
-
-@pytest.mark.slow
-def test_studies_stand_side_by_side(tmp_path: Path) -> None:
-    folders = [write_study(tmp_path / name, num_trials=3 + place) for place, name in enumerate(("one", "two"))]
-    drawn = specifications(write_comparison(folders))
-    gains = {row["against"]: row["mean"] for row in values_of(drawn["gains"]) if "mean" in row}
-    assert gains == {"one": pytest.approx(11), "two": pytest.approx(11)}
-    assert {row["role"] for row in values_of(drawn["curves"])} == {"one", "two"}
-    table = comparison_page(folders).sections[0].table
-    assert table is not None
-    assert [row[0] for row in table.rows] == ["one", "two"]
 
 
 # The command of a report has the digest of the study that it is of.

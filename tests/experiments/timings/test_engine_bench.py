@@ -1,0 +1,61 @@
+"""The benchmark does the work that it claims to time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedscout.engine.config import EngineConfig
+from fedscout.experiments.timings.engine import time_engine, whole_rounds, work_federation
+from fedscout.experiments.timings.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName
+from fedscout.strategies import parse_strategy
+
+
+@pytest.mark.parametrize("work", FEATURE_SHAPES)
+def test_every_client_has_its_own_rows_and_all_classes_occur(work: WorkName) -> None:
+    federation = work_federation(work, num_clients=3, num_samples=60)
+    assert federation.features.shape == (180, *FEATURE_SHAPES[work])
+    assert sorted(federation.partition.rows) == list(range(180))
+    assert federation.partition.sizes.tolist() == [60, 60, 60]
+    assert len(np.unique(federation.labels)) == NUM_CLASSES[work]
+    again = work_federation(work, num_clients=2, num_samples=60)
+    assert np.array_equal(again.features, federation.features[:120])
+
+
+@pytest.mark.slow
+def test_rounds_are_trained_and_timed() -> None:
+    specs = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
+    few, many = (
+        time_engine(Task("dense", 3, 64, rounds, workers=1), specs, EngineConfig(grid="local"))[0].accuracy
+        for rounds in (1, 25)
+    )
+    assert many > few + 0.05, "labels are linear in the features: more rounds must fit them better"
+    timings = time_engine(Task("dense", 3, 64, 2, workers=1), specs, EngineConfig(grid="local"))
+    assert [timing.strategy for timing in timings] == ["fedavg", "fedmedian"]
+    for timing in timings:
+        assert timing.hosts == 1
+        assert len(timing.round_seconds) == 2
+        assert timing.min_seconds_per_round <= timing.median_seconds_per_round
+        own = timing.seconds_per_round - timing.phases["hosts"]
+        assert timing.driver_seconds_per_client_round == pytest.approx(own / timing.clients)
+        parts = sum(seconds for phase, seconds in timing.phases.items() if phase != "hosts")
+        assert 0 < parts <= timing.seconds_per_round
+
+
+def test_rounds_add_up_to_the_wall_time_and_the_last_scoring_belongs_to_the_first() -> None:
+    assert whole_rounds([10.0, 11.0, 13.0, 16.0, 16.5], rounds=3) == (1.5, 2.0, 3.0)
+    assert whole_rounds([10.0, 12.0, 12.5], rounds=1) == (2.5,)
+
+
+def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
+    assert whole_rounds([10.0, 15.0, 16.0], rounds=3) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.stress
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_on_ray_the_driver_does_less_than_it_waits() -> None:
+    """The hosts' work on LeNet is what takes the time."""
+    (timing,) = time_engine(Task("lenet", 2, 200, 3, workers=1), [parse_strategy("fedavg")], EngineConfig(num_hosts=2))
+    assert timing.hosts == 2
+    assert 0 < timing.driver_seconds_per_client_round * timing.clients < timing.seconds_per_round
