@@ -337,7 +337,8 @@ LONGEST_DESCRIPTION = 4000
 """Characters of a person's words."""
 
 EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "prices", "replay")
-"""Settings that decide where and how long a model is asked, not what it is asked."""
+"""Settings that decide where and how long a model is asked, not what it is asked. A study may be resumed with another
+server; recorded answers are looked up by the server that gave them."""
 
 
 class PromptShape(BaseModel, frozen=True, extra="forbid"):

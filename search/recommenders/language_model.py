@@ -1,13 +1,16 @@
 """One-shot recommendation by a language model from a diagnosis or a description by a person.
 
 The answer is validated against the search space of the federation. An invalid one is returned to the model with its
-faults, up to three times; then the recommendation fails, with the last answer and its faults.
+faults, up to three times; then the recommendation fails, with the last answer and its faults. Constrained decoding does
+not enforce a number's range, and at temperature 0 a small model repeats its wrong answer: from the second correction on
+the temperature is raised. A reason that repeats the correction is not the model's own and is discarded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fedscout.engine.errors import NoValidAnswerError
@@ -18,6 +21,7 @@ from fedscout.search.recommenders.prompt import (
     Answer,
     AnswerError,
     answer_schema,
+    as_json,
     correction,
     read_answer,
     system_message,
@@ -28,7 +32,9 @@ from fedscout.strategies import SearchSpace
 LONGEST_RETURNED = 2000
 """Characters of an invalid answer that go back to the model."""
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
-"""Minimum temperature of a request, by the number of invalid answers in the conversation."""
+"""Minimum temperature of a request, by the number of invalid and refused answers in the conversation."""
+QUOTED_WORDS = 5
+"""A reason is a quotation if it shares this many words in succession with a correction, or all of its words."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,8 @@ def converse(
 ) -> Conversation:
     """Request answers until one is valid, up to the limit of the settings.
 
-    A refused answer is returned with the configurations tried before. If the next one is refused, too, the temperature
-    is increased: at temperature 0 a model may repeat itself forever.
+    An invalid or refused answer is returned with its faults, a refused one also with the configurations tried before.
+    If the next one is no better, the temperature is raised: at temperature 0 a model may repeat itself forever.
 
     Args:
         model: The language model.
@@ -102,27 +108,37 @@ def converse(
     Raises:
         RecommenderError: If the request fails.
     """
-    history = list(messages)
     conversation = Conversation()
-    num_refused = 0
-    for _ in range(1 + model.settings.max_corrections):
-        temperature = TEMPERATURES[min(num_refused, len(TEMPERATURES) - 1)]
-        reply = model.chat.complete(model.request(history, space, temperature))
+    corrections: list[Message] = []
+    for temperature in TEMPERATURES[: 1 + model.settings.max_corrections]:
+        reply = model.chat.complete(model.request([*messages, *corrections], space, temperature))
         conversation.replies.append(reply)
-        returned = (reply.refusal or reply.text)[:LONGEST_RETURNED]
+        tried: Sequence[Mapping[str, Any]] = ()
         try:
             answer = read_answer(reply, space)
         except AnswerError as error:
             conversation.faults = error.faults
-            history += correction(error.faults, returned)
-            continue
-        if (reason := refuse(answer)) is None:
-            conversation.answer, conversation.faults = answer, ()
-            break
-        num_refused += 1
-        conversation.faults = (reason,)
-        history += correction((reason,), returned, already_tried)
+        else:
+            if (refusal := refuse(answer)) is None:
+                reason = "" if _quotes(answer.reason, corrections) else answer.reason
+                conversation.answer, conversation.faults = replace(answer, reason=reason), ()
+                break
+            conversation.faults, tried = (refusal,), already_tried
+        corrections += correction(conversation.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED], tried)
     return conversation
+
+
+def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
+    """Return whether a reason repeats words of the corrections, other than of the answers returned in them."""
+    words = _words(as_json(reason))
+    length = min(QUOTED_WORDS, len(words))
+    runs = {tuple(words[start : start + length]) for start in range(len(words) - length + 1)} if words else set()
+    sent = [_words(message.content) for message in corrections if message.role == "user"]
+    return any(tuple(text[start : start + length]) in runs for text in sent for start in range(len(text)))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:

@@ -61,7 +61,9 @@ KIND = "kind"
 VALUES = "values"
 
 LONGEST_ANSWER = 20_000
-LONGEST_REASON = 500
+LONGEST_REASON = 300
+"""Characters of a reason: the schema's limit, without which a small model may write until its answer is cut off. Where
+a server does not hold the model to it, a longer reason is cut, as it decides nothing."""
 STARTS_TRIED = 50
 """Places in a text where an object may begin."""
 
@@ -74,7 +76,7 @@ def answer_schema(space: SearchSpace) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
-            REASON: {"type": "string", "description": "why, in one or two sentences"},
+            REASON: {"type": "string", "maxLength": LONGEST_REASON, "description": "why, in one or two sentences"},
             STRATEGY: {"anyOf": [_alternative(schema) for schema in space.json_schema()["oneOf"]]},
         },
         "required": [REASON, STRATEGY],

@@ -14,6 +14,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.search.language_model import ChatReply
 from fedscout.search.recommenders.prompt import (
     LONGEST_ANSWER,
+    LONGEST_REASON,
     Answer,
     AnswerError,
     answer_document,
@@ -117,6 +118,14 @@ def test_an_answer_is_found_however_it_is_wrapped(text: str) -> None:
     assert read(text).spec == FedProxSpec(proximal_mu=0.01)
 
 
+def test_a_reason_has_a_limit_in_the_schema_and_a_longer_one_is_cut() -> None:
+    validator = jsonschema.Draft202012Validator(answer_schema(SPACE))
+    for length, fits in ((LONGEST_REASON, True), (LONGEST_REASON + 1, False)):
+        document = answer_document(FedAvgSpec(), "y" * length)
+        assert validator.is_valid(document) == fits
+        assert read(json.dumps(document)).reason.rstrip(" …") == "y" * LONGEST_REASON
+
+
 def test_numbers_are_what_json_says_they_are() -> None:
     found = read('{"kind": "krum", "num_malicious_nodes": 2.0}').spec
     assert found == KrumSpec(num_malicious_nodes=2)
@@ -212,5 +221,5 @@ def test_a_reason_can_not_command_the_terminal() -> None:
     found = read(json.dumps({"reason": reason, "strategy": {"kind": "fedavg"}}))
     assert found.spec == FedAvgSpec()
     assert found.reason.isprintable()
-    assert len(found.reason) < 600
+    assert LONGEST_REASON <= len(found.reason) <= LONGEST_REASON + 2
     assert read('{"reason": {"a": 1}, "strategy": {"kind": "fedavg"}}').reason == ""

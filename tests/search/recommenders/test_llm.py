@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,47 @@ def test_the_last_answer_and_its_fault_are_in_the_error(
     with pytest.raises(NoValidAnswerError) as caught:
         recommend_by_llm(situation, model_at(at))
     assert '\'still?[2J none {"kind": "fedbest"}\': kind' in str(caught.value)
+
+
+def test_corrections_after_the_first_are_asked_with_temperature_and_the_studys_seed(
+    server: Server, model_at: ModelAt, situation: RecommendationContext
+) -> None:
+    """The model answers by temperature: at 0 it breaks the range, whatever it is told."""
+    at = server(lambda asked: GOOD if asked.body["temperature"] else INVALID["out of range"])
+    found = recommend_by_llm(situation, replace(model_at(at), seed=5))
+    assert found.spec == PROX
+    assert [(asked.body["temperature"], asked.body["seed"]) for asked in at.asked] == [(0.0, 5), (0.0, 5), (0.7, 5)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_own"),
+    [
+        ("answer with one valid JSON object alone", False),
+        ("I ANSWER with one valid JSON object, as told", False),
+        ("proximal_mu of fedprox must be in [0.0001, 1] (log), got 1000.0", False),
+        ("fedprox", False),
+        ("a proximal_mu of 0.1 limits drift", True),
+        ("clients drift", True),
+        ("", True),
+    ],
+)
+def test_the_words_of_a_correction_are_no_reason(
+    model_at: ModelAt, situation: RecommendationContext, reason: str, is_own: bool
+) -> None:
+    model = model_at([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
+    found = recommend_by_llm(situation, model)
+    unexplained = recommend_by_llm(situation, model_at([chooses("fedprox", reason="", proximal_mu=0.1)]))
+    assert found.spec == PROX
+    assert found.reasons == (
+        replace(unexplained.reasons[0], explanation=reason) if reason and is_own else unexplained.reasons[0],
+    )
+
+
+def test_what_a_model_says_twice_is_its_own_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
+    """Its first answer stands in the conversation, too."""
+    reason = "the labels of the clients differ a lot, so they drift"
+    model = model_at([chooses("fedprox", reason, proximal_mu=7), chooses("fedprox", reason, proximal_mu=0.1)])
+    assert recommend_by_llm(situation, model).reasons[0].explanation == reason
 
 
 def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(

@@ -86,6 +86,28 @@ def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: d
     assert named in str(caught.value)
 
 
+def test_what_one_server_answered_is_asked_of_another(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
+    """Both know a model of the same name, and share a record; each answers for itself."""
+    one, other = server([says("this")]), server([says("that")])
+    for at, text in ((one, "this"), (other, "that"), (one, "this"), (other, "that")):
+        assert model_at(at).chat.complete(request()).text == text
+    assert (len(one.asked), len(other.asked)) == (1, 1)
+    for at, text in ((one, "this"), (other, "that")):
+        settings = RecommenderConfig(replay=tmp_path / "llm.jsonl", base_url=at.url)
+        with RecordedChat(settings, None) as chat:
+            assert chat.complete(request()).text == text
+
+
+def test_a_record_does_not_answer_for_a_server_that_was_not_asked(
+    record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    settings = RecommenderConfig(replay=record, base_url="http://127.0.0.1:1/v1")
+    with RecordedChat(settings, None) as chat, pytest.raises(RecommenderError) as caught:
+        chat.complete(request())
+    assert "'http://127.0.0.1:1/v1' now" in str(caught.value)
+
+
 def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:
     with pytest.raises(UnreachableModelError):
         model_at([fails(503, "overloaded")]).chat.complete(request())
@@ -106,10 +128,14 @@ def test_a_record_holds_no_key(record: Path) -> None:
     assert (exchange.reply.prompt_tokens, exchange.reply.completion_tokens) == (1000, 50)
 
 
-def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(record: Path, model_at: ModelAt) -> None:
+def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(
+    server: Server, model_at: ModelAt, tmp_path: Path
+) -> None:
+    at, record = server([says("this"), says("that")]), tmp_path / "llm.jsonl"
+    model_at(at).chat.complete(request())
     whole = record.read_text()
     record.write_text(whole + whole[: len(whole) // 2])
-    model = model_at([says("that")])
+    model = model_at(at)
     assert model.chat.complete(request()).text == "this"
     assert model.chat.complete(request("and now?")).text == "that"
     assert len(Transcript(record).exchanges) == 2
