@@ -70,12 +70,14 @@ class Conversation:
     Attributes:
         answer: The valid answer; None if there was none.
         replies: All answers of the model.
-        faults: Faults of the last one, if it was invalid.
+        faults: Faults of the last one, if it was invalid or refused.
+        num_refused: Number of valid answers that were refused.
     """
 
     answer: Answer | None = None
     replies: list[ChatReply] = field(default_factory=list)
     faults: tuple[str, ...] = ()
+    num_refused: int = 0
 
     @property
     def last_answer(self) -> str:
@@ -124,6 +126,7 @@ def converse(
                 conversation.answer, conversation.faults = replace(answer, reason=reason), ()
                 break
             conversation.faults, tried = (refusal,), already_tried
+            conversation.num_refused += 1
         corrections += correction(conversation.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED], tried)
     return conversation
 
