@@ -25,7 +25,7 @@ characters that could end the string or be interpreted as a chat-template token.
 | B | a summary: label skew, feature skew, outlier risk, yes or no each |
 | C | as B, with the severity: none, low or high |
 
-In A the examples give a source as the only reason, as the rules' names state what was diagnosed; and while B derives
+In A the examples give a paper as the only reason, as the rules' names state what was diagnosed; and while B derives
 the outlier risk from the number of repetitions that flagged a client, A gives the model distances behind it. Strategies
 and examples can each be omitted (`PromptShape`), to measure their effect on the share of valid answers.
 
@@ -606,7 +606,8 @@ def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> l
         advice = recommend_by_rules(situation.diagnosed(diagnosis))
         why = advice.reasons[0]
         figures = f"{diagnosis.num_classes} classes at {diagnosis.num_clients} clients"
-        answer = answer_document(advice.spec, f"{figures}: {why.source if prompt_format == 'A' else why.rule}")
+        paper, _, _ = why.source.partition(",")
+        answer = answer_document(advice.spec, f"{figures}: {paper if prompt_format == 'A' else why.rule}")
         assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
         chosen.setdefault(situation.space.digest(advice.spec), Example(render(diagnosis, prompt_format), answer))
     first = list(chosen.values())[:NUM_EXAMPLES]
