@@ -21,7 +21,6 @@ from fedscout.search.recommenders.prompt import (
     Answer,
     AnswerError,
     answer_schema,
-    as_json,
     correction,
     read_answer,
     system_message,
@@ -33,8 +32,8 @@ LONGEST_RETURNED = 2000
 """Characters of an invalid answer that go back to the model."""
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 """Minimum temperature of a request, by the number of invalid and refused answers in the conversation."""
-QUOTED_WORDS = 5
-"""A reason is a quotation if it shares this many words in succession with a correction, or all of its words."""
+QUOTED_SHARE = 0.5
+"""A reason is a quotation if more than this share of its words stand in a correction: small models paraphrase it."""
 
 
 @dataclass(frozen=True)
@@ -132,16 +131,14 @@ def converse(
 
 
 def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
-    """Return whether a reason repeats words of the corrections, other than of the answers returned in them."""
-    words = _words(as_json(reason))
-    length = min(QUOTED_WORDS, len(words))
-    runs = {tuple(words[start : start + length]) for start in range(len(words) - length + 1)} if words else set()
-    sent = [_words(message.content) for message in corrections if message.role == "user"]
-    return any(tuple(text[start : start + length]) in runs for text in sent for start in range(len(text)))
+    """Return whether most words of a reason are from the corrections, other than from the answers returned in them."""
+    words = _words(reason)
+    sent = _words(" ".join(message.content for message in corrections if message.role == "user"))
+    return len(words & sent) > QUOTED_SHARE * len(words)
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
+def _words(text: str) -> set[str]:
+    return {word for word in re.findall(r"\w+", text.lower()) if not word.isdigit()}
 
 
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:

@@ -121,18 +121,19 @@ class MultiShotLLMSearcher(GenerationalSearcher):
             return "the configuration must be new, but is plain FedAvg or the same here" if is_reference else None
 
         settings = self._model.settings
+        best_first = ranking(earlier, self.space)
         tried = [
             {"trial": numbers[self.space.digest(trial.spec)], "strategy": strategy_document(trial.spec)}
             | {"fitness": round(trial.fitness, 4)}
             | ({"failed": True} if trial.status == "failed" else {})
-            for trial in ranking(earlier, self.space)
+            for trial in best_first
         ]
         messages = [
             system_message(self._situation, settings.prompt, searching=True),
             user_message(self._situation, settings.format, {"trials": tried, WHAT_TO_DO: QUESTION}),
         ]
-        already_tried = [trial["strategy"] for trial in tried] + [
-            strategy_document(spec) for spec in self.task.references
+        already_tried = [
+            strategy_document(spec) for spec in (*(trial.spec for trial in best_first), *self.task.references)
         ]
         conversation = converse(self._model, messages, self.space, refuse, already_tried)
         if conversation.answer is not None:

@@ -154,6 +154,15 @@ def test_the_words_of_a_correction_are_no_reason(
     )
 
 
+def test_a_paraphrase_of_a_correction_is_no_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
+    """As Qwen2.5-Coder 1.5B gave it."""
+    reason = "'beta_1' and 'beta_2' are not parameters of fedadagrad; their parameters are eta and tau"
+    betas = {"beta_1": 0.9, "beta_2": 0.99}
+    wrong, right = (chooses("fedadagrad", reason, eta=0.1, tau=0.001, **more) for more in (betas, {}))
+    found = recommend_by_llm(situation, model_at([wrong, right])).reasons[0].explanation
+    assert found not in ("", reason)
+
+
 def test_what_a_model_says_twice_is_its_own_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
     """Its first answer stands in the conversation, too."""
     reason = "the labels of the clients differ a lot, so they drift"
