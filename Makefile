@@ -16,7 +16,7 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint style gate gpu stress chaos docs gallery lock size clean
+.PHONY: help install demo test lint style gate gpu language-model stress chaos docs gallery lock size clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and the tests, the slow ones too, about fifteen minutes on two cores: what CI runs'
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
+	@echo 'make language-model  fetch, build and serve a language model to test with (MODEL=small PORT=18081 for a small one)'
 	@echo 'make stress  what kills studies, starts whole clusters or takes full sizes, one after the other'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
@@ -63,6 +64,10 @@ gate: style
 gpu: $(STAMP)
 	$(VENV)/bin/python -m pytest -m gpu $(ARGS)
 	$(VENV)/bin/fedscout bench engine --device cuda --peers --repeats 2
+
+# Serves until it is interrupted; the tests that ask it are run beside it, with the address that it prints.
+language-model:
+	@PYTHON="$(PYTHON)" bash tests/language_model/serve.sh $(or $(MODEL),medium) $(or $(PORT),18080)
 
 stress: $(STAMP)
 	$(VENV)/bin/python -m pytest -m stress $(ARGS)

@@ -337,7 +337,8 @@ LONGEST_DESCRIPTION = 4000
 """Characters of a person's words."""
 
 EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "prices", "replay")
-"""Settings that decide where and how long a model is asked, not what it is asked."""
+"""Settings that decide where and how long a model is asked, not what it is asked. A study may be resumed with another
+server; recorded answers are looked up by the server that gave them."""
 
 
 class PromptShape(BaseModel, frozen=True, extra="forbid"):
@@ -345,7 +346,7 @@ class PromptShape(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         format: Format of the diagnosis.
-        show_schema: Whether the answer's schema is in the prompt and sent to the server.
+        show_schema: Whether strategies and ranges are in the prompt, and the answer's schema is sent to the server.
         few_shot: Whether examples of answers are included.
     """
 
@@ -404,7 +405,8 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         default="B", description="format of the diagnosis: A raw statistics only, B yes or no, C with severity"
     )
     show_schema: bool = Field(
-        default=True, description="whether the prompt contains the answer's schema: strategies, parameters, ranges"
+        default=True,
+        description="whether the prompt contains the strategies with their ranges, and the server is sent the schema",
     )
     few_shot: bool = Field(
         default=True, description="whether the prompt contains examples of a diagnosis and its answer"

@@ -5,11 +5,12 @@ wrapper (`RecordedChat`), or by a test double.
 
 **Server.** Requests use OpenAI's own client. The answer's form is requested as a JSON schema. Servers differ in the
 parameters and response formats that they support, so if a server refuses a request (HTTP 400 or 422), the next one
-omits what the refusal names: first temperature, seed or the name of the token limit, then the schema (for any JSON
-object), then JSON mode (for text). Every such exchange is recorded, and the refused parameters are not sent to the
-server again. Busy and failing servers (HTTP 408, 409, 429, 5xx), lost connections and timeouts are retried by the
-client, which respects `Retry-After` up to two minutes. The key is read from the environment and sent in the request's
-header only. Redirects are not followed: they would send the prompt to a server that the user did not configure.
+omits what the refusal names: first temperature, seed, the schema's `maxLength` or the name of the token limit, then the
+schema (for any JSON object), then JSON mode (for text). Every such exchange is recorded, and the refused parameters are
+not sent to the server again. Busy and failing servers (HTTP 408, 409, 429, 5xx), lost connections and timeouts are
+retried by the client, which respects `Retry-After` up to two minutes. The key is read from the environment and sent in
+the request's header only. Redirects are not followed: they would send the prompt to a server that the user did not
+configure.
 
 The response body is parsed here: the client's `chat.completions.parse` builds unvalidated objects, raises on truncated
 or filtered answers, which must be recorded and reported to the model, and requires a class, whereas the schema depends
@@ -21,10 +22,11 @@ as a few bytes may expand to gigabytes.
     OUT/llm.jsonl       one exchange a line, in JSON
 
 Recorded requests are answered from the record. So an interrupted study resumes with the same answers, and a record
-alone reproduces a recommendation without a network. The key is the whole request: model, temperature, seed, schema and
-every message; any difference in the prompt is a cache miss. The answers of a conversation without a valid answer are
-withdrawn, so that the study asks again when it is resumed. Unreadable lines, such as a partial last line of a killed
-process, are skipped with a warning.
+alone reproduces a recommendation without a network. The key is the whole request (model, temperature, seed, schema and
+every message; any difference in the prompt is a cache miss) and the server's address, as servers may give one name to
+different models. A record that is replayed without a configured address answers for the server that it was made with.
+The answers of a conversation without a valid answer are withdrawn, so that the study asks again when it is resumed.
+Unreadable lines, such as a partial last line of a killed process, are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
         request_digest: Digest of the request before redaction.
         request: The request, without secrets.
         response_format: How the answer's form was requested.
-        left_out: Parameters that were omitted because the server had refused them.
+        left_out: Parameters, and keywords of the schema, that were omitted because the server had refused them.
         statuses: HTTP status of every attempt with a response.
         reply: The answer; None if there was none.
         error: Why there was none, without secrets.
@@ -172,6 +174,9 @@ ResponseFormat = Literal["json_schema", "json_object", "text"]
 
 SCHEMA_NAME = "strategy_choice"
 OPTIONAL_PARAMETERS = ("temperature", "seed")
+MAX_LENGTH = "maxLength"
+"""A keyword of JSON schema that not all servers with structured output accept."""
+OPTIONAL = (*OPTIONAL_PARAMETERS, MAX_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class Dialect:
     Attributes:
         limit_names: Possible names of the token limit; the first is used.
         response_formats: Possible response formats; the first is used.
-        left_out: Parameters that are not sent.
+        left_out: Parameters, and keywords of the schema, that are not sent.
     """
 
     limit_names: tuple[str, ...]
@@ -206,11 +211,9 @@ class Dialect:
         Args:
             refusal: The server's message, in lower case.
         """
-        for name in OPTIONAL_PARAMETERS:
-            if name not in self.left_out and name in refusal:
-                return replace(
-                    self, left_out=tuple(key for key in OPTIONAL_PARAMETERS if key in {*self.left_out, name})
-                )
+        for name in OPTIONAL:
+            if name not in self.left_out and name.lower() in refusal:
+                return replace(self, left_out=tuple(key for key in OPTIONAL if key in {*self.left_out, name}))
         if len(self.limit_names) > 1 and self.limit_names[0] in refusal:
             return replace(self, limit_names=self.limit_names[1:])
         if len(self.response_formats) > 1:
@@ -226,11 +229,22 @@ class Dialect:
         }
         arguments |= {name: getattr(request, name) for name in OPTIONAL_PARAMETERS if name not in self.left_out}
         if self.response_formats[0] == "json_schema":
-            schema = {"name": SCHEMA_NAME, "schema": request.answer_schema, "strict": True}
-            arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
+            schema = (
+                _without_max_length(request.answer_schema) if MAX_LENGTH in self.left_out else request.answer_schema
+            )
+            named = {"name": SCHEMA_NAME, "schema": schema, "strict": True}
+            arguments["response_format"] = {"type": "json_schema", "json_schema": named}
         elif self.response_formats[0] == "json_object":
             arguments["response_format"] = {"type": "json_object"}
         return arguments
+
+
+def _without_max_length(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_max_length(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _without_max_length(part) for key, part in schema.items() if key != MAX_LENGTH}
 
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -264,6 +278,12 @@ def key_of(settings: RecommenderConfig) -> str:
     return key
 
 
+def _secrets_of(settings: RecommenderConfig) -> tuple[str, ...]:
+    """Return what must not be written: the API key, if there is one."""
+    key = "" if settings.api_key_variable is None else os.environ.get(settings.api_key_variable, "").strip()
+    return (key,) if key else ()
+
+
 def server_of(settings: RecommenderConfig) -> str:
     """Return the address of the server: the configuration's, else the environment's, else OpenAI's.
 
@@ -291,7 +311,7 @@ class OpenAIChat:
 
     def __init__(self, settings: RecommenderConfig, on_exchange: Callable[[Exchange], None] = lambda _: None) -> None:
         self._key = key_of(settings)
-        self._secrets = () if settings.api_key_variable is None else (self._key,)
+        self._secrets = _secrets_of(settings)
         self._settings = settings
         self._on_exchange = on_exchange
         self._address = server_of(settings)
@@ -500,14 +520,18 @@ class Transcript:
         if must_exist and not self.exchanges:
             raise LogError.of("recorded exchanges", "hold at least one", f"{path} without any")
 
-    def find(self, request_digest: str) -> Exchange | None:
+    def find(self, request_digest: str, server: str | None = None) -> Exchange | None:
         """Return the exchange of a request: the first one with an answer, else the last failed one.
 
         Exchanges before a withdrawal of the request are ignored.
+
+        Args:
+            request_digest: Digest of the request.
+            server: Address of the server, without secrets; None for any.
         """
         matches: list[Exchange] = []
         for exchange in self.exchanges:
-            if exchange.request_digest == request_digest:
+            if exchange.request_digest == request_digest and server in (None, exchange.server):
                 matches = [] if exchange.withdraws else [*matches, exchange]
         return next((exchange for exchange in matches if exchange.reply is not None), matches[-1] if matches else None)
 
@@ -569,10 +593,13 @@ class RecordedChat:
 
     Raises:
         LogError: If the record to be replayed can't be read.
+        RecommenderError: If the environment's address of the server is invalid.
     """
 
     def __init__(self, settings: RecommenderConfig, transcript: Transcript | None) -> None:
         self._settings = settings
+        any_server = settings.replay is not None and settings.base_url is None
+        self._server = None if any_server else redact(server_of(settings), _secrets_of(settings))
         self._transcript = transcript
         self._replayed = None if settings.replay is None else Transcript(settings.replay, must_exist=True)
         self._live: OpenAIChat | None = None
@@ -599,13 +626,13 @@ class RecordedChat:
         if len(request.messages) <= OPENING:
             self._conversation.clear()
         reply = self._answer(request, digest)
-        if self._transcript is not None and (exchange := self._transcript.find(digest)) is not None:
+        if self._transcript is not None and (exchange := self._transcript.find(digest, self._server)) is not None:
             self._conversation.append(exchange)
         return reply
 
     def _answer(self, request: ChatRequest, digest: str) -> ChatReply:
         for record in filter(None, (self._transcript, self._replayed)):
-            exchange = record.find(digest)
+            exchange = record.find(digest, self._server)
             if exchange is not None and exchange.reply is not None:
                 if record is self._replayed:
                     self._keep(exchange)
@@ -613,7 +640,7 @@ class RecordedChat:
             if exchange is not None and self._replayed is not None:
                 raise RecommenderError.of("the recorded request", problem=f"was not answered: {exchange.error}")
         if self._replayed is not None:
-            raise RecommenderError(_not_recorded(request, self._replayed))
+            raise RecommenderError(_not_recorded(request, self._server, self._replayed))
         if self._live is None:
             self._live = OpenAIChat(self._settings, self._keep)
         return self._live.complete(request)
@@ -623,12 +650,14 @@ class RecordedChat:
             self._transcript.add(exchange)
 
 
-def _not_recorded(request: ChatRequest, replayed: Transcript) -> str:
+def _not_recorded(request: ChatRequest, server: str | None, replayed: Transcript) -> str:
     """Return why a record does not answer a request: the differences from its most similar request."""
     wanted = request.redacted(()).model_dump(mode="json")
 
     def differences(exchange: Exchange) -> list[str]:
-        return _differences(wanted, exchange.request.model_dump(mode="json"))
+        found = _differences(wanted, exchange.request.model_dump(mode="json"))
+        differs = server not in (None, exchange.server)
+        return [*found, f"the server ({exchange.server!r} recorded, {server!r} now)"] if differs else found
 
     nearest = min((differences(exchange) for exchange in replayed.exchanges), key=len)
     difference = ", ".join(nearest) or "a removed secret"

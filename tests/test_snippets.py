@@ -163,8 +163,8 @@ def test_links_of_pages_beside_docs_lead_somewhere(name: str) -> None:
 
 @pytest.mark.slow
 def test_make_targets_exist() -> None:
-    rules = set(re.findall(r"^(\w+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    named = {name for one in blocks() for name in re.findall(r"^make (\w+)", one.text, re.MULTILINE)}
-    named |= {name for page in PAGES for name in re.findall(r"`make (\w+)`", page.read_text())}
+    rules = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = {name for one in blocks() for name in re.findall(r"^make ([\w-]+)", one.text, re.MULTILINE)}
+    named |= {name for page in PAGES for name in re.findall(r"`make ([\w-]+)`", page.read_text())}
     assert named
     assert named <= rules

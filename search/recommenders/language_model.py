@@ -1,13 +1,16 @@
 """One-shot recommendation by a language model from a diagnosis or a description by a person.
 
 The answer is validated against the search space of the federation. An invalid one is returned to the model with its
-faults, up to three times; then the recommendation fails, with the last answer and its faults.
+faults, up to three times; then the recommendation fails, with the last answer and its faults. Constrained decoding does
+not enforce a number's range, and at temperature 0 a small model repeats its wrong answer: from the second correction on
+the temperature is raised. A reason that repeats the correction is not the model's own and is discarded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fedscout.engine.errors import NoValidAnswerError
@@ -28,7 +31,9 @@ from fedscout.strategies import SearchSpace
 LONGEST_RETURNED = 2000
 """Characters of an invalid answer that go back to the model."""
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
-"""Minimum temperature of a request, by the number of invalid answers in the conversation."""
+"""Minimum temperature of a request, by the number of invalid and refused answers in the conversation."""
+QUOTED_SHARE = 0.5
+"""A reason is a quotation if more than this share of its words stand in a correction: small models paraphrase it."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,14 @@ class Conversation:
     Attributes:
         answer: The valid answer; None if there was none.
         replies: All answers of the model.
-        faults: Faults of the last one, if it was invalid.
+        faults: Faults of the last one, if it was invalid or refused.
+        num_refused: Number of valid answers that were refused.
     """
 
     answer: Answer | None = None
     replies: list[ChatReply] = field(default_factory=list)
     faults: tuple[str, ...] = ()
+    num_refused: int = 0
 
     @property
     def last_answer(self) -> str:
@@ -89,8 +96,8 @@ def converse(
 ) -> Conversation:
     """Request answers until one is valid, up to the limit of the settings.
 
-    A refused answer is returned with the configurations tried before. If the next one is refused, too, the temperature
-    is increased: at temperature 0 a model may repeat itself forever.
+    An invalid or refused answer is returned with its faults, a refused one also with the configurations tried before.
+    If the next one is no better, the temperature is raised: at temperature 0 a model may repeat itself forever.
 
     Args:
         model: The language model.
@@ -102,27 +109,36 @@ def converse(
     Raises:
         RecommenderError: If the request fails.
     """
-    history = list(messages)
     conversation = Conversation()
-    num_refused = 0
-    for _ in range(1 + model.settings.max_corrections):
-        temperature = TEMPERATURES[min(num_refused, len(TEMPERATURES) - 1)]
-        reply = model.chat.complete(model.request(history, space, temperature))
+    corrections: list[Message] = []
+    for temperature in TEMPERATURES[: 1 + model.settings.max_corrections]:
+        reply = model.chat.complete(model.request([*messages, *corrections], space, temperature))
         conversation.replies.append(reply)
-        returned = (reply.refusal or reply.text)[:LONGEST_RETURNED]
+        tried: Sequence[Mapping[str, Any]] = ()
         try:
             answer = read_answer(reply, space)
         except AnswerError as error:
             conversation.faults = error.faults
-            history += correction(error.faults, returned)
-            continue
-        if (reason := refuse(answer)) is None:
-            conversation.answer, conversation.faults = answer, ()
-            break
-        num_refused += 1
-        conversation.faults = (reason,)
-        history += correction((reason,), returned, already_tried)
+        else:
+            if (refusal := refuse(answer)) is None:
+                reason = "" if _quotes(answer.reason, corrections) else answer.reason
+                conversation.answer, conversation.faults = replace(answer, reason=reason), ()
+                break
+            conversation.faults, tried = (refusal,), already_tried
+            conversation.num_refused += 1
+        corrections += correction(conversation.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED], tried)
     return conversation
+
+
+def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
+    """Return whether most words of a reason are from the corrections, other than from the answers returned in them."""
+    words = _words(reason)
+    sent = _words(" ".join(message.content for message in corrections if message.role == "user"))
+    return len(words & sent) > QUOTED_SHARE * len(words)
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in re.findall(r"\w+", text.lower()) if not word.isdigit()}
 
 
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:

@@ -312,11 +312,13 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
         proposal = rule.proposal(situation, diagnosis)
         known = _from_other_federations(situation, proposal)
         if known is not None:
-            proposal = proposal.model_copy(update=known.spec.client_values()) if rule.by_name else known.spec
+            is_whole = not (rule.by_name or is_robust(proposal))  # else its parameters are of what was found here
+            proposal = known.spec if is_whole else proposal.model_copy(update=known.spec.client_values())
         spec = situation.space.nearest(proposal)
         if spec is not None:
             reason = Reason(rule.name, True, explanation, rule.source)
-            learnt = () if known is None else (Reason("other federations", True, known.explanation, known.source),)
+            is_known = known is not None and known.spec.kind == spec.kind
+            learnt = (Reason("other federations", True, known.explanation, known.source),) if known and is_known else ()
             return _recommendation(situation, spec, reason, [*learnt, *passed_over])
         if rule.by_name:
             continue

@@ -1,12 +1,14 @@
 """Searchers based on a language model: sequential proposals, a hybrid with genetic search, and one-shot.
 
-**Multi-shot.** The model receives the diagnosis, if there is one, and all earlier trials with their fitness, best
-first; it is instructed to balance exploration and exploitation and never to repeat. So its trials run sequentially. An
-invalid answer is returned with its faults, a repeated configuration with those tried before and then at a higher
-temperature, up to the limit of the settings. Without any valid answer the study stops with an error, and asks again
-when it is resumed. If all proposals for a trial are repetitions, the genetic search proposes that trial, with a note.
-The reference is not in the prompt: a study may pass it before or after the first proposals, which must not depend on
-that. Proposals depend on the model's answers; a study records them and repeats no request.
+**Multi-shot.** The model receives the diagnosis, if there is one, all earlier trials with their fitness, best first,
+then the question; it is instructed to balance exploration and exploitation and never to repeat. So its trials run
+sequentially. An invalid answer is returned with its faults, a repeated configuration with the trial that it repeats and
+those tried before; from the second such answer on the temperature is raised, up to the limit of the settings. Without
+any valid answer the study stops with an error, and asks again when it is resumed. If the valid answers for a trial are
+all repetitions, the genetic search proposes it and the rest of the budget, with a note. The reference is not in the
+prompt: a study may pass it before or after the first proposals, which must not depend on that. Proposals depend on the
+model's answers; a study records them and repeats no request. A searcher that is given earlier trials asks for each of
+them first, from the record, to find where the model gave up.
 
 **Hybrid.** The first generation comes from the model. Its proposals are ordinary trials, so the genetic search uses
 them as its first generation and continues with mutants of the best two.
@@ -21,20 +23,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedscout.engine.errors import NoValidAnswerError
 from fedscout.engine.trials.record import Trial
 from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel, converse, no_valid_answer
-from fedscout.search.recommenders.prompt import Answer, strategy_document, system_message, user_message
+from fedscout.search.recommenders.prompt import WHAT_TO_DO, Answer, strategy_document, system_message, user_message
 from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.search.searchers.genetic import GenerationalSearcher, GeneticSearcher
 from fedscout.strategies import StrategySpec
 
 logger = logging.getLogger("fedscout")
 
-REPEATED = "the configuration must be new, and was tried or is the same as FedAvg here"
+QUESTION = "propose one configuration that is not among the trials"
 
 
 class MultiShotLLMSearcher(GenerationalSearcher):
@@ -54,7 +56,14 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         )
         self._model = replace(model, seed=task.seed)
         self._genetic = GeneticSearcher(task)
-        self._without_model: set[int] = set()
+        self._given = {task.space.digest(spec) for spec in task.first}
+        self._answers: list[StrategySpec | None] = []
+        self._gave_up_at: int | None = None
+
+    @property
+    def num_by_model(self) -> int:
+        """Number of trials for which the model is asked, at most."""
+        return self.task.settings.budget
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Add results."""
@@ -62,62 +71,85 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         self._genetic.tell(trials)
 
     def notes(self) -> list[str]:
-        """Return a note on the number of trials without a new proposal of the model."""
-        if not self._without_model:
+        """Return a note on the trial from which the model proposed nothing new."""
+        if self._gave_up_at is None:
             return []
-        number = len(self._without_model)
-        return [f"{self._model.settings.model} repeated itself in {number} trials; the genetic search proposed these"]
+        num_trials = min(len(self.archive.searched), self.num_by_model)
+        return [
+            f"{self._model.settings.model} only repeated configurations for trial {self._gave_up_at + 1}; the genetic "
+            f"search proposed it and what followed, {num_trials - self._gave_up_at} of {num_trials} trials"
+        ]
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield the model's proposal, or the genetic search's if the model proposes nothing new.
+        """Yield the model's proposal, or the genetic search's after the model has given up.
 
         Raises:
             RecommenderError: If the request fails.
             NoValidAnswerError: If there is no valid answer.
         """
-        spec = self._next(earlier, taken)
-        if spec is not None:
-            yield spec
-            return
-        self._without_model.add(number)
-        logger.warning(
-            "%s proposes nothing new for trial %d: the genetic search proposes it",
-            self._model.settings.model,
-            number + 1,
-        )
-        yield from self._genetic.ask(1)
+        del taken
+        self._ask_model(earlier, number + 1)
+        spec = self._answers[number] if number < len(self._answers) else None
+        yield from self._genetic.ask(1) if spec is None else (spec,)
 
-    def _next(self, earlier: Sequence[Trial], taken: set[str]) -> StrategySpec | None:
+    def _ask_model(self, trials: Sequence[Trial], num_answers: int) -> None:
+        """Ask for each trial in turn, up to a number of them, for which it has not been asked, until it gives up.
+
+        It is not asked for trials that the task gave.
+        """
+        while self._gave_up_at is None and (number := len(self._answers)) < num_answers:
+            is_given = number < len(trials) and self.space.digest(trials[number].spec) in self._given
+            spec = None if is_given else self._next(trials[:number])
+            self._answers.append(spec)
+            if spec is None and not is_given:
+                self._gave_up_at = number
+                logger.warning(
+                    "%s proposes nothing new for trial %d: the genetic search continues",
+                    self._model.settings.model,
+                    number + 1,
+                )
+
+    def _next(self, earlier: Sequence[Trial]) -> StrategySpec | None:
+        """Return the model's proposal; None if all its valid answers are repetitions."""
+        numbers = {self.space.digest(trial.spec): number for number, trial in enumerate(earlier, start=1)}
+
         def refuse(answer: Answer) -> str | None:
-            return REPEATED if self.space.digest(answer.spec) in taken else None
+            digest = self.space.digest(answer.spec)
+            if digest in numbers:
+                return f"the configuration must be new, but is that of trial {numbers[digest]}"
+            is_reference = digest in self.archive.reference_digests
+            return "the configuration must be new, but is plain FedAvg or the same here" if is_reference else None
 
         settings = self._model.settings
-        tried = self._tried(earlier)
+        best_first = ranking(earlier, self.space)
+        tried = [
+            {"trial": numbers[self.space.digest(trial.spec)], "strategy": strategy_document(trial.spec)}
+            | {"fitness": round(trial.fitness, 4)}
+            | ({"failed": True} if trial.status == "failed" else {})
+            for trial in best_first
+        ]
         messages = [
             system_message(self._situation, settings.prompt, searching=True),
-            user_message(self._situation, settings.format, {"trials": tried}),
+            user_message(self._situation, settings.format, {"trials": tried, WHAT_TO_DO: QUESTION}),
         ]
-        already_tried = [trial["strategy"] for trial in tried] + [
-            strategy_document(spec) for spec in self.task.references
+        already_tried = [
+            strategy_document(spec) for spec in (*(trial.spec for trial in best_first), *self.task.references)
         ]
         conversation = converse(self._model, messages, self.space, refuse, already_tried)
         if conversation.answer is not None:
             return conversation.answer.spec
-        if conversation.faults != (REPEATED,):
+        if not conversation.num_refused:
             raise NoValidAnswerError(no_valid_answer(settings, conversation))
         return None
-
-    def _tried(self, earlier: Sequence[Trial]) -> list[dict[str, Any]]:
-        """Return the trials in the form of the prompt."""
-        return [
-            {"strategy": strategy_document(trial.spec), "fitness": round(trial.fitness, 4)}
-            | ({"failed": True} if trial.status == "failed" else {})
-            for trial in ranking(earlier, self.space)
-        ]
 
 
 class LLMGeneticSearcher(MultiShotLLMSearcher):
     """Genetic search whose first generation is proposed by a language model."""
+
+    @property
+    def num_by_model(self) -> int:
+        """Number of trials for which the model is asked, at most."""
+        return self.task.settings.generation_size
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
         """Return the model's next proposal, or a generation of the genetic search.
@@ -126,7 +158,7 @@ class LLMGeneticSearcher(MultiShotLLMSearcher):
             RecommenderError: If the request fails.
             NoValidAnswerError: If there is no valid answer.
         """
-        by_model = len(self.archive.searched) < self.task.settings.generation_size
+        by_model = len(self.archive.searched) < self.num_by_model
         return super().ask(num_proposals) if by_model else self._genetic.ask(num_proposals)
 
 

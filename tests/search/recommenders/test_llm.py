@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,56 @@ def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
     assert f"gave {1 + max_corrections} invalid answer" in line
     assert line.isprintable()
     assert len(line) < 1500
+
+
+def test_corrections_after_the_first_are_asked_with_temperature_and_the_studys_seed(
+    server: Server, model_at: ModelAt, situation: RecommendationContext
+) -> None:
+    """The model answers by temperature: at 0 it breaks the range, whatever it is told."""
+    at = server(lambda asked: GOOD if asked.body["temperature"] else INVALID["out of range"])
+    found = recommend_by_llm(situation, replace(model_at(at), seed=5))
+    assert found.spec == PROX
+    assert [(asked.body["temperature"], asked.body["seed"]) for asked in at.asked] == [(0.0, 5), (0.0, 5), (0.7, 5)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_own"),
+    [
+        ("answer with one valid JSON object alone", False),
+        ("I ANSWER with one valid JSON object, as told", False),
+        ("proximal_mu of fedprox must be in [0.0001, 1] (log), got 1000.0", False),
+        ("fedprox", False),
+        ("a proximal_mu of 0.1 limits drift", True),
+        ("clients drift", True),
+        ("", True),
+    ],
+)
+def test_the_words_of_a_correction_are_no_reason(
+    model_at: ModelAt, situation: RecommendationContext, reason: str, is_own: bool
+) -> None:
+    model = model_at([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
+    found = recommend_by_llm(situation, model)
+    unexplained = recommend_by_llm(situation, model_at([chooses("fedprox", reason="", proximal_mu=0.1)]))
+    assert found.spec == PROX
+    assert found.reasons == (
+        replace(unexplained.reasons[0], explanation=reason) if reason and is_own else unexplained.reasons[0],
+    )
+
+
+def test_a_paraphrase_of_a_correction_is_no_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
+    """As Qwen2.5-Coder 1.5B gave it."""
+    reason = "'beta_1' and 'beta_2' are not parameters of fedadagrad; their parameters are eta and tau"
+    betas = {"beta_1": 0.9, "beta_2": 0.99}
+    wrong, right = (chooses("fedadagrad", reason, eta=0.1, tau=0.001, **more) for more in (betas, {}))
+    found = recommend_by_llm(situation, model_at([wrong, right])).reasons[0].explanation
+    assert found not in ("", reason)
+
+
+def test_what_a_model_says_twice_is_its_own_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
+    """Its first answer stands in the conversation, too."""
+    reason = "the labels of the clients differ a lot, so they drift"
+    model = model_at([chooses("fedprox", reason, proximal_mu=7), chooses("fedprox", reason, proximal_mu=0.1)])
+    assert recommend_by_llm(situation, model).reasons[0].explanation == reason
 
 
 def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(
@@ -237,6 +288,28 @@ def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: d
     assert named in str(caught.value)
 
 
+def test_what_one_server_answered_is_asked_of_another(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
+    """Both know a model of the same name, and share a record; each answers for itself."""
+    one, other = server([says("this")]), server([says("that")])
+    for at, text in ((one, "this"), (other, "that"), (one, "this"), (other, "that")):
+        assert model_at(at).chat.complete(request()).text == text
+    assert (len(one.asked), len(other.asked)) == (1, 1)
+    for at, text in ((one, "this"), (other, "that")):
+        settings = RecommenderConfig(replay=tmp_path / "llm.jsonl", base_url=at.url)
+        with RecordedChat(settings, None) as chat:
+            assert chat.complete(request()).text == text
+
+
+def test_a_record_does_not_answer_for_a_server_that_was_not_asked(
+    record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    settings = RecommenderConfig(replay=record, base_url="http://127.0.0.1:1/v1")
+    with RecordedChat(settings, None) as chat, pytest.raises(RecommenderError) as caught:
+        chat.complete(request())
+    assert "'http://127.0.0.1:1/v1' now" in str(caught.value)
+
+
 def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:
     with pytest.raises(UnreachableModelError):
         model_at([fails(503, "overloaded")]).chat.complete(request())
@@ -257,10 +330,14 @@ def test_a_record_holds_no_key(record: Path) -> None:
     assert (exchange.reply.prompt_tokens, exchange.reply.completion_tokens) == (1000, 50)
 
 
-def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(record: Path, model_at: ModelAt) -> None:
+def test_a_line_that_was_cut_off_is_passed_over_and_what_follows_can_be_read(
+    server: Server, model_at: ModelAt, tmp_path: Path
+) -> None:
+    at, record = server([says("this"), says("that")]), tmp_path / "llm.jsonl"
+    model_at(at).chat.complete(request())
     whole = record.read_text()
     record.write_text(whole + whole[: len(whole) // 2])
-    model = model_at([says("that")])
+    model = model_at(at)
     assert model.chat.complete(request()).text == "this"
     assert model.chat.complete(request("and now?")).text == "that"
     assert len(Transcript(record).exchanges) == 2

@@ -145,6 +145,21 @@ def test_parameters_that_a_server_refuses_are_left_out_one_by_one(talk: TalkTo, 
     assert asking.exchanges[-1].left_out == ("temperature", "seed")
 
 
+def test_a_server_that_refuses_the_length_of_a_string_is_asked_for_the_schema_without_it(talk: TalkTo) -> None:
+    def strict(asked: Asked) -> Play:
+        limited = "maxLength" in json.dumps(asked.body["response_format"])
+        return fails(400, "Invalid schema: 'maxLength' is not permitted.") if limited else says("{}")
+
+    asking = talk(strict)
+    parts = {"type": "object", "properties": {"reason": {"type": "string", "maxLength": 300}}}
+    request = REQUEST.model_copy(update={"answer_schema": {"anyOf": [parts]}})
+    assert asking.chat.complete(request).text == "{}"
+    shown = asking.asked[-1].body["response_format"]["json_schema"]["schema"]
+    assert shown == {"anyOf": [{"type": "object", "properties": {"reason": {"type": "string"}}}]}
+    assert [exchange.left_out for exchange in asking.exchanges] == [(), ("maxLength",)]
+    assert asking.exchanges[-1].request == request
+
+
 def test_a_server_that_refuses_everything_is_told_so_and_asked_no_more_than_six_times(talk: TalkTo) -> None:
     asking = talk([fails(400, "temperature seed max_tokens max_completion_tokens: no")])
     asking.fails(RecommenderError, "'gpt-4.1'", 400)

@@ -91,9 +91,11 @@ def test_the_model_is_shown_every_earlier_trial_with_its_result_best_first() -> 
     assert searcher.ask(4) == [FedProxSpec(proximal_mu=0.2)]
     searcher.tell([Trial(FedProxSpec(proximal_mu=0.2), fitness=0.25)])
     assert searcher.ask(4) == [FedProxSpec(proximal_mu=0.3)]
-    bad = {"strategy": {"kind": "fedprox", "proximal_mu": 0.1}, "fitness": 0.0, "failed": True}
-    good = {"strategy": {"kind": "fedprox", "proximal_mu": 0.2}, "fitness": 0.25}
-    assert [chat.shown(number) for number in range(3)] == [{"trials": []}, {"trials": [bad]}, {"trials": [good, bad]}]
+    bad = {"trial": 1, "strategy": {"kind": "fedprox", "proximal_mu": 0.1}, "fitness": 0.0, "failed": True}
+    good = {"trial": 2, "strategy": {"kind": "fedprox", "proximal_mu": 0.2}, "fitness": 0.25}
+    shown = [chat.shown(number) for number in range(3)]
+    assert [told["trials"] for told in shown] == [[], [bad], [good, bad]]
+    assert all(list(told) == ["trials", "what_to_do"] for told in shown)  # the question stands last
     assert {request.seed for request in chat.asked} == {5}
 
 
@@ -107,6 +109,7 @@ def test_a_repetition_or_a_twin_of_fedavg_goes_back_with_what_was_tried_and_then
     for request in chat.asked[2:]:
         told = json.loads(request.messages[-1].content)
         assert told["already_tried"] == [{"kind": "fedprox", "proximal_mu": 0.1}, {"kind": "fedavg"}]
+        assert ("is that of trial 1" in told["your_answer_is_not_valid"][0]) == (repeated == prox(0.1))
     assert [request.temperature for request in chat.asked] == [0.0, 0.0, 0.0, 0.7, 1.0]
     assert searcher.notes() == []
 
@@ -118,17 +121,39 @@ def test_a_temperature_that_was_asked_for_is_never_lowered() -> None:
     assert [request.temperature for request in chat.asked] == [0.9, 0.9, 0.9, 0.9, 1.0]
 
 
-def test_the_trials_for_which_a_model_only_repeats_itself_go_to_the_genetic_search() -> None:
-    searcher, genetic = multi_shot(SPACE, 0, Scripted(prox(0.1))), GeneticSearcher(task(SPACE, 0))
-    first = asked_one_by_one(searcher, 1)
-    genetic.tell([some_fitness(spec) for spec in first])
-    for _ in range(7):
+@pytest.mark.parametrize("last", [prox(0.1), "no idea"])
+def test_from_a_trial_for_which_a_model_only_repeats_itself_the_genetic_search_goes_on(last: str) -> None:
+    """Trial 3 is refused four times, or three times before an answer that can't be read; then nothing is asked."""
+    chat = Scripted(prox(0.1), prox(0.2), *[prox(0.1)] * 3, last)
+    searcher, genetic = multi_shot(SPACE, 0, chat), GeneticSearcher(task(SPACE, 0))
+    genetic.tell([some_fitness(spec) for spec in asked_one_by_one(searcher, 2)])
+    for _ in range(6):
         (spec,) = searcher.ask(1)
         assert [spec] == genetic.ask(1)
         for each in (searcher, genetic):
             each.tell([some_fitness(spec)])
     assert len({SPACE.digest(trial.spec) for trial in searcher.archive.searched}) == 8
-    assert len(searcher.notes()) == 1
+    assert len(chat.asked) == 6
+    (note,) = searcher.notes()
+    assert "trial 3" in note
+    assert "6 of 8 trials" in note
+
+
+def test_a_searcher_that_is_told_the_earlier_trials_knows_where_the_model_gave_up() -> None:
+    stubborn = Scripted(prox(0.1))
+    searcher = multi_shot(SPACE, 0, stubborn)
+    told = [some_fitness(spec) for spec in asked_one_by_one(searcher, 5)]
+    resumed = multi_shot(SPACE, 0, Scripted(prox(0.1)))
+    resumed.tell(told)
+    assert resumed.ask(1) == searcher.ask(1)
+    assert resumed.notes() == searcher.notes()
+
+
+def test_for_trials_that_were_given_the_model_is_not_asked() -> None:
+    chat, first = Scripted(prox(0.3)), [FedProxSpec(proximal_mu=mu) for mu in (0.1, 0.2)]
+    searcher = MultiShotLLMSearcher(task(SPACE, first=first), LanguageModel(chat, SETTINGS))
+    assert asked_one_by_one(searcher, 3) == [*first, FedProxSpec(proximal_mu=0.3)]
+    assert len(chat.asked) == 1
 
 
 def test_a_model_that_gives_no_valid_answer_stops_the_search() -> None:
