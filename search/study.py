@@ -33,9 +33,9 @@ from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, front_of, full_trainings_of, worst_of
 from fedscout.search.objective import ACCURACY, Measure
-from fedscout.search.priors import Evidence
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
 from fedscout.search.recommenders.language_model import LanguageModel
+from fedscout.search.recommenders.priors import Evidence
 from fedscout.search.recommenders.rules import first_generation, is_robust, kinds_in_turn, recommend_by_rules
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_parts

@@ -124,7 +124,7 @@ def test_one_name_is_installed_with_every_module_below_it(installation: Installa
 
     installed = files(installation.site_packages / "fedscout")
     assert installed == files(REPOSITORY / "src" / "fedscout")
-    assert {"py.typed", "search/priors.parquet", "experiments/suites/choice/trials.parquet"} <= installed
+    assert {"py.typed", "search/recommenders/priors.parquet", "experiments/suites/choice/trials.parquet"} <= installed
 
 
 @pytest.mark.parametrize("command", [("fedscout",), ("python", "-m", "fedscout")], ids=["script", "module"])

@@ -33,7 +33,7 @@ def test_the_last_line_says_what_was_skipped_and_why() -> None:
     done = run("-n", "2", "-m", "data", "tests/experiments/data/test_bearing.py")
     assert done.returncode == 0, done.stdout
     *_, closing, last = done.stdout.splitlines()
-    assert closing.startswith("2 skipped")
+    assert closing.startswith("3 skipped")
     assert last == "skipped: 2 as FEDSCOUT_DATA names no folder"
 
 

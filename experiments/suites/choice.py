@@ -56,7 +56,7 @@ from fedscout.experiments.suites.replay import (
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, StudyFacts, full_trainings_of
 from fedscout.search.objective import ACCURACY
-from fedscout.search.priors import SOURCE, PriorStudy, project_studies
+from fedscout.search.recommenders.priors import SOURCE, PriorStudy, project_studies
 from fedscout.search.searchers.genetic import grid_values
 from fedscout.search.study import StudyOutcome
 from fedscout.search.warm_start import EarlierStudy

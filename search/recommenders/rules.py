@@ -111,7 +111,6 @@ from itertools import cycle
 
 from fedscout.engine.seeds import stream
 from fedscout.search.objective import DataOrigin
-from fedscout.search.priors import Evidence
 from fedscout.search.recommenders.diagnosis import (
     OUTLIER_Z_SCORE,
     Alternative,
@@ -121,6 +120,7 @@ from fedscout.search.recommenders.diagnosis import (
     RecommendationContext,
     Severity,
 )
+from fedscout.search.recommenders.priors import Evidence
 from fedscout.strategies import (
     BulyanSpec,
     CenteredClippingSpec,

@@ -15,7 +15,8 @@ import pytest
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.search.objective import ACCURACY, MEASURES, DataOrigin, Measure, Objective, reward
-from fedscout.search.priors import (
+from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
+from fedscout.search.recommenders.priors import (
     OTHER_KIND,
     Evidence,
     PriorStudy,
@@ -24,7 +25,6 @@ from fedscout.search.priors import (
     read_priors,
     write_priors,
 )
-from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import is_robust, recommend_by_rules
 from fedscout.strategies import (
     FedAdamSpec,

@@ -84,7 +84,8 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
     ],
 )
 def test_the_origin_of_rows(arguments: list[str], known: DataOrigin | None) -> None:
-    assert data_origin_of(small(*arguments)) == known
+    config = small(*arguments)
+    assert data_origin_of(config) == (known or DataOrigin(config.federation.dataset))
 
 
 # What is written.
@@ -211,7 +212,7 @@ NOT_POSSIBLE = [
     (run_workflow, ["federation.dataset=diabetes", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["federation.dataset=cartpole", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["strategy.kind=krum", "federation.num_clients=2"], "krum", "2"),
-    (run_training, ["strategy.kind=nosuch"], "kind", "'nosuch'"),
+    (run_training, ["strategy.kind=nosuch"], "strategy.kind", "'nosuch'"),
     (run_training, ["strategy.kind=fedadam", "strategy.eta=-1"], "eta of fedadam", "-1"),
     (run_training, ["strategy.kind=custom", "strategy.path=no_such_module:Thing"], "no_such_module", NO_MODULE),
     (run_training, ["strategy.eta=1"], "a strategy", "{'eta': 1}"),

@@ -29,10 +29,10 @@ from fedscout.experiments.suites.choice import (
     trained_by,
     union,
 )
-from fedscout.experiments.suites.replay import PUBLISHED, ReplayedFederation, read_table
+from fedscout.experiments.suites.replay import KNOWLEDGE, PUBLISHED, ReplayedFederation, read_table
 from fedscout.search.ledger import BASELINE
-from fedscout.search.priors import SOURCE
 from fedscout.search.recommenders.diagnosis import Alternative
+from fedscout.search.recommenders.priors import SOURCE
 from fedscout.search.searchers.genetic import range_points
 from fedscout.search.study import StudyOutcome
 from fedscout.strategies import FedAdamSpec, space_of
@@ -190,7 +190,7 @@ def test_what_two_studies_share_is_trained_once_and_other_seeds_and_federations_
 @pytest.mark.slow
 def test_priors_rest_on_all_trials_but_those_of_the_own_data() -> None:
     table = read_table(PUBLISHED)
-    trials = {each.about.name: len(each.trials) for each in table}
+    trials = {each.about.name: len(each.trials) for each in [*table, *read_table(KNOWLEDGE)]}
     reasons = (Alternative(ADAM, "It gained.", SOURCE), Alternative(ADAM, "A rule.", "paper"))
     informed = StudyOutcome(trial(BASELINE), first_generation=reasons)
     new = replace(FACTS, config=json.dumps({"federation": {"dataset": "mine"}}), config_hash="new", data_digest="new")

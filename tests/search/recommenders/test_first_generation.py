@@ -18,7 +18,7 @@ from fedscout.search.recommenders.rules import (
     recommend_by_rules,
     suspected_per_round,
 )
-from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
+from fedscout.strategies import ChoiceRange, FedAvgSpec, FedTrimmedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of
 
@@ -89,7 +89,7 @@ def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationO
     robust = robust_in(proposed(situation, size=40))
     counts = {(spec.kind, getattr(spec, "num_malicious_nodes", None)) for spec in robust}  # type: ignore[attr-defined]
     assert counts == {("multikrum", 2), ("krum", 2), ("bulyan", 1), ("fedmedian", None), ("fedtrimmedavg", None)}
-    trimmed = [spec.num_trimmed(situation.cohort) for spec in robust if spec.kind == "fedtrimmedavg"]  # type: ignore[attr-defined]
+    trimmed = [int(spec.beta * situation.cohort.num_sampled) for spec in robust if isinstance(spec, FedTrimmedAvgSpec)]
     assert trimmed == [2]
     first, second, *_ = proposed(situation, priors=LIKE)
     assert second.spec == MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=5)
