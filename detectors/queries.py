@@ -12,6 +12,8 @@ median over clients.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fedscout.detectors import feature_skew, privacy
@@ -42,28 +44,27 @@ POWER_TOLERANCE = 1e-3
 def input_curvature(inputs: QueryInputs) -> Answer:
     """Client half: return `curvature`, the largest eigenvalue of the mean of x xᵀ over model inputs x, shape `(1,)`.
 
-    Found by power iteration, which is within 1 % where the second eigenvalue is not nearly as large, and below the
-    eigenvalue elsewhere. NaN for whole numbers above 1, such as those of tokens, which are no points of a space.
+    Found by power iteration: a lower bound, close unless the largest eigenvalues are nearly equal. NaN if all values
+    are whole numbers, some above 1, such as those of tokens, which are no points of a space.
     """
-    rows = inputs.model_inputs or inputs.data
-    vector, curvature, only_whole = None, 0.0, True
-    for _ in range(POWER_STEPS):
-        product: Values | None = None
-        for features, _labels in rows.chunks():
-            x = flat_features(features)
-            if vector is None:
-                vector = np.random.default_rng(x.shape[1]).standard_normal(x.shape[1])
-                vector /= np.linalg.norm(vector)
-            only_whole = only_whole and not (x % 1).any() and x.max(initial=0) > 1
-            part = x.T @ (x @ vector)
-            product = part if product is None else product + part
-        if product is None or only_whole:
-            return {"curvature": RowAggregate(np.array([np.nan]), len(rows))}
-        product /= len(rows)
-        before, curvature = curvature, float(np.linalg.norm(product))
-        if curvature <= before * (1 + POWER_TOLERANCE) or curvature == 0:
-            break
-        vector = product / curvature
+    rows = inputs.data if inputs.model_inputs is None else inputs.model_inputs
+
+    def blocks() -> Iterator[Values]:
+        return (flat_features(features) for features, _ in rows.chunks())
+
+    curvature = np.nan
+    if not all(x.max(initial=0) > 1 and not (x % 1).any() for x in blocks()):
+        size = int(np.prod(rows.features.shape[1:]))
+        direction: Values = np.random.default_rng(size).standard_normal(size)
+        curvature = 0.0
+        for _ in range(POWER_STEPS):
+            unit, direction = direction / np.linalg.norm(direction), np.zeros(size)
+            for x in blocks():
+                direction += x.T @ (x @ unit)
+            direction /= len(rows)
+            before, curvature = curvature, float(np.linalg.norm(direction))
+            if curvature <= before * (1 + POWER_TOLERANCE):
+                break
     return {"curvature": RowAggregate(np.array([curvature]), len(rows))}
 
 

@@ -12,9 +12,9 @@ trainings only, `worst`; in a replay, a path `package.module:Class` is a searche
 
 *Archives* are the full trainings elsewhere that a recommender needs before it can choose, each counted once. A warm
 start depends on the studies of other federations that it may read: their trials, FedAvg's included, and what these
-depend on. An informed search whose first generation includes the project's priors depends on every trial of the table's
-development half. Neither reads anything of its own federation, so that is not counted. The trials by which rules and
-defaults were set are not counted either, because no recommender reads them to choose.
+depend on. An informed search whose first generation includes the project's priors depends on every trial of other data
+sets in the tables. Neither reads anything of its own federation, so that is not counted. Nor are the trials by which
+rules and defaults were set, and those of the priors that the rules read.
 """
 
 from __future__ import annotations

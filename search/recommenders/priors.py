@@ -124,7 +124,7 @@ def read_priors(path: Path) -> tuple[PriorStudy, ...]:
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise ValueError("it must be a file of priors written by `fedscout bench table`")
+        raise ValueError("it must be a file of priors, as `write_priors` writes it")
     columns = {name: table[name].combine_chunks() for name in table.column_names}
     specs = [_parsed(document) for document in columns["specification"].dictionary.to_pylist()]
     gains, places = columns["gain"].to_numpy(), columns["specification"].indices.to_numpy()

@@ -307,29 +307,30 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
     """
     diagnosis = situation.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
-    passed_over: list[Reason] = []
+    further: list[Reason] = []
     for rule, explanation in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
         known = _from_other_federations(situation, proposal)
-        if known is not None:
-            is_whole = not (rule.by_name or is_robust(proposal))  # else its parameters are of what was found here
-            proposal = known.spec if is_whole else proposal.model_copy(update=known.spec.client_values())
+        if known is not None and (rule.by_name or is_robust(proposal)):  # its parameters depend on what was found here
+            proposal = proposal.model_copy(update=known.spec.client_values())
+        elif known is not None:
+            proposal = known.spec
         spec = situation.space.nearest(proposal)
         if spec is not None:
             reason = Reason(rule.name, True, explanation, rule.source)
-            is_known = known is not None and known.spec.kind == spec.kind
-            learnt = (Reason("other federations", True, known.explanation, known.source),) if known and is_known else ()
-            return _recommendation(situation, spec, reason, [*learnt, *passed_over])
+            if known is not None and known.spec.kind == spec.kind:
+                further.insert(0, Reason("other federations", True, known.explanation, known.source))
+            return _recommendation(situation, spec, reason, further)
         if rule.by_name:
             continue
         absence = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
-        passed_over.append(
+        further.append(
             Reason(rule.name, False, f"{explanation} But {proposal.kind} can't be chosen: {absence}.", rule.source)
         )
     first_kind = situation.space.kinds[0]
     spec = situation.space.default(first_kind)
     reason = Reason("what is left", True, f"No rule's strategy can be chosen here; {first_kind} can.", spec.paper)
-    return _recommendation(situation, spec, reason, passed_over)
+    return _recommendation(situation, spec, reason, further)
 
 
 def _from_other_federations(situation: RecommendationContext, proposal: StrategySpec) -> Alternative | None:
@@ -365,12 +366,12 @@ def calls_for_robust(situation: RecommendationContext) -> bool:
 
 
 def _recommendation(
-    situation: RecommendationContext, spec: StrategySpec, ground: Reason, passed_over: list[Reason]
+    situation: RecommendationContext, spec: StrategySpec, ground: Reason, further: Sequence[Reason]
 ) -> Recommendation:
     return Recommendation(
         spec=spec,
         source="rules",
-        reasons=(ground, *passed_over),
+        reasons=(ground, *further),
         notes=(*spec.notes(situation.cohort), *selection_notes(situation)),
         diagnosis=situation.diagnosis,
         alternatives=tuple(alternatives(situation, spec)),
