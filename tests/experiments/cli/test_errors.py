@@ -195,6 +195,7 @@ MEANT = {
     "search.kind=genetc": "genetic",
     "search.strategies=[fedprx]": "fedprox",
     "selection.kind=ort": "oort",
+    "report=report.json": "--report",
 }
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+import fedscout
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data import own
@@ -276,6 +280,20 @@ def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp
     table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
     assert not predicts_quantity(tmp_path, table, "product")
     assert predicts_quantity(tmp_path, table.assign(product=table["product"] / 8), "product")
+
+
+def test_databases_tell_the_task_too(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
+        TABLE.to_sql("t", database, index=False)
+    request = DatasetRequest(dataset=f"sqlite:///{tmp_path / 't.db'}", label="load")
+    assert load_own_data(request).targets is not None
+
+
+def test_rows_given_in_python_tell_the_task_too() -> None:
+    quantity = TABLE[["x", "load"]]
+    for data in (quantity, datasets.Dataset.from_pandas(quantity)):
+        assert "predicts load" in repr(fedscout.Federation(data, label="load", num_clients=2))
+    assert "3 classes" in repr(fedscout.Federation(TABLE[["x", "grade"]], label="grade", num_clients=2))
 
 
 def test_parsing_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
