@@ -35,8 +35,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,11 @@ class PriorStudy:
     curvature: float | None
     robust: bool
     gains: tuple[tuple[StrategySpec, float], ...]
+
+    @cached_property
+    def setting(self) -> tuple[tuple[str, float], ...]:
+        """The clients' settings as a value to compare; empty in the joint space."""
+        return tuple(sorted((self.clients or {}).items()))
 
 
 def write_priors(path: Path, studies: Iterable[PriorStudy]) -> None:
@@ -165,13 +170,13 @@ class Evidence:
 
     Attributes:
         studies: The federations.
-        weights: Their weights, shape `(studies,)`; they sum to 1.
+        similarity: How similar each is, in `(0, 1]`, shape `(studies,)`.
         specs: The configurations.
         gains: Gains over FedAvg, shape `(studies, configurations)`; NaN where one was not trained.
     """
 
     studies: tuple[PriorStudy, ...]
-    weights: Matrix
+    similarity: Matrix
     specs: tuple[StrategySpec, ...]
     gains: Matrix
 
@@ -202,31 +207,27 @@ class Evidence:
             for study in (project_studies() if studies is None else studies)
             if (study.clients is None) == is_joint and study.dataset != dataset
         ]
-        differences = [_difference(study.clients or {}, space.given) for study in others]
-        nearest = min(differences, default=0.0)
-        others = [study for study, difference in zip(others, differences, strict=True) if difference == nearest]
+        settings = {study.setting: study.clients or {} for study in others}
+        differences = {setting: _difference(clients, space.given) for setting, clients in settings.items()}
+        nearest = min(differences.values(), default=0.0)
+        others = [study for study in others if differences[study.setting] == nearest]
         specs, gains = _gains_in(space, others, references)
         if not specs:
             return None
-        counts = Counter(study.dataset for study in others)
         curvature = None if diagnosis is None else diagnosis.metrics.get("input_curvature")
-        weights = np.array(
-            [
-                _closeness(curvature, study.curvature)
-                * (1 if study.robust == robust else OTHER_KIND)
-                / counts[study.dataset]
-                for study in others
-            ]
+        similarity = np.array(
+            [_closeness(curvature, study.curvature) * (1 if study.robust == robust else OTHER_KIND) for study in others]
         )
-        weights /= weights.sum()
-        known = ~np.isnan(gains)
-        covered = weights @ known >= COVERAGE
-        return cls(
-            tuple(others),
-            weights,
-            tuple(spec for spec, is_covered in zip(specs, covered, strict=True) if is_covered),
-            gains[:, covered],
-        )
+        whole = cls(tuple(others), similarity, tuple(specs), gains)
+        covered = np.flatnonzero(whole.weights @ ~np.isnan(gains) >= COVERAGE)
+        return replace(whole, specs=tuple(specs[place] for place in covered), gains=gains[:, covered])
+
+    @cached_property
+    def weights(self) -> Matrix:
+        """Weight of each federation, shape `(studies,)`: by similarity, each data set counting equally; sum 1."""
+        counts = Counter(study.dataset for study in self.studies)
+        weights = self.similarity / [counts[study.dataset] for study in self.studies]
+        return np.asarray(weights / weights.sum())
 
     @property
     def means(self) -> Matrix:
@@ -259,13 +260,13 @@ class Evidence:
         return Alternative(spec, self.explanation(self.specs.index(spec)), SOURCE) if spec in self.specs else None
 
     def explanation(self, place: int) -> str:
-        """Return what a configuration gained elsewhere: mean, interval, and the federations that count most."""
+        """Return what a configuration gained elsewhere: mean, interval, and the most similar federations."""
         known = np.flatnonzero(~np.isnan(self.gains[:, place]))
         gains, weights = self.gains[known, place], self.weights[known]
         order = np.argsort(gains, kind="stable")
         shares = np.cumsum(weights[order]) / weights.sum()
         low, high = (100 * gains[order][min(np.searchsorted(shares, part), len(order) - 1)] for part in INTERVAL)
-        nearest = known[np.argsort(-weights, kind="stable")[:2]]
+        nearest = known[np.argsort(-self.similarity[known], kind="stable")[:2]]
         return (
             f"In {len(known)} federations of other data sets, the similar ones weighted most, it gained "
             f"{100 * self.means[place]:+.1f} points on FedAvg on average, in 80 % of them between {low:+.1f} and "
@@ -310,18 +311,21 @@ def _gains_in(
         The configurations, and gains of shape `(studies, configurations)`.
     """
     taken = {space.digest(spec) for spec in references}
-    columns: dict[str, tuple[StrategySpec, Matrix]] = {}
+    columns: dict[str, tuple[StrategySpec, list[float]]] = {}
 
-    @cache
-    def column(spec: StrategySpec) -> Matrix | None:
+    def column(spec: StrategySpec) -> list[float] | None:
         moved = space.nearest(spec)
         if moved is None or space.has_equivalent(moved) or (digest := space.digest(moved)) in taken:
             return None
-        return columns.setdefault(digest, (moved, np.full(len(studies), np.nan)))[1]
+        return columns.setdefault(digest, (moved, [-math.inf] * len(studies)))[1]
 
+    by_identity: dict[int, list[float] | None] = {}  # studies share specifications, whose hashes take longer than these
     for row, study in enumerate(studies):
         for spec, gain in study.gains:
-            if (gains := column(spec)) is not None:
-                gains[row] = np.fmax(gains[row], gain)
+            if id(spec) not in by_identity:
+                by_identity[id(spec)] = column(spec)
+            if (gains := by_identity[id(spec)]) is not None:
+                gains[row] = max(gains[row], gain)
     specs = [spec for spec, _ in columns.values()]
-    return specs, np.array([gains for _, gains in columns.values()]).T.reshape(len(studies), len(specs))
+    gains_by_spec = np.array([gains for _, gains in columns.values()]).reshape(len(specs), len(studies))
+    return specs, np.where(np.isinf(gains_by_spec), np.nan, gains_by_spec).T

@@ -310,17 +310,16 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
     further: list[Reason] = []
     for rule, explanation in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
-        known = _from_other_federations(situation, proposal)
-        if known is not None and (rule.by_name or is_robust(proposal)):  # its parameters depend on what was found here
-            proposal = proposal.model_copy(update=known.spec.client_values())
-        elif known is not None:
-            proposal = known.spec
         spec = situation.space.nearest(proposal)
         if spec is not None:
-            reason = Reason(rule.name, True, explanation, rule.source)
+            known = _from_other_federations(situation, spec)
+            if known is not None and (rule.by_name or is_robust(spec)):  # its parameters depend on what was found here
+                spec = situation.space.nearest(proposal.model_copy(update=known.spec.client_values())) or spec
+            elif known is not None:
+                spec = known.spec
             if known is not None and known.spec.kind == spec.kind:
                 further.insert(0, Reason("other federations", True, known.explanation, known.source))
-            return _recommendation(situation, spec, reason, further)
+            return _recommendation(situation, spec, Reason(rule.name, True, explanation, rule.source), further)
         if rule.by_name:
             continue
         absence = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
@@ -334,7 +333,7 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
 
 
 def _from_other_federations(situation: RecommendationContext, proposal: StrategySpec) -> Alternative | None:
-    """Return the proposal with what it gained elsewhere; None if that is unknown.
+    """Return a proposal, which is in the space, with what it gained elsewhere; None if that is unknown.
 
     If the client rate is searched, too, it is the best one elsewhere that is robust if the proposal is.
     """
@@ -344,8 +343,7 @@ def _from_other_federations(situation: RecommendationContext, proposal: Strategy
         return None
     if "client_learning_rate" in situation.space.client_ranges:
         return evidence.best(lambda spec: is_robust(spec) == robust)
-    spec = situation.space.nearest(proposal)
-    return None if spec is None else evidence.about(spec)
+    return evidence.about(proposal)
 
 
 def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:

@@ -126,6 +126,17 @@ def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
     np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4]])
 
 
+def test_the_most_similar_federations_are_named_whatever_their_data_sets_weigh() -> None:
+    """Three federations of one data set are near; a single one of another counts more in the mean, and is not named."""
+    near = [replace(study("near", (ADAM, 0.1), curvature=10.0), name=f"near {number}") for number in range(3)]
+    evidence = Evidence.of(context(curvature=10.0), False, (), (study("far", (ADAM, 0.2), curvature=20.0), *near))
+    assert evidence is not None
+    assert evidence.weights[0] > evidence.weights[1]
+    (only,) = evidence.portfolio(1)
+    assert "near 0" in only.explanation
+    assert "far" not in only.explanation
+
+
 def test_raw_pixels_do_not_get_the_client_rate_of_standardised_columns() -> None:
     slow = FedAvgSpec(client_learning_rate=0.05)
     studies = (
