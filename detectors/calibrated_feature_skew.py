@@ -150,9 +150,9 @@ class Shifts:
 
     def one_feature_p_values(self) -> Values:
         """Return the p-value of each client's most shifted feature, corrected over features but not over clients."""
-        from scipy.stats import t as student
+        from scipy.special import stdtr
 
-        return np.asarray(np.minimum(1.0, 2 * student.sf(self.largest, self.freedom) * len(self.features)))
+        return np.asarray(np.minimum(1.0, 2 * stdtr(self.freedom, -self.largest) * len(self.features)))
 
 
 def within_covariance(pooled: PooledMoments, classes: ClassMoments) -> Values:
@@ -202,7 +202,7 @@ def label_adjusted_shifts(
         groups: Design effects of grouped rows; None if rows are independent.
         covariances: Covariances by class mix; None uses `within` for every client.
     """
-    from scipy.stats import chi2
+    from scipy.special import chdtri
 
     diagonal = np.diag(within)
     features = varying(within)
@@ -211,7 +211,7 @@ def label_adjusted_shifts(
         return "no two clients report the same class, or no feature varies within a class"
     means, variances = classes.means[:, features], classes.variances[:, features]
     floor = 1e-6 * diagonal[features]
-    cap = max(SMALLEST_CAP, float(chi2.isf(CAPPED_RATE / len(clients), 1)))
+    cap = max(SMALLEST_CAP, float(chdtri(1, CAPPED_RATE / len(clients))))
     design = np.ones((len(clients), len(features))) if groups is None else groups.of(clients, features)
     scale = np.sqrt(diagonal[features])
     correlation = within[np.ix_(features, features)] / np.outer(scale, scale)

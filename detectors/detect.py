@@ -43,6 +43,7 @@ from fedscout.detectors.label_skew import (
     ReleasedCounts,
     decide_label_skew,
     decide_label_skew_calibrated,
+    pearson,
 )
 from fedscout.detectors.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.near_copies import NEAR_COPIES, NearCopies
@@ -341,7 +342,7 @@ def clients_with_similar_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     noise, if all counts are released, else by Pearson's test of the released counts with the withheld rows as one more
     class.
     """
-    from scipy.stats import chi2_contingency
+    from scipy.special import chdtrc
 
     finding = labels.calibrated
     reported, rows = labels.released.told, labels.released.num_rows
@@ -356,7 +357,7 @@ def clients_with_similar_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     return tuple(
         client
         for client, own in zip(labels.released.clients, table, strict=True)
-        if chi2_contingency(np.stack([own, pooled - own]), correction=False).pvalue >= SUSPECT_LABELS
+        if chdtrc(len(pooled) - 1, pearson(np.stack([own, pooled - own]))[0]) >= SUSPECT_LABELS
     )
 
 

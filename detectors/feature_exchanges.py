@@ -324,7 +324,7 @@ def decide_private_features(
         min_effect: Smallest root mean square shift that flags.
         names: Display names of clients and features.
     """
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     clients = sorted(sums)
     rows = np.array([num_rows[client] for client in clients], dtype=np.float64)[:, None]
@@ -337,7 +337,7 @@ def decide_private_features(
     noise_variance = noise[0] ** 2 * ((1 - part) ** 2 + (len(clients) - 1) * part**2)
     surplus = totals - rows * mean
     scores = np.abs(surplus) / np.sqrt(rows * (1 - part) * spread + noise_variance)
-    p_values = np.minimum(1.0, 2 * norm.sf(scores).min(axis=1) * scores.shape[1])
+    p_values = np.minimum(1.0, 2 * ndtr(-scores).min(axis=1) * scores.shape[1])
     offsets = surplus / rows / np.sqrt(spread)
     by_chance = 1 / rows[:, 0] + (noise[0] ** 2 / rows**2 / spread).mean(axis=1)
     return calibrated_feature_skew.decide_shifts(

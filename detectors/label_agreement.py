@@ -170,12 +170,12 @@ def _margins(rows: Values, labels: IntArray, means: Values, known: npt.NDArray[n
         known: Whether rows of the class are released.
         error: Allowance for the error of the shift, by which margins are increased.
     """
-    from scipy.spatial.distance import cdist
-
     scores = rows @ means.T - 0.5 * (means**2).sum(axis=1)
     own_class = np.arange(len(labels)), labels
     own = scores[own_class]
     if error > 0:
+        from scipy.spatial.distance import cdist
+
         scores -= error * cdist(means, means)[labels]
     scores[:, ~known] = -np.inf
     scores[own_class] = -np.inf
@@ -398,7 +398,7 @@ class Whitening:
 
 
 def _discriminant_axes(counts: IntArray, sums: Values, within: Values, num_rows: int) -> Values | None:
-    from scipy.stats import chi2
+    from scipy.special import chdtrc
 
     present = counts > 0
     whitening = Whitening.of(within, num_rows)
@@ -407,7 +407,7 @@ def _discriminant_axes(counts: IntArray, sums: Values, within: Values, num_rows:
     rows = counts[present].astype(np.float64)
     means = sums[present] / rows[:, None]
     centred = whitening.apply((means - rows @ means / rows.sum()) * np.sqrt(rows)[:, None])
-    if chi2.sf(float((centred**2).sum()), centred.shape[1] * (len(rows) - 1)) > CLASSES_APART:
+    if chdtrc(centred.shape[1] * (len(rows) - 1), float((centred**2).sum())) > CLASSES_APART:
         return None
     _, strengths, directions = np.linalg.svd(centred, full_matrices=False)
     return whitening.axes(directions[strengths**2 > SMALLEST_SHARE * strengths[0] ** 2])
@@ -465,7 +465,7 @@ def count_test(answers: Mapping[int, Agreement], left_out: Collection[int] = ())
 
 def score_test(answers: Mapping[int, Agreement], comparison: Discriminant) -> ClientTest | None:
     """Test whether each client's labels are less informative than the others'; None with fewer than three clients."""
-    from scipy.stats import t as student
+    from scipy.special import stdtr
 
     design = design_effects(answers)
     freedom = {client: answer.freedom_of(design[client]) for client, answer in answers.items()}
@@ -489,7 +489,7 @@ def score_test(answers: Mapping[int, Agreement], comparison: Discriminant) -> Cl
         answer = answers[client]
         total = float(answer.scores.sum())
         variance = design[client] * max(spreads[client], pooled_spread) * compared[client]
-        p_values.append(float(student.cdf(total / np.sqrt(variance), freedom[client])))
+        p_values.append(float(stdtr(freedom[client], total / np.sqrt(variance))))
         if client in comparison.left_out:
             effects[client] = -total / float(information[client].sum())
         else:
@@ -533,7 +533,7 @@ def disagreement_tail(
         errors: Number of these that disagree.
         counted_as_one: Number of groups that carry the information of one; rounding favours the client.
     """
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     useful = (own > 0) & (rows > own)
     own, rows, errors = own[useful], rows[useful], errors[useful]
@@ -548,7 +548,7 @@ def disagreement_tail(
         return 1.0
     if variance <= EXACT_VARIANCE and observed <= EXACT_COUNT:
         return _exact_tail(own, rows, errors, observed)
-    return float(norm.sf((observed - 0.5 - expected.sum()) / np.sqrt(variance)))
+    return float(ndtr((expected.sum() - observed + 0.5) / np.sqrt(variance)))
 
 
 def _exact_tail(own: IntArray, rows: IntArray, errors: IntArray, observed: int) -> float:

@@ -30,9 +30,9 @@ those of all:
   corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the leading term
   of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`. (A limit of 5, by W.
   G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for one test at 5 %.)
-- If some are smaller, the largest X² of all clients is compared with those of simulated tables with the same margins
-  (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and its
-  maximum statistic corrects over clients. `DRAWS_PER_ALARM` tables are drawn for each one that the rate admits;
+- If some are smaller, the largest X² of all clients is compared with those of simulated tables with the same margins,
+  whose cells are hypergeometric given those before. That test is exact for any counts, and its maximum statistic
+  corrects over clients. `DRAWS_PER_ALARM` tables are drawn for each one that the rate admits;
   sampling stops early if so many have reached the largest observed X² that its p-value cannot become significant (J.
   Besag and P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991: if h draws of l reach it, p = h / l is
   valid).
@@ -269,6 +269,9 @@ TAKEN_OUT: Final = 1 / 4
 MAX_DRAWN_CELLS: Final = 20_000_000
 """Cells of all drawn tables together; they take some seconds."""
 
+FIRST_BLOCK: Final = 100
+"""Tables drawn before the first check for an early end; the next blocks are as large as all before together."""
+
 BLOCK_CELLS: Final = 2_000_000
 ROUNDING: Final = 1e-6
 CLASSES_NAMED: Final = 3
@@ -324,16 +327,16 @@ def label_p_values(
         if noise_scale > 0:
             return np.ones(len(table)), "too many clients and classes to draw tables with noise"
         return holm(_class_p_values(against_others)), "exact test of each class at each client against the others"
-    from scipy.stats import chi2
+    from scipy.special import chdtrc
 
-    return holm(np.asarray(chi2.sf(statistics, table.shape[1] - 1))), "χ² test of each client against the others"
+    return holm(np.asarray(chdtrc(table.shape[1] - 1, statistics))), "χ² test of each client against the others"
 
 
 def least_expected(num_clients: int, rate: float) -> float:
     """Return the smallest expected count for which the χ² tail is accurate at the rate of one of several clients."""
-    from scipy.stats import chi2
+    from scipy.special import chdtri
 
-    return float(chi2.isf(rate / num_clients, 1) ** 3 / (72 * TAIL_ERROR))
+    return float(chdtri(1, rate / num_clients) ** 3 / (72 * TAIL_ERROR))
 
 
 def _margins(table: IntArray | Values) -> tuple[IntArray, IntArray]:
@@ -399,16 +402,13 @@ def _drawn_p_values(
 
     Uses at most `draws` tables; if sampling stops earlier, no p-value is below the rate.
     """
-    from scipy.stats import random_table
-
-    shape = (len(rows), len(columns))
-    margins = random_table(np.sort(rows), np.sort(columns))  # the same draws for any order
+    rows, columns = np.sort(rows), np.sort(columns)  # the same draws for any order
     enough = max(DRAWS_PER_ALARM, int(np.ceil(rate * (draws + 1))))
     reached = np.zeros(len(rows), np.int64)
-    num_drawn, block = 0, max(1, BLOCK_CELLS // (shape[0] * shape[1]))
+    num_drawn, block = 0, max(1, BLOCK_CELLS // (len(rows) * len(columns)))
     while num_drawn < draws:
-        size = (min(block, max(2 * enough, num_drawn), draws - num_drawn), *shape)
-        drawn = margins.rvs(size=size[0], random_state=generator).reshape(size).astype(np.int64)
+        block_size = min(block, max(FIRST_BLOCK, num_drawn), draws - num_drawn)
+        drawn = random_tables(rows, columns, block_size, generator)
         if noise_scale > 0:
             noise = integer_laplace(noise_scale, drawn.shape, generator)
             drawn = plausible_counts(drawn + noise, drawn.sum(axis=-1))
@@ -420,6 +420,32 @@ def _drawn_p_values(
         reached = counts[-1]
         num_drawn += len(drawn)
     return np.asarray((1 + reached) / (1 + draws))
+
+
+def random_tables(rows: IntArray, columns: IntArray, size: int, generator: np.random.Generator) -> IntArray:
+    """Draw tables of independent labels with given margins, shape `(size, clients, classes)`.
+
+    Cell by cell from hypergeometric distributions. `scipy.stats.random_table` has the same law and is not used, as
+    importing `scipy.stats` takes longer than the rest of a small detection.
+
+    Args:
+        rows: Rows of each client, shape `(clients,)`.
+        columns: Rows of each class, shape `(classes,)`; the same sum.
+        size: Number of tables.
+        generator: The only source of randomness.
+    """
+    tables = np.zeros((size, len(rows), len(columns)), np.int64)
+    left = np.tile(columns, (size, 1))
+    for client, num_rows in enumerate(rows[:-1]):
+        needed, others = np.full(size, num_rows), left.sum(axis=1)
+        for label in range(len(columns) - 1):
+            others -= left[:, label]
+            tables[:, client, label] = generator.hypergeometric(left[:, label], others, needed)
+            needed -= tables[:, client, label]
+        tables[:, client, -1] = needed
+        left -= tables[:, client]
+    tables[:, -1] = left
+    return tables
 
 
 def reference_shares(shares: Values, pooled: Values) -> Values:

@@ -287,11 +287,11 @@ def moment_matched_tail(values: Values, mean: float, variance: float, third: flo
         variance: κ₂, > 0.
         third: κ₃, the third central moment, > 0.
     """
-    from scipy.stats import chi2
+    from scipy.special import chdtrc
 
     scale = third / (4 * variance)
     freedom = variance / (2 * scale**2)
-    return np.asarray(chi2.sf((values - (mean - scale * freedom)) / scale, freedom))
+    return np.asarray(chdtrc(freedom, (values - (mean - scale * freedom)) / scale))
 
 
 @dataclass(frozen=True)

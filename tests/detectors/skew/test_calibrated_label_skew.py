@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import chi2_contingency, fisher_exact
+from scipy.stats import chi2_contingency, chisquare, fisher_exact, random_table
 
 from fedscout.detectors import label_skew
 from fedscout.detectors.label_skew import (
@@ -137,10 +137,26 @@ def test_few_rows_are_compared_by_drawn_tables() -> None:
     assert few[:, 2].sum() * few[0].sum() / few.sum() < least_expected(4, RATE)
 
 
-def test_drawn_tables_agree_with_the_exact_test() -> None:
-    """Two clients of 5 rows: of the C(10, 5) = 252 deals of 5 + 5 labels two separate the classes."""
+def test_drawn_tables_have_the_law_of_independent_labels() -> None:
+    """Against the probabilities of all tables with these margins, by SciPy."""
+    rows, columns = np.array([2, 3, 4]), np.array([1, 3, 5])
+    drawn = label_skew.random_tables(rows, columns, 20_000, np.random.default_rng(1))
+    assert (drawn.sum(axis=2) == rows).all()
+    assert (drawn.sum(axis=1) == columns).all()
+    tables, counts = np.unique(drawn, axis=0, return_counts=True)
+    expected = 20_000 * random_table(rows, columns).pmf(tables)
+    assert expected.sum() == pytest.approx(20_000)
+    assert chisquare(counts, expected).pvalue > 1e-3
+
+
+def test_drawn_tables_agree_with_the_exact_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients of 5 rows: of the C(10, 5) = 252 deals of 5 + 5 labels two separate the classes.
+
+    Sampling ends with the 400th table that does.
+    """
+    monkeypatch.setattr(label_skew, "DRAWS_PER_ALARM", 400)
     p_values, _ = label_p_values(np.array([[5, 0], [0, 5]]), 1e-3, np.random.default_rng(0))
-    np.testing.assert_allclose(p_values, 2 / 252, atol=4 * np.sqrt(2 / 252 / 20_000))
+    np.testing.assert_allclose(p_values, 2 / 252, rtol=4 / np.sqrt(400))
 
 
 def test_what_no_drawn_table_reaches_has_the_smallest_p_value() -> None:
