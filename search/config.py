@@ -159,8 +159,27 @@ def _one_or_two_objectives(given: Any) -> Any:
     return names[0] if len(names) == 1 else tuple(names)
 
 
+PUBLISHED: Mapping[str, Any] = {
+    "kind": "genetic",
+    "budget": 8,
+    "generation_size": 4,
+    "mutation_rate": 1.0,
+    "mutation_step": 0.1,
+    "informed": False,
+    "tuned_baseline": False,
+    "confirmation_seeds": 0,
+}
+"""Settings of `search.published`."""
+
+
 class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     """Configuration of the search for a strategy and the confirmation of its winner."""
+
+    published: bool = Field(
+        default=False,
+        description="the published search: 2 x 4 trials, the first four drawn uniformly, without detection, tuned "
+        "FedAvg and confirmation; other keys override it",
+    )
 
     kind: Literal[
         "genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic", "one_shot"
@@ -247,6 +266,12 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         le=100,
         description="number of seeds over which the best two rates are compared, including the search's",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published(cls, given: Any) -> Any:
+        is_published = isinstance(given, Mapping) and given.get("published") is True
+        return {**PUBLISHED, **given} if is_published else given
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:

@@ -391,11 +391,14 @@ def run_workflow(
     search_path: tuple[str, ...] = (),
     federation: Federation | None = None,
 ) -> FinishedStudy:
-    """Run a study to its end, resuming an earlier run; with `detection`, the detectors run first.
+    """Run a study to its end, resuming an earlier run.
+
+    With `detection`, the detectors run first, unless the search is as published.
 
     Raises:
         UserError: If the request can't be fulfilled; before anything is written where possible.
     """
+    detection = detection and not config.search.published
     config = config if detection else config.without_diagnosis()
     check_searchable(config)
     check_alone(config)

@@ -153,6 +153,23 @@ def test_an_interrupted_study_ends_the_same(finished: FinishedStudy, tmp_path: P
     assert lasting_result(tmp_path) == lasting_result(finished.folder)
 
 
+def test_a_published_search_is_eight_trainings_besides_fedavg(tmp_path: Path) -> None:
+    """Those of an uninformed search from Python, and what is given stands."""
+    data = [argument for argument in SMALL if not argument.startswith("search.")]
+    published = run_workflow(load_config([*data, "search.published=true"]), tmp_path / "published")
+    assert published.report is None
+    assert published.outcome.confirmation is None
+    trials = read_trials(published.folder)
+    assert [*trials["phase"]] == ["baseline"] + 8 * ["search"]
+    assert [*trials["generation"]][1:] == 4 * [1] + 4 * [2]
+    plain = load_config([*data, "search.confirmation_seeds=0", "search.mutation_step=0.1"])
+    same = read_trials(run_workflow(plain, tmp_path / "plain", detection=False).folder)
+    assert [*trials["fitness"]] == [*same["fitness"]]
+    longer = load_config([*data, "search.published=true", "search.confirmation_seeds=2"]).search
+    assert (longer.confirmation_seeds, longer.informed, longer.tuned_baseline) == (2, False, False)
+    assert StudyConfig.model_validate(load_config([*data, "search.published=true"]).model_dump()).search.published
+
+
 def test_search_then_an_uninformed_run_adds_the_diagnosis_alone(tmp_path: Path) -> None:
     config = small("search.informed=false")
     searched = run_workflow(config, tmp_path, Display(), detection=False)
