@@ -72,6 +72,10 @@ class Fault(str):
             return (str(self),)
         return self.subject, self.must, ... if self.given is None else self.given, self.hint, self.problem
 
+    def below(self, key: str) -> Fault:
+        """Return the fault of a field as that of a key's field."""
+        return Fault(f"{key}.{self.subject}", self.must, ... if self.given is None else self.given, self.hint)
+
     def with_hint(self, hint: str) -> Fault:
         """Return the fault with an additional hint."""
         if self.subject is None:

@@ -25,6 +25,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.data.devices import Device
+from fedscout.engine.errors import Fault
 from fedscout.engine.seeds import stream
 from fedscout.experiments.data.dataset import DataKind
 
@@ -191,26 +192,23 @@ class ScenarioEffect(BaseModel):
             raise ValueError(f"must leave num_clients out where clients is given, got num_clients={self.num_clients}")
         return self
 
-    def faults(self, request: EffectRequest) -> list[str]:
-        """Return what is incompatible with the federation; each fault begins with the key."""
+    def faults(self, request: EffectRequest) -> list[Fault]:
+        """Return what is incompatible with the federation, by the effect's keys."""
         faults = []
         if self.num_clients is not None and self.num_clients > request.num_clients:
             faults.append(
-                f"num_clients must be at most the number of clients, {request.num_clients}, got {self.num_clients}"
+                Fault("num_clients", f"be at most the number of clients, {request.num_clients}", self.num_clients)
             )
         if isinstance(self.clients, tuple) and self.clients[-1] >= request.num_clients:
             outside = [client for client in self.clients if client >= request.num_clients]
-            faults.append(
-                f"clients must be below the number of clients, {request.num_clients}, got "
-                f"{', '.join(map(str, outside))}; they are counted from 0"
-            )
+            must = f"be below the number of clients, {request.num_clients}"
+            faults.append(Fault("clients", must, ", ".join(map(str, outside)), "they are counted from 0"))
         if self.needs_classes and request.predicts_quantity:
-            faults.append(f"kind must not be {self.kind} for regression, as it changes classes")
+            faults.append(Fault("kind", f"not be {self.kind} for regression, as it changes classes"))
         if self.needs_measurements and request.data_kind == "tokens":
-            faults.append(
-                f"kind must not be {self.kind} for tokens, as it would change them into other words or characters; "
-                "label_flip, poisoning, feature_drop and concept_shift work on tokens"
-            )
+            must = f"not be {self.kind} for tokens, as it would change them into other words or characters"
+            hint = "label_flip, poisoning, feature_drop and concept_shift work on tokens"
+            faults.append(Fault("kind", must, hint=hint))
         return faults
 
     def chosen(self, request: EffectRequest) -> tuple[int, ...]:

@@ -55,6 +55,7 @@ from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import AttackInputs
+from fedscout.engine.errors import Fault
 from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 
@@ -154,11 +155,11 @@ class FeatureDropEffect(ScenarioEffect):
         default="zero", description="replacement: zero, or the client's mean; tokens become padding with zero"
     )
 
-    def faults(self, request: EffectRequest) -> list[str]:
-        """Return what is incompatible with the federation; each fault begins with the key."""
+    def faults(self, request: EffectRequest) -> list[Fault]:
+        """Return what is incompatible with the federation, by the effect's keys."""
         faults = super().faults(request)
         if self.value == "mean" and request.data_kind == "tokens":
-            faults.append("value must be zero, padding, for tokens, which have no mean, got 'mean'")
+            faults.append(Fault("value", "be zero, padding, for tokens, which have no mean", "'mean'"))
         return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
@@ -230,14 +231,14 @@ class JpegEffect(ScenarioEffect):
     kind: Literal["jpeg"] = "jpeg"
     quality: int = Field(ge=1, le=100, description="JPEG quality; lower values lose more, 75 is usual")
 
-    def faults(self, request: EffectRequest) -> list[str]:
-        """Return what is incompatible with the federation; each fault begins with the key."""
+    def faults(self, request: EffectRequest) -> list[Fault]:
+        """Return what is incompatible with the federation, by the effect's keys."""
         faults = super().faults(request)
         channels = request.feature_shape[0]
         if request.data_kind != "image":
-            faults.append(f"kind must be jpeg only for pictures, got rows that are {request.data_kind}")
+            faults.append(Fault("kind", "be jpeg only for pictures", f"rows that are {request.data_kind}"))
         elif channels not in {GREY, COLOUR}:
-            faults.append(f"kind must be jpeg only for pictures of 1 or 3 channels, got {channels} channels")
+            faults.append(Fault("kind", "be jpeg only for pictures of 1 or 3 channels", f"{channels} channels"))
         return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:

@@ -65,7 +65,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 from fedscout.experiments.scenarios.features import FeatureNoise
@@ -418,14 +418,12 @@ class ConceptShiftEffect(ScenarioEffect):
             )
         return self
 
-    def faults(self, request: EffectRequest) -> list[str]:
-        """Return what is incompatible with the federation; each fault begins with the key."""
+    def faults(self, request: EffectRequest) -> list[Fault]:
+        """Return what is incompatible with the federation, by the effect's keys."""
         faults = super().faults(request)
         if self.permutation is not None and len(self.permutation) != request.num_classes:
-            faults.append(
-                f"permutation must have one entry for each of the {request.num_classes} classes, "
-                f"got {len(self.permutation)}"
-            )
+            must = f"have one entry for each of the {request.num_classes} classes"
+            faults.append(Fault("permutation", must, len(self.permutation)))
         return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:

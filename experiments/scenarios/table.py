@@ -169,7 +169,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
         ConfigurationError: Lists every fault of every effect.
     """
     faults = [
-        f"federation.scenario.{place}.{fault}"
+        fault.below(f"federation.scenario.{place}")
         for place, effect in enumerate(effects)
         for fault in effect.faults(request)
     ]

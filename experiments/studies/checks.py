@@ -1,7 +1,8 @@
 """Checks of a study's configuration against its federation before it starts, and its metric, measures and objectives.
 
 `check` collects the faults of all: the metric, the simulated clock and its deadline, the precision of the model's
-layers, the table of client settings, and the selection policies, each of which needs enough eligible clients.
+layers, the table of client settings, the rows from which clients take part, and the selection policies, each of which
+needs enough eligible clients.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.split import num_part_rows
 from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.grid.selection import able_clients, least_seconds
@@ -65,6 +67,7 @@ def check(
         partial(check_loss_terms, config, federation),
         partial(check_clock, config, federation, specs[0]),
         *(partial(check_durations, federation, spec) for spec in specs[1:]),
+        partial(check_not_all_abstain, config, federation, specs[0]),
         partial(check_precision, config.training.local(), federation),
         partial(check_client_settings, config, federation, detection),
         partial(check_able_clients, config, federation, cohort, specs[0], policies),
@@ -259,6 +262,25 @@ def check_able_clients(
                 f"have at least {cohort.num_sampled} eligible clients, as training.fraction_train requires",
                 f"{num_able} of {cohort.num_clients}{_reasons(facts, trial.session, policy)}",
             )
+
+
+def check_not_all_abstain(config: StudyConfig, federation: Federation, spec: StrategySpec) -> None:
+    """Check that some client has enough rows to train and some to be scored; rows in groups are not counted.
+
+    Raises:
+        ConfigurationError: If all abstain.
+    """
+    if federation.groups is not None or federation.task is not None:
+        return
+    least, session, sizes = federation.release.least_rows, session_of(config, spec), federation.partition.sizes
+    parts = num_part_rows(sizes[_seen(federation)], session.test_fraction, session.validation_fraction)
+    largest = {part: int(parts[part].max()) for part in ("train", "test")}
+    if min(largest.values()) < least:
+        raise ConfigurationError.of(
+            "federation.small_clients",
+            f"leave clients that train and are scored, with federation.min_release={least} rows of each part or more",
+            f"abstain and at most {largest['train']} training and {largest['test']} test rows per client",
+        )
 
 
 def _reasons(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> str:

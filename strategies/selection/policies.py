@@ -92,9 +92,10 @@ class SelectionSpec(BaseModel, ABC):
         return self.kind
 
     @property
-    def without_labels(self) -> str:
+    def without_labels(self) -> Fault:
         """Error message if the policy measures losses but clients have no class labels."""
-        return f"selection.kind={self.label} must be used for classification, as it measures losses on class labels"
+        must = "be used for classification, as it measures losses on class labels"
+        return Fault(f"selection.kind={self.label}", must)
 
     @property
     def validation_share(self) -> float:
