@@ -227,6 +227,8 @@ That client is timed alone, while small clients train batched: 14 to 21 times fa
 of wine and 100 of digits, and 81 times with 50 of digits, which have 5 to 95 rows. If the speed-up is larger than this,
 Ray may be chosen although this process is faster, which only costs time.
 """
+TRIED_SECONDS = 2.0
+"""All clients are timed if that takes no longer by the smallest client, whose few rows say little on a busy machine."""
 MOST_TRIED = 1000
 """Of more clients, every n-th by its number of rows is timed."""
 
@@ -305,8 +307,8 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork)
     """Yield increasingly accurate lower bounds of a round's seconds on one processor, then the measured time.
 
     The pair's second value is True for the last one. The first bound is from the minimal number of operations, the
-    second from the smallest client, timed twice because a process's first work is slow; the last value times all
-    clients, which may train batched. So a round is timed only if the work is short or Ray may not be faster.
+    second from the smallest client, timed twice because a process's first work is slow, unless all are timed quickly;
+    the last value times all clients, which may train batched. So a long round is timed only if Ray may not be faster.
     """
     sizes = federation.partition.sizes if federation.task is None else np.ones(federation.num_clients, dtype=int)
     if federation.task is None:
@@ -315,7 +317,8 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork)
     by_size = np.argsort(sizes, kind="stable")
     order = by_size[~np.isin(by_size, [*federation.unseen])] if federation.unseen else by_size
     smallest_seconds = min(_seconds(host, work, sizes, order[:1].tolist()) for _ in range(2))
-    yield smallest_seconds / MOST_BATCHING_GAINS, False
+    if smallest_seconds > TRIED_SECONDS:
+        yield smallest_seconds / MOST_BATCHING_GAINS, False
     timed_clients = sorted(order[:: -(-len(order) // MOST_TRIED)].tolist())
     seconds = _seconds(host, work, sizes, timed_clients)
     if seconds < SHORT_SECONDS:

@@ -106,6 +106,15 @@ def test_the_first_work_of_a_process_does_not_count(wine: Federation, monkeypatc
     assert clock.calls[-1].clients == (0, 1, 2)
 
 
+def test_what_is_timed_quickly_is_timed_whole(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest client alone takes eighty times its part of the whole, more than any gain that is assumed."""
+    rows = wine.partition.sizes
+    alone = 80 * 0.02 * rows.min() / rows.sum()
+    clock = Clock(monkeypatch, lambda call: (alone if len(call.clients) == 1 else 0.02, 0.0))
+    assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is not None
+    assert clock.calls[-1].clients == (0, 1, 2)
+
+
 @pytest.mark.parametrize("unit", [1e-5, 1e-2])
 @pytest.mark.parametrize(("epochs", "share"), [(1, 1.0), (5, 1.0), (5, 0.5)])
 def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
