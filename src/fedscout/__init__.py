@@ -1,7 +1,8 @@
 """Chooses the federated-learning strategy from measured heterogeneity of clients, on Ray.
 
 `Federation`, `study` and `train` are the Python interface (docs/python.md), `read_trials` reads a log (docs/log.md),
-`load` a trained model (docs/predict.md), `client_app` and `RealFederation` are for real federations (docs/real_federation.md). They are imported when they are first used.
+`load` a trained model (docs/predict.md), `client_app` and `RealFederation` are for real federations
+(docs/real_federation.md). They are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedscout.experiments.deployment.client import (client_app)
-    from fedscout.engine.trials.log import (read_trials)
-    from fedscout.experiments.trained import (TrainedModel, load)
-    from fedscout.experiments.deployment.driver import (RealFederation)
-    from fedscout.experiments.studies.interface import (Federation, Study, TrainedStrategy, study, train)
+    from fedscout.engine.trials.log import read_trials
+    from fedscout.experiments.deployment.client import client_app
+    from fedscout.experiments.deployment.driver import RealFederation
+    from fedscout.experiments.studies.interface import Federation, Study, TrainedStrategy, study, train
+    from fedscout.experiments.trained import TrainedModel, load
 
 __all__ = [
     "Federation",
