@@ -156,7 +156,7 @@ def pair_fault(server_class: type[StrategySpec], client_class: type[StrategySpec
         return Fault(pair, f"be written as {(client if server_class is FedAvgSpec else server)}")
     if not any(map(has_clients, halves)) or not any(map(is_server_rule, halves)):
         kinds = "define clients" if has_clients(server_class) else "are server rules"
-        return f"a pair must be one server rule and one strategy's clients, got {pair}: both {kinds}"
+        return Fault("a pair", "be one server rule and one strategy's clients", f"{pair}: both {kinds}")
     if is_server_rule(client_class):
         return Fault("a pair", f"name its server rule first, {client}{JOINT}{server}", pair)
     shared = _parameters(server_class).keys() & _own_parameters(client_class).keys()

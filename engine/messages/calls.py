@@ -68,6 +68,7 @@ class Cohort:
         own_settings: Whether clients take learning rate, batch size and epochs from a table, and disclose nothing about
             their data.
         has_clock: Whether clients' rounds take simulated time; None if unknown.
+        noisy: Whether clients answer queries about their data only with noise.
     """
 
     num_clients: int
@@ -83,6 +84,7 @@ class Cohort:
     chosen: bool = False
     own_settings: bool = False
     has_clock: bool | None = None
+    noisy: bool = False
 
 
 @dataclass(frozen=True)

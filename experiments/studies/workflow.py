@@ -466,6 +466,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         chosen=config.chooses_clients,
         own_settings=config.client_settings.kind is not None,
         has_clock=config.federation.has_clock,
+        noisy=config.detection.epsilon is not None,
     )
 
 

@@ -368,12 +368,15 @@ class CommunitiesSpec(StrategySpec):
         return self.inside.client_algorithm()
 
     def faults(self, cohort: Cohort) -> list[str]:
-        """Return the faults: more communities than clients, or client updates that are not observed."""
+        """Return the faults: more communities than clients, or label counts or updates that are not observed."""
         inside_faults, limit = self.inside.faults(cohort), cohort.num_sampled
         faults = [*super().faults(cohort), *inside_faults]
         if self.num_communities is not None and self.num_communities > limit:
             must = f"be at most {limit} with {clients_text(limit)}, as each community trains at least one"
             faults.append(Fault("num_communities of communities", must, self.num_communities))
+        if self.grouped_by == "labels" and cohort.noisy:
+            must = "be updates with detection.epsilon, as clients tell their label counts only with noise"
+            faults.append(Fault("grouped_by of communities", must, "labels"))
         if self.grouped_by == "updates" and limit < cohort.num_clients:
             must = "be labels unless every client trains in every round"
             given = f"updates with {clients_text(limit)} of {cohort.num_clients}"

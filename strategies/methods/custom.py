@@ -246,7 +246,8 @@ class CustomSpec(StrategySpec):
         valued = self.values.keys() | (
             {} if (spec_class := self._specification_class()) is None else spec_class.model_fields
         )
-        return [f"{name} of {self.path} must have a value to be built" for name in self.ranges if name not in valued]
+        unset = [name for name in self.ranges if name not in valued]
+        return [Fault(f"{name} of {self.path}", "have a value to be built") for name in unset]
 
     def class_faults(self, cohort: Cohort) -> list[str]:
         """Return the faults of the class and of the argument names, independent of searched values."""
@@ -325,4 +326,4 @@ def _start_faults(path: str, strategy_class: type[Strategy]) -> list[str]:
 
     if strategy_class.start is Strategy.start:
         return []
-    return [f"{path} overrides `start`, so no selection policy can choose its clients"]
+    return [Fault(path, problem="overrides `start`, so no selection policy can choose its clients")]

@@ -411,7 +411,7 @@ class DPFedAvgSpec(StrategySpec):
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return why no parameters work: clients are not sampled uniformly, or the accountant is missing."""
         if cohort.chosen:
-            return "dp_fedavg accounts for clients that are drawn uniformly, so no selection policy may choose them"
+            return Fault("dp_fedavg", "draw its clients uniformly to account for them", "a selection policy")
         missing = library_missing()
         return f"for dp_fedavg {missing}" if missing else None
 

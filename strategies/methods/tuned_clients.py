@@ -70,6 +70,7 @@ from pydantic import Field
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalFacts, LocalRun, Validation
 from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import SEED_KEY
@@ -134,7 +135,7 @@ class DrawnTrainingSpec(MeanSpec):
         """Return why it can't be used: regression has no error rate, or a table sets client settings."""
         kind = cls.model_fields["kind"].default
         if cohort.own_settings:
-            return f"{kind} must be the only one that chooses clients' rates and epochs, got client_settings.kind=table"
+            return Fault(kind, "be the only one that chooses clients' rates and epochs", "client_settings.kind=table")
         return super().unavailable(cohort)
 
     @property

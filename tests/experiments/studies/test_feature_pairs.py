@@ -42,7 +42,7 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "server rows": ("federation.server_rows=40",),
     "server labels": ("federation.server_rows=40", "federation.server_labels=true"),
     "time-ordered split": ("federation.split=last",),
-    "large release": ("federation.min_release=30",),
+    "large release": ("federation.min_release=8",),
     "abstaining clients": ("federation.min_release=8", "federation.small_clients=abstain"),
     "auroc": ("training.metric=auroc",),
     "participation": ("training.fraction_train=0.6",),
