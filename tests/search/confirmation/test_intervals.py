@@ -17,6 +17,7 @@ from fedscout.search.confirmation.intervals import (
     mean_score,
     paired_difference,
     spent_error,
+    tested_to_trained,
 )
 
 
@@ -56,6 +57,11 @@ def test_the_interval_for_new_data_is_of_the_published_variance(num_seeds: int, 
     low, high = stats.t.interval(0.95, num_seeds - 1, np.mean(ours - baseline), np.sqrt(variance))
     found = paired_difference(ours.tolist(), baseline.tolist(), test_to_train=test_to_train)
     assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_validation_rows_neither_train_nor_test() -> None:
+    assert tested_to_trained(0.2, 0.0) == pytest.approx(20 / 80)
+    assert tested_to_trained(0.2, 0.25) == pytest.approx(20 / 60)
 
 
 def test_no_number_of_seeds_says_more_of_new_data_than_the_rows_do() -> None:
