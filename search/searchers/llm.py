@@ -23,10 +23,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 from fedscout.engine.errors import NoValidAnswerError
 from fedscout.engine.trials.record import Trial
+from fedscout.search.language_model import Message
 from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel, converse, no_valid_answer
 from fedscout.search.recommenders.prompt import WHAT_TO_DO, Answer, strategy_document, system_message, user_message
@@ -109,6 +111,11 @@ class MultiShotLLMSearcher(GenerationalSearcher):
                     number + 1,
                 )
 
+    @cached_property
+    def _system_message(self) -> Message:
+        """The same for all trials, with examples by the rules."""
+        return system_message(self._situation, self._model.settings.prompt, searching=True)
+
     def _next(self, earlier: Sequence[Trial]) -> StrategySpec | None:
         """Return the model's proposal; None if all its valid answers are repetitions."""
         numbers = {self.space.digest(trial.spec): number for number, trial in enumerate(earlier, start=1)}
@@ -129,7 +136,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
             for trial in best_first
         ]
         messages = [
-            system_message(self._situation, settings.prompt, searching=True),
+            self._system_message,
             user_message(self._situation, settings.format, {"trials": tried, WHAT_TO_DO: QUESTION}),
         ]
         already_tried = [
