@@ -440,10 +440,8 @@ class FedBiOSpec(FlowerSpec):
         if cohort.server_rows != 0 and cohort.server_labels:
             return None
         given = "no rows" if cohort.server_rows == 0 else "rows without labels"
-        return (
-            "fedbio needs labelled rows that the server holds (federation.server_rows, such as 200 or 0.1, and "
-            f"federation.server_labels=true), got {given}"
-        )
+        rows = "federation.server_rows, such as 200 or 0.1, and federation.server_labels=true"
+        return Fault("fedbio", f"have labelled rows that the server holds ({rows})", given)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
