@@ -2,11 +2,11 @@
 
 With `engine.grid=auto`, `local_host_if_faster` estimates whether the work finishes sooner in this process or on Ray.
 Ray takes seconds to start and some milliseconds per round, but distributes the rounds over processors. The smallest
-client trains one local epoch in this process, twice; then, if this process may be faster, all clients do, or up to a
-thousand of them. The measured time is scaled to all rows and rounds. It is the CPU time of this process, which other
-load on the machine affects little. Seconds are logged only if all clients were timed, because the smallest client alone
-gives no good estimate. Results are bit-identical in both places, so a wrong estimate costs only time. Configured hosts,
-and time limits, which stop clients that hang, require Ray.
+client trains one local epoch in this process, twice; then, if that was quick or this process may be faster, all clients
+do, or up to a thousand of them. The measured time is scaled to all rows and rounds. It is the CPU time of this process,
+which other load on the machine affects little. Seconds are logged only if all clients were timed, because the smallest
+client alone gives no good estimate. Results are bit-identical in both places, so a wrong estimate costs only time.
+Configured hosts, and time limits, which stop clients that hang, require Ray.
 """
 
 from __future__ import annotations
