@@ -134,7 +134,7 @@ def table_suggestions(dataset: str) -> TableHead | None:
     """
     from fedscout.experiments.data.loaders.hugging_face import is_hugging_face
     from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
-    from fedscout.experiments.data.table_formats import table_head
+    from fedscout.experiments.data.table_formats import read_table
 
     if dataset in DATASETS or is_hugging_face(dataset):
         return None
@@ -144,7 +144,8 @@ def table_suggestions(dataset: str) -> TableHead | None:
     location = own_place(request)
     if isinstance(location, Path) and location.is_dir():
         return None
-    head = table_head(location[0] if isinstance(location, list) else location, request, NUM_ROWS_EXAMINED)
+    table = read_table(location[0] if isinstance(location, list) else location, request).rows
+    head = table.slice(0, NUM_ROWS_EXAMINED)
     columns = tuple(head.column_names)
     label = _label(head)
     return TableHead(columns, label, None if isinstance(location, list) else _client(head, label))

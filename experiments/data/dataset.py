@@ -214,23 +214,6 @@ WHITE_SPACE = SEPARATORS["space"]
 """Stands for any number of spaces and tabs."""
 
 
-@dataclass(frozen=True)
-class TextStyle:
-    """User settings of a text file.
-
-    Attributes:
-        encoding: Python's name of the encoding (`federation.encoding`); None means UTF-8 or the detected one.
-        separator: One character (`federation.separator`), or `WHITE_SPACE` for any white space; None means the detected
-            one.
-        has_header: Whether the first line names the columns (`federation.header`); None means yes, unless it holds
-            numbers.
-    """
-
-    encoding: str | None = None
-    separator: str | None = None
-    has_header: bool | None = None
-
-
 def known_encoding(name: str | None) -> str | None:
     """Return Python's canonical name of a text encoding.
 
@@ -408,11 +391,6 @@ class DatasetRequest(BaseModel):
     def dropped(self) -> set[str]:
         """Columns that are left out, and may hold values of any type."""
         return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
-
-    @property
-    def text_style(self) -> TextStyle:
-        """User settings of a text file."""
-        return TextStyle(self.encoding, self.separator, self.header)
 
     def require_fixed_columns(self, name: str, label: str) -> None:
         """Check the request for a data set with one label and no natural clients.

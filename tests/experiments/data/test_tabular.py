@@ -237,7 +237,7 @@ HEART_FILE = "processed.cleveland.data"
     [
         ([], HEART_FILE, "empty"),
         (["1,2,3"], None, (HEART_FILE, "got 3 columns")),
-        ([patient(0), "1,2,3"], f"every line of {HEART_FILE}", "line 2 has 3 fields"),
+        ([patient(0), "1,2,3"], f"every row of {HEART_FILE}", "row 2 has 3"),
         ([patient(0), patient(5)], f"column 'num', the last of {HEART_FILE},", "'5' in row 2"),
         ([patient("?")], f"column 'num', the last of {HEART_FILE},", "'?' in row 1"),
         ([patient("")], f"column 'num', the last of {HEART_FILE},", "'nothing' in row 1"),
