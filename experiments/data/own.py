@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
 from fedscout.engine.text import listed
-from fedscout.experiments.data.columns import rows_of_files
+from fedscout.experiments.data.columns import rows_from
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts, usual_facts
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
 from fedscout.experiments.data.images import image_dataset, load_image_folder, value_deviation
@@ -267,7 +267,7 @@ def load_own_data(request: DatasetRequest) -> Dataset:
         read_rows = read_table(place, request)
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
-    with rows_of_files(files):
+    with rows_from(files):
         dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
     sampling_facts = {"num_rows_not_sampled": read_rows.num_left} if read_rows.num_left else {}
     return replace(dataset, facts={**dataset.facts, **sampling_facts})

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault
-from fedscout.experiments.data.columns import ColumnRoles, in_order, row_name, rows_kept
+from fedscout.experiments.data.columns import ColumnRoles, in_order, row_name, rows_from
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes
 from fedscout.experiments.data.images import PixelArray, image_dataset, plain_picture
 from fedscout.experiments.data.own_table import LabelledRows, dataset_from_own_table, labelled_rows
@@ -89,7 +89,7 @@ def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str
     labelled = _labelled(request, rows, roles) if request.unlabelled_rows == "drop" else LabelledRows(rows.data.table)
     if labelled.kept is not None:
         rows = rows.select(labelled.kept)
-    with rows_kept(labelled.kept):
+    with rows_from(kept=labelled.kept):
         dataset = _dataset(rows, request, roles, source)
     return replace(dataset, facts={**dataset.facts, **labelled.facts})
 

@@ -162,7 +162,7 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
     dataset = dataset_of_numbers(
         "diabetes", bunch.data, target.labels, target.class_names, columns, "progression", str(DIABETES)
     )
-    return replace(dataset, targets=target.numbers)
+    return replace(dataset, targets=target.targets)
 
 
 def _bunch(name: str, bunch: Any, label: str, publication: Publication) -> Dataset:

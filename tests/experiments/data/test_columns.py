@@ -438,15 +438,3 @@ def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
     description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
     assert (description.target_name, description.realised.label_wasserstein) == ("", None)
     assert description.realised.label_hellinger is not None
-
-
-def test_classes_that_are_one_number_in_two_spellings_are_remarked_on(tmp_path: Path) -> None:
-    """As where one of two joined files was written with decimals."""
-    draw = np.random.default_rng(0)
-    for site, spellings in (("a", ["5", "6"]), ("b", ["5.0", "6"])):
-        rows = pd.DataFrame({"x": draw.normal(size=20).round(3), "y": spellings * 10})
-        rows.to_csv(tmp_path / f"{site}.csv", index=False)
-    dataset = load_dataset(str(tmp_path / "*.csv"), label="y")
-    assert dataset.class_names == ("5", "5.0", "6")
-    assert {*told(dataset, "remark")} == {"y"}
-    assert told(load("identifiers", client_column="station"), "remark") == {}

@@ -180,7 +180,7 @@ def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
 def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first: list[int]) -> None:
     column = pa.chunked_array([plain_cells(pa.array(cells))])
     assert date_order(column) == order
-    parts = parts_of_time("t", column, order)  # type: ignore[arg-type]
+    parts = parts_of_time(column, order)  # type: ignore[arg-type]
     assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
 
 
@@ -213,7 +213,7 @@ def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path
 
 def test_weekdays_are_those_of_the_calendar() -> None:
     days = pd.date_range("1899-12-25", periods=60_000, freq="D")
-    parts = parts_of_time("t", pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
+    parts = parts_of_time(pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
     np.testing.assert_array_equal(parts["weekday"], days.day_of_week)
     np.testing.assert_array_equal(parts["day"], days.day)
 
