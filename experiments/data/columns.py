@@ -129,9 +129,10 @@ def row_name(row: int) -> str:
     return f"row {position + 1}" + (f" of {file}" if file else "")
 
 
-def file_of_row(row: int) -> str:
-    """Return the source file of a row; empty if there is one file only."""
-    return _ORIGIN.get().place(row)[0]
+def rows_named(mask: npt.NDArray[np.bool_]) -> str:
+    """Return the name of the first row of a mask, and the number of the others, such as `row 7 and in 2 more`."""
+    num_more = int(np.count_nonzero(mask)) - 1
+    return row_name(int(np.argmax(mask))) + (f" and in {num_more} more" if num_more else "")
 
 
 MISSING = ("?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
@@ -279,16 +280,9 @@ def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
     # The texts that differ may be more than 32-bit offsets reach.
     wide = pc.cast(cells, pa.large_string()) if is_text(cells.type) else cells
-    index_by_text: dict[str, int] = {}
-    codes = [np.empty(0, np.int64)]
-    for start in range(0, len(wide), BLOCK_ROWS):
-        encoded = pc.dictionary_encode(wide.slice(start, BLOCK_ROWS)).combine_chunks()
-        block_indices = [
-            index_by_text.setdefault(str(value), len(index_by_text)) for value in encoded.dictionary.to_pandas()
-        ]
-        block_codes = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
-        codes.append(np.array([*block_indices, -1])[block_codes])
-    return np.concatenate(codes), [*index_by_text]
+    encoded = pc.dictionary_encode(wide).combine_chunks()
+    codes = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return codes, [str(value) for value in encoded.dictionary.to_pandas()]
 
 
 def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
@@ -306,14 +300,14 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     return distinct_cells(cells)
 
 
-def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return plain cells with the `MISSING` words replaced by null."""
+def present_cells(cells: pa.ChunkedArray, words: Collection[str] = MISSING) -> pa.ChunkedArray:
+    """Return plain cells with the words for missing values replaced by null, regardless of case."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not is_text(cells.type):
         return cells
-    return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
+    return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array([*words], cells.type)), None, cells)
 
 
 def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None] = ()) -> pa.Table:
@@ -373,12 +367,11 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
 
 
 def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    too_large = np.flatnonzero(np.abs(numbers) > LARGEST_NUMBER)
-    if len(too_large):
-        remainder = f" and in {len(too_large) - 1} more" if len(too_large) > 1 else ""
+    is_too_large = np.abs(numbers) > LARGEST_NUMBER
+    if is_too_large.any():
+        cell = shown(str(cells[int(np.argmax(is_too_large))]))
         raise ValueError(
-            f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, "
-            f"got {shown(str(cells[too_large[0]]))} in {row_name(too_large[0])}{remainder}"
+            f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, got {cell} in {rows_named(is_too_large)}"
         )
     return numbers
 

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from glob import glob
 from itertools import takewhile
@@ -28,18 +27,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
+from fedscout.engine.text import did_you_mean
 from fedscout.experiments.data.columns import rows_from
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
 from fedscout.experiments.data.images import image_dataset, load_image_folder
 from fedscout.experiments.data.own_table import dataset_from_own_table
-from fedscout.experiments.data.table_files import CATEGORY_FIELD
+from fedscout.experiments.data.table_files import CATEGORY_FIELD, TableRows
 from fedscout.experiments.data.table_formats import (
     CLIENT,
     LABEL,
     ROWS,
     SUFFIXES,
-    ReadTable,
     is_array_file,
     read_arrays,
     read_table,
@@ -142,8 +141,7 @@ def _files(pattern: Path) -> list[Path]:
 def _suggestion(place: Path) -> str:
     """Return a suggestion of a similarly named file, to end a sentence; empty if there is none."""
     with suppress(OSError):
-        if matches := get_close_matches(place.name, os.listdir(place.parent), n=1):
-            return f"; did you mean {place.with_name(matches[0])}?"
+        return did_you_mean(place.name, os.listdir(place.parent))
     return ""
 
 
@@ -208,8 +206,7 @@ def load_own_data(request: DatasetRequest) -> Dataset:
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
     with rows_from(files):
         dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
-    sampling_facts = {"num_rows_not_sampled": read_rows.num_left} if read_rows.num_left else {}
-    return replace(dataset, facts={**dataset.facts, **sampling_facts})
+    return replace(dataset, facts={**dataset.facts, **read_rows.facts})
 
 
 def client_names(paths: Sequence[Path]) -> list[str]:
@@ -245,7 +242,7 @@ def _stem(name: str) -> str:
 
 def _files_of_clients(
     paths: list[Path], request: DatasetRequest
-) -> tuple[ReadTable, DatasetRequest, list[tuple[str, int]]]:
+) -> tuple[TableRows, DatasetRequest, list[tuple[str, int]]]:
     """Return the rows of all files, the request with their client column, and the name and row count of each file.
 
     The client column is the requested one, or a new one with the names of the files.
@@ -278,7 +275,7 @@ def _files_of_clients(
         ]
     _check_columns(paths, tables)
     files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
-    return ReadTable(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
+    return TableRows(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
@@ -35,9 +33,7 @@ from fedscout.experiments.data.columns import (
     classes,
     column_key,
     discrete,
-    file_of_row,
     groups_of,
-    is_text,
     present_cells,
     refuse_table,
     rows_from,
@@ -46,6 +42,7 @@ from fedscout.experiments.data.columns import (
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.encoding import TableStatistics
 from fedscout.experiments.data.own_columns import as_text_or_identifier, own_columns, suspected
+from fedscout.experiments.data.table_files import TableRows
 from fedscout.experiments.data.tables import (
     dataset_of_columns,
     is_identifier_like,
@@ -64,22 +61,7 @@ MOST_NAMED = 5
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LabelledRows:
-    """The usable rows of a table.
-
-    Attributes:
-        rows: Rows with a label, a client and a group.
-        kept: Their positions in the whole table; None if no row was dropped.
-        facts: Number of dropped rows, and their clients.
-    """
-
-    rows: pa.Table
-    kept: IntArray | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRows:
+def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
     """Return the rows with a value in the label, client and group columns.
 
     Args:
@@ -91,60 +73,38 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
         DataError: If there is none.
     """
     columns = {"label": roles.label, "client": roles.client, "group": roles.group}
+    words = {"label": MISSING if roles.quantity else NO_NAMES}
     is_lacking = {
-        role: _is_missing(table[column], MISSING if role == "label" and roles.quantity else NO_NAMES)
+        role: present_cells(table[column], words.get(role, NO_NAMES)).is_null().to_numpy()
         for role, column in columns.items()
         if column is not None
     }
     is_removed = np.logical_or.reduce([*is_lacking.values()])
     if not is_removed.any():
-        return LabelledRows(table)
-    counts = {role: int(rows.sum()) for role, rows in is_lacking.items() if rows.any()}
+        return TableRows(table)
     if is_removed.all():
         raise DataError.of(
             f"data set {name!r}",
             f"have a row with values in all of {listed(filter(None, columns.values()))}, but each of its "
             f"{len(table):,} rows lacks one",
         )
-    kept, removed = np.flatnonzero(~is_removed), np.flatnonzero(is_removed)
-    facts: dict[str, Any] = {"num_rows_unlabelled": len(removed)}
-    affected = ""
+    kept = np.flatnonzero(~is_removed)
+    facts: dict[str, Any] = {"num_rows_unlabelled": len(table) - len(kept)}
+    counts = {role: int(mask.sum()) for role, mask in is_lacking.items() if mask.any()}
+    reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
     if roles.client is not None:
         clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
-        has_client = ~is_lacking["client"]
-        facts["rows_unlabelled_by_client"] = Counter(clients[removed[has_client[removed]]].tolist())
-        facts["clients_without_labelled_rows"] = sorted({*clients[removed[has_client[removed]]]} - {*clients[kept]})
-        affected = _counts_text("clients", facts["rows_unlabelled_by_client"])
-        if empty := facts["clients_without_labelled_rows"]:
-            affected += f"; no rows are left of {listed(empty, MOST_NAMED)}"
-    reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
-    logger.warning(
-        "%s: %s of %s rows are left out: %s%s%s; federation.unlabelled_rows=fail rejects them",
-        name,
-        f"{len(removed):,}",
-        f"{len(table):,}",
-        reasons,
-        affected,
-        _counts_text("files", Counter(filter(None, map(file_of_row, removed.tolist())))),
-    )
-    return LabelledRows(table.take(kept), kept, facts)
-
-
-def _counts_text(what: str, counts: Counter[str]) -> str:
-    largest: Sequence[tuple[str, int]] = counts.most_common(MOST_NAMED)
-    remainder = f" and {len(counts) - len(largest)} more" if len(counts) > len(largest) else ""
-    return f", of {what} {', '.join(f'{name} ({count:,})' for name, count in largest)}{remainder}" if largest else ""
-
-
-def _is_missing(cells: pa.ChunkedArray, words: Sequence[str] | set[str]) -> npt.NDArray[np.bool_]:
-    """Return the mask of cells that are null or hold a word for a missing value, shape `(num_rows,)`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    is_missing = cells.is_null()
-    if is_text(cells.type):
-        is_missing = pc.or_kleene(is_missing, pc.is_in(pc.utf8_lower(cells), pa.array(sorted(words), cells.type)))
-    return np.asarray(is_missing.to_numpy(), dtype=np.bool_)
+        by_client = Counter(clients[is_removed & ~is_lacking["client"]].tolist())
+        facts["rows_unlabelled_by_client"] = by_client
+        facts["clients_without_labelled_rows"] = sorted({*by_client} - {*clients[kept]})
+        if by_client:
+            numbered = [f"{client} ({count:,})" for client, count in by_client.most_common()]
+            reasons += f", of clients {listed(numbered, MOST_NAMED)}"
+        if facts["clients_without_labelled_rows"]:
+            reasons += f"; no rows are left of {listed(facts['clients_without_labelled_rows'], MOST_NAMED)}"
+    text = "%s: %s of %s rows are left out: %s; federation.unlabelled_rows=fail rejects them"
+    logger.warning(text, name, f"{facts['num_rows_unlabelled']:,}", f"{len(table):,}", reasons)
+    return TableRows(table.take(kept), kept, facts)
 
 
 NUM_ROWS_EXAMINED = 10_000
@@ -210,7 +170,7 @@ def dataset_from_own_table(
     )
     check_roles(name, table, roles, request.text_column, request.columns)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
-    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else LabelledRows(table)
+    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else TableRows(table)
     read = _mixed if request.text_column is None else _texts
     with rows_from(kept=labelled.kept):
         dataset = read(name, labelled.rows, request, roles, source)

@@ -16,6 +16,8 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +94,11 @@ def _write(request: dict[str, Any], result: Any) -> None:
     import pyarrow as pa
 
     names = [str(column[0]) for column in result.description or ()]
+    rows = chain.from_iterable(iter(partial(result.fetchmany, ROWS_AT_ONCE), []))
     limits = ReadLimits(request["max_bytes"], request["max_rows"])
     with pa.ipc.new_stream(sys.stdout.buffer, pa.schema([(name, pa.string()) for name in names])) as stream:
-        for block in blocks_of_rows(request["path"], names, _rows(result), limits, request["dropped"]):
+        for block in blocks_of_rows(request["path"], names, rows, limits, request["dropped"]):
             stream.write_batch(block)
-
-
-def _rows(found: Any) -> Iterator[Any]:
-    while rows := found.fetchmany(ROWS_AT_ONCE):
-        yield from rows
 
 
 if __name__ == "__main__":

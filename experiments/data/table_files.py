@@ -22,8 +22,9 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
@@ -32,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
@@ -71,29 +73,34 @@ SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
 OPEN_QUOTE = "; an unclosed quote can cause this"
 
-BINARY = {
-    b"\x80\x02": "a Python pickle, which is never opened as it can run code",
-    b"\x80\x03": "a Python pickle, which is never opened as it can run code",
-    b"\x80\x04": "a Python pickle, which is never opened as it can run code",
-    b"\x80\x05": "a Python pickle, which is never opened as it can run code",
-    b"\x93NUMPY": "a NumPy array",
-    b"PAR1": "a Parquet file, whose name must end in .parquet",
-    b"\x1f\x8b": "packed with gzip, so its name must end in .gz",
-    b"PK\x03\x04": "a zip archive or an Excel sheet",
-    b"\x89PNG": "an image",
-    b"\xff\xd8\xff": "an image",
-    b"\x89HDF": "an HDF5 file",
+BINARY: dict[tuple[bytes, ...], str] = {
+    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a Python pickle, which is never opened as it can run code",
+    (b"\x93NUMPY",): "a NumPy array",
+    (b"PAR1",): "a Parquet file, whose name must end in .parquet",
+    (b"\x1f\x8b",): "packed with gzip, so its name must end in .gz",
+    (b"PK\x03\x04",): "a zip archive or an Excel sheet",
+    (b"\x89PNG", b"\xff\xd8\xff"): "an image",
+    (b"\x89HDF",): "an HDF5 file",
 }
-UNREADABLE = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    RuntimeError,  # a zip archive with a password
-    NotImplementedError,  # or packed in a way that Python does not support
-)
+UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
+"""The last two are raised for zip archives with a password, or packed in a way that Python does not support."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table.
+
+    Attributes:
+        rows: Plain cells.
+        kept: Their positions in the whole table; None if no row was left out, or for a sample.
+        facts: Numbers of rows that were left out.
+    """
+
+    rows: pa.Table
+    kept: IntArray | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = USUAL_LIMITS) -> str:
@@ -116,8 +123,8 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
                 limits.check_bytes(path, len(content))
     except UNREADABLE as error:
         raise DataError.of(path, problem=f"can't be read: {error}") from None
-    for start, kind in BINARY.items():
-        if content.startswith(start):
+    for starts, kind in BINARY.items():
+        if content.startswith(starts):
             raise DataError.of(path, f"be text, but it is {kind}")
     text = _decoded(path, content, encoding)
     if (zero := text.find("\0")) >= 0:
@@ -191,15 +198,14 @@ def sniff_delimiter(path: Path, text: str) -> str:
     lines = _first_lines(path, text)
     if not lines:
         raise DataError.of(path, "hold a header and rows, but it is empty")
-    widths = {delimiter: _widths(lines, delimiter) for delimiter in (*DELIMITERS, WHITE_SPACE)}
+    widths = {delimiter: _widths(lines, delimiter) for delimiter in DELIMITERS}
     if not any(widths.values()):
         raise DataError(_long_cell_fault(path, OPEN_QUOTE))
     dividing = {delimiter: counts[0] for delimiter, counts in widths.items() if counts and counts[0] > 1}
     fitting = {delimiter: width for delimiter, width in dividing.items() if len(set(widths[delimiter])) == 1}
-    is_spaced = fitting.pop(WHITE_SPACE, None) is not None and len(lines) > 1
-    dividing.pop(WHITE_SPACE, None)
     candidates = fitting or dividing
-    if not candidates and is_spaced:
+    blanks = [] if candidates else _widths(lines, WHITE_SPACE)
+    if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
         return WHITE_SPACE
     if not candidates:
         raise DataError.of(
@@ -687,13 +693,13 @@ def _type_faults(source: Path | str, schema: pa.Schema, dropped: Collection[str]
     import pyarrow as pa
 
     types = pa.types
-    for field in schema:
-        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    for column in schema:
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
         is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-        if field.name not in dropped and (types.is_nested(kind) or is_bytes):
+        if column.name not in dropped and (types.is_nested(kind) or is_bytes):
             yield Fault(
-                f"column {field.name!r} of {source}",
+                f"column {column.name!r} of {source}",
                 "hold a number, text, truth value or date in every cell",
-                field.type,
-                f"{column_key(field.name, 'drop')} leaves it out",
+                column.type,
+                f"{column_key(column.name, 'drop')} leaves it out",
             )

@@ -24,7 +24,7 @@ import sys
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from fedscout.experiments.data.files import (
     TooLargeError,
 )
 from fedscout.experiments.data.table_files import (
+    TableRows,
     plain_table,
     read_arrow,
     read_csv,
@@ -320,20 +321,7 @@ UNSAFE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib", ".npy", ".pt", ".pth", ".
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ReadTable:
-    """A table of plain cells.
-
-    Attributes:
-        rows: The table.
-        num_left: Number of rows that were read but not sampled.
-    """
-
-    rows: pa.Table
-    num_left: int = 0
-
-
-def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
+def read_table(place: Path | str, request: DatasetRequest) -> TableRows:
     """Read a table of the user.
 
     Args:
@@ -345,7 +333,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
         DataError: If it can't be read, is too large, or has an unsupported format.
     """
     try:
-        return ReadTable(_read(place, request, request.limits))
+        return TableRows(_read(place, request, request.limits))
     except TooLargeError as error:
         if request.max_rows is None or is_array_file(place):
             raise
@@ -354,7 +342,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
         rows = table.take(np.sort(np.argsort(draws, kind="stable")[: request.max_rows]))
         reason = str(error).partition(" must ")[2]
         logger.warning("%s must %s: a random sample of %s of its %s rows is read", place, reason, len(rows), len(table))
-        return ReadTable(rows, len(table) - len(rows))
+        return TableRows(rows, facts={"num_rows_not_sampled": len(table) - len(rows)})
 
 
 def is_array_file(place: Path | str) -> bool:

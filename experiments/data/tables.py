@@ -40,7 +40,7 @@ from fedscout.experiments.data.columns import (
     discrete,
     first_faults,
     groups_of,
-    row_name,
+    rows_named,
     text_argument,
     typed_columns,
 )
@@ -149,18 +149,11 @@ def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.f
     faults: list[str] = []
     for index, column in enumerate(columns):
         values[:, index] = as_numbers(table[column])
-        invalid_rows = np.flatnonzero(~np.isfinite(values[:, index])).tolist()
-        if invalid_rows:
-            cell = table[column][invalid_rows[0]]
-            value = str(cell) if cell.is_valid else "nothing"
-            remainder = f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""
-            faults.append(
-                Fault(
-                    f"column {column!r} of data set {name!r}",
-                    "hold finite numbers",
-                    f"{shown(value)} in {row_name(invalid_rows[0])}{remainder}",
-                )
-            )
+        is_invalid = ~np.isfinite(values[:, index])
+        if is_invalid.any():
+            cell = table[column][int(np.argmax(is_invalid))]
+            given = f"{shown(str(cell) if cell.is_valid else 'nothing')} in {rows_named(is_invalid)}"
+            faults.append(Fault(f"column {column!r} of data set {name!r}", "hold finite numbers", given))
     if faults:
         raise DataError(first_faults(faults))
     return values
@@ -195,13 +188,12 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     Raises:
         DataError: If one is not finite, or all are equal.
     """
-    invalid_rows = np.flatnonzero(~np.isfinite(values))
-    if len(invalid_rows):
+    is_invalid = ~np.isfinite(values)
+    if is_invalid.any():
         raise DataError.of(
             f"column {column!r} of data set {name!r}",
             "hold a finite number in every row to be a regression target",
-            f"something else in {row_name(invalid_rows[0])}"
-            + (f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""),
+            f"something else in {rows_named(is_invalid)}",
             "federation.task=classification predicts classes",
         )
     if len(np.unique(values)) < 2:
