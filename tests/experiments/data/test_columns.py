@@ -22,9 +22,8 @@ from fedscout.experiments.data.columns import (
     written_form,
 )
 from fedscout.experiments.data.dataset import Dataset
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
-from fedscout.experiments.data.table_files import plain_cells, read_csv, read_frame
+from fedscout.experiments.data.table_files import plain_cells, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved
@@ -146,10 +145,9 @@ def test_the_share_is_that_of_the_mistakes_saved() -> None:
     assert (
         goodman_kruskal_lambda(np.zeros(60, np.int64), classes) == -1
     )  # a tie of 29 and 30 others votes for the other class
-
-
-def test_names_that_all_differ_tell_nothing() -> None:
-    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0
+    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0  # names that all differ
+    few = np.where(ROWS < 19, 1, 0)
+    assert goodman_kruskal_lambda(few, few) == -np.inf  # too few rows of the other class
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.9, 0.1], [0.2] * 5])
@@ -176,11 +174,6 @@ def test_gaps_that_tell_a_class_are_suspected() -> None:
     assert suspicion(NumberColumn("x", numbers), classes, ("a", "b", "c"), ROWS) == (
         "separates class c from the others nearly exactly"
     )
-
-
-def test_too_few_rows_of_other_classes_say_nothing() -> None:
-    classes = np.where(ROWS < 19, 1, 0)
-    assert goodman_kruskal_lambda(classes, classes) == -np.inf
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.95, 0.05], [0.4, 0.3, 0.2, 0.1]])
@@ -318,17 +311,6 @@ def test_what_has_no_form_of_numbers(texts: list[str]) -> None:
     assert written_form(texts, np.ones(len(texts), np.int64)) is None
 
 
-def test_numbers_are_read_as_people_write_them_by_each_client_alone() -> None:
-    dataset = load("numbers", client_column="site")
-    numbers = {"people", "weight", "share", "built", "fee", "moved", "temperature"}
-    assert {name for name, kind in told(dataset).items() if kind == "number"} == numbers
-    assert dataset.encoding is not None
-    table = read_csv(RAW / "types_numbers.csv")
-    for site in ("n", "s", "w"):
-        rows = np.flatnonzero(np.array(table["site"].to_pylist()) == site)
-        np.testing.assert_array_equal(encoded_rows("own", table.take(rows), dataset.encoding), dataset.features[rows])
-
-
 def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
     path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "light"]})
     keys = ("federation.missing_values=[heavy,light]", "federation.drop_columns=[weight]")
@@ -384,11 +366,6 @@ def test_leaks_are_told_with_the_key_that_drops_them() -> None:
     assert note.startswith("federation.drop_columns=[dsm,reason,aqi] ")
     kept = load("leaks", client_column="ward", drop_columns=("dsm", "reason", "aqi"))
     assert told(kept, "suspicion") == {}
-
-
-def test_columns_whose_sum_is_the_label_leak_it() -> None:
-    dataset = load("sums", "count", client_column="site", task="regression")
-    assert {*told(dataset, "suspicion")} == {"casual", "registered"}
 
 
 def test_sums_that_are_the_label_but_for_noise_are_no_leak() -> None:

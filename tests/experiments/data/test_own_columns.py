@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,8 @@ from fedscout.experiments.data.table_files import plain_cells, read_csv
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
+
+RAW = Path(__file__).parents[2] / "fixtures" / "raw"
 
 
 def told(dataset: Dataset, key: str = "kind") -> dict[str, str]:
@@ -148,14 +148,18 @@ def test_a_kind_is_a_key_of_the_configuration() -> None:
 
 
 def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
-    """Dates and overruled columns are read from a client's own rows, whatever the others hold."""
-    table = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
-    dataset = load(tmp_path, table, "outcome", "hospital", columns={"lab": "number"})
-    assert dataset.encoding is not None
-    for hospital in ("h0", "h1", "h2"):
-        rows = np.flatnonzero(table["hospital"] == hospital)
-        own = read_csv(saved(table.iloc[rows], tmp_path / "own.csv"))
-        np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows])
+    """Dates, formatted numbers and overruled columns are read from a client's own rows, whatever the others hold."""
+    visits = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
+    written = pd.read_csv(RAW / "types_numbers.csv", dtype=str)
+    for table, label, client, kinds in (
+        (visits, "outcome", "hospital", {"lab": "number"}),
+        (written, "label", "site", {}),
+    ):
+        dataset = load(tmp_path, table, label, client, columns=kinds)
+        assert dataset.encoding is not None
+        for _, rows in table.groupby(client):
+            own = read_csv(saved(rows, tmp_path / "own.csv"))
+            np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows.index])
 
 
 @pytest.mark.parametrize(
@@ -221,19 +225,23 @@ def test_weekdays_are_those_of_the_calendar() -> None:
 # Dates with a fault.
 
 
-@pytest.mark.parametrize("wrong", ["2024-02-30", "2024-13-01", "31.04.2024"])
-def test_one_impossible_date_names_its_row(tmp_path: Path, wrong: str) -> None:
-    """No such day, no such month, and one that is written otherwise."""
-    table = pd.DataFrame({"when": [f"2024-01-{day:02}" for day in range(1, 31)], "y": ["a", "b"] * 15})
-    table.loc[6, "when"] = wrong
-    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", f"'{wrong}' in row 7"))
+MARCH = [f"{day:02}/03/2024" for day in range(1, 29)]
 
 
-def test_days_first_beside_months_first_are_said(tmp_path: Path) -> None:
-    days = [f"{day:02}/03/2024" for day in range(1, 29)]
-    table = pd.DataFrame({"when": [*days, "03/29/2024", "03/30/2024"], "y": ["a", "b"] * 15})
-    named = ("'when'", "'13/03/2024' in row 13", "'03/29/2024' in row 29")
-    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
+@pytest.mark.parametrize(
+    ("days", "named"),
+    [
+        *(
+            ([f"2024-01-{day:02}" for day in range(1, 7)] + [wrong] + ["2024-01-08"] * 23, (f"'{wrong}' in row 7",))
+            for wrong in ("2024-02-30", "2024-13-01", "31.04.2024")
+        ),
+        ([*MARCH, "03/29/2024", "03/30/2024"], ("'13/03/2024' in row 13", "'03/29/2024' in row 29")),
+    ],
+    ids=["no such day", "no such month", "written otherwise", "days first beside months first"],
+)
+def test_dates_with_a_fault_name_its_row(tmp_path: Path, days: list[str], named: tuple[str, ...]) -> None:
+    table = pd.DataFrame({"when": days, "y": ["a", "b"] * 15})
+    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", *named))
 
 
 # A label that is a quantity is predicted as one without being asked; classes stay classes.
@@ -280,13 +288,6 @@ def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp
     table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
     assert not predicts_quantity(tmp_path, table, "product")
     assert predicts_quantity(tmp_path, table.assign(product=table["product"] / 8), "product")
-
-
-def test_databases_tell_the_task_too(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
-        TABLE.to_sql("t", database, index=False)
-    request = DatasetRequest(dataset=f"sqlite:///{tmp_path / 't.db'}", label="load")
-    assert load_own_data(request).targets is not None
 
 
 def test_rows_given_in_python_tell_the_task_too() -> None:

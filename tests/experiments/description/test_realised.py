@@ -217,19 +217,6 @@ def test_moments_count_a_row_as_often_as_it_is_held() -> None:
     assert found.feature_wasserstein == pytest.approx(9 / np.sqrt(18 * 30 / 29), abs=0.25)
 
 
-def test_features_are_averaged_alike_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = np.random.default_rng(1).normal(size=(100, 7)) * np.array([1, 0, 2, 3, 0, 1, 1])
-    features[:50] += np.arange(7)
-    features[:, [1, 4]] = 3.0  # a block of constant features has no distance
-    source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
-    whole = realised(source)
-    for features_a_block in (1, 2, 3):
-        monkeypatch.setattr(description, "BLOCK_NUMBERS", features_a_block * 2 * 32)
-        found = realised(source)
-        assert found.feature_hellinger == pytest.approx(whole.feature_hellinger, rel=1e-12)
-        assert found.feature_wasserstein == pytest.approx(whole.feature_wasserstein, rel=1e-12)
-
-
 def test_features_of_many_are_drawn_by_seed() -> None:
     features = np.random.default_rng(1).normal(size=(100, 4, 5))
     source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
@@ -425,11 +412,3 @@ def test_what_every_run_reports_takes_under_three_tenths_of_a_second() -> None:
 def test_ten_thousand_clients_are_described_in_seconds() -> None:
     source = dealt(200_000, 16, 10_000)
     assert best_seconds(lambda: describe_federation(source, DetectionConfig(), 0).model_dump_json(), 3) < 3
-
-
-@pytest.mark.slow
-def test_a_hundred_times_the_clients_do_not_cost_a_hundred_times_as_much() -> None:
-    # The rows are the same ones; only as many pairs of clients as are drawn, and each client's own line, cost more.
-    few, many = (dealt(200_000, 16, num_clients) for num_clients in (100, 10_000))
-    base = best_seconds(lambda: realised(few), 0.0)
-    assert best_seconds(lambda: realised(many), 20 * base) < 20 * base
