@@ -118,12 +118,6 @@ def test_a_name_is_its_text(tmp_path: Path, labels: list[str], names: tuple[str,
         assert len(np.unique(grouped.groups)) == len(names)
 
 
-@pytest.mark.parametrize(("column", "names"), [([1.0, 2.0], ("1", "2")), ([0.5, 1.0], ("0.5", "1.0"))])
-def test_a_typed_number_is_a_name(tmp_path: Path, column: list[float], names: tuple[str, ...]) -> None:
-    path = save(PLAIN.assign(grade=column * 12), tmp_path / "t.parquet")
-    assert load_dataset(str(path), label="grade", client_column="site", min_release=2).class_names == names
-
-
 @pytest.mark.slow
 def test_a_label_of_more_values_than_classes_can_be_is_refused(tmp_path: Path) -> None:
     names = pa.array(np.repeat([f"u{number}" for number in range(MOST_CLASSES + 1)], 2))

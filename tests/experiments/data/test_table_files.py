@@ -253,43 +253,27 @@ def write_parquet(folder: Path, **columns: pa.Array) -> Path:
     return path
 
 
+DAY = datetime.date(2024, 1, 31)
+NOON = datetime.datetime(2024, 1, 31, 12, tzinfo=datetime.UTC)
+CELLS: dict[str, tuple[pa.Array, list[Any]]] = {
+    "whole": (pa.array([1, 2, 3]), [1, 2, 3]),
+    "gap": (pa.array([1, None, 3]), [1, None, 3]),
+    "half": (pa.array([0.5, None, -1], pa.float32()), [0.5, None, -1]),
+    "wrong": (pa.array([0.5, float("nan"), None]), [0.5, None, None]),
+    "decimal": (pa.array([Decimal("1.25"), None, Decimal("2.50")]), [1.25, None, 2.5]),
+    "text": (pa.array([" a", None, "b"]), ["a", None, "b"]),
+    "code": (pa.array(["x", None, "x"]).dictionary_encode(), ["x", None, "x"]),
+    "truth": (pa.array([True, None, False]), ["true", None, "false"]),
+    "nothing": (pa.nulls(3), [None, None, None]),
+    "day": (pa.array([DAY] * 3), [datetime.datetime(2024, 1, 31)] * 3),
+    "moment": (pa.array([NOON] * 3), [NOON] * 3),
+    "clock": (pa.array([NOON.time()] * 3), ["12:00:00.000000"] * 3),
+}
+
+
 def test_plain_types(tmp_path: Path) -> None:
-    rows = read_parquet(
-        write_parquet(
-            tmp_path,
-            whole=pa.array([1, 2, 3]),
-            gap=pa.array([1, None, 3]),
-            half=pa.array([0.5, None, -1], pa.float32()),
-            wrong=pa.array([0.5, float("nan"), None]),
-            decimal=pa.array([Decimal("1.25"), None, Decimal("2.50")]),
-            text=pa.array([" a", None, "b"]),
-            code=pa.array(["x", None, "x"]).dictionary_encode(),
-            truth=pa.array([True, None, False]),
-            nothing=pa.nulls(3),
-        )
-    )
-    assert rows.to_pydict() == {
-        "whole": [1, 2, 3],
-        "gap": [1, None, 3],
-        "half": [0.5, None, -1],
-        "wrong": [0.5, None, None],
-        "decimal": [1.25, None, 2.5],
-        "text": ["a", None, "b"],
-        "code": ["x", None, "x"],
-        "truth": ["true", None, "false"],
-        "nothing": [None, None, None],
-    }
-
-
-def test_moments_in_time_stay_such(tmp_path: Path) -> None:
-    day = datetime.date(2024, 1, 31)
-    noon = datetime.datetime(2024, 1, 31, 12, tzinfo=datetime.UTC)
-    rows = read_parquet(
-        write_parquet(tmp_path, day=pa.array([day]), moment=pa.array([noon]), clock=pa.array([noon.time()]))
-    )
-    assert rows["day"].to_pylist() == [datetime.datetime(2024, 1, 31)]
-    assert rows["moment"].to_pylist() == [noon]
-    assert rows["clock"].to_pylist()[0].startswith("12:00:00")
+    rows = read_parquet(write_parquet(tmp_path, **{name: cells for name, (cells, _) in CELLS.items()}))
+    assert rows.to_pydict() == {name: expected for name, (_, expected) in CELLS.items()}
 
 
 @pytest.mark.parametrize("cells", [pa.array([[1], [2]]), pa.array([{"a": 1}, {"a": 2}]), pa.array([b"1", b"2"])])

@@ -54,8 +54,6 @@ def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["federation.datase=wine"], ("federation.datase ", "federation.dataset")),
-        (["federation.dataset=wine", "federation.num_clients=500"], ("num_clients ", "500")),
         (["--out", "file"], ("--out ", "got file")),
         (["--out", "file/below"], ("--out ", "got file/below")),
     ],
