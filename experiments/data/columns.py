@@ -399,7 +399,7 @@ def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> Categor
     return CategoryColumn(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
 
 
-REASONS_TO_DIFFER = {
+REASONS_TO_DIFFER: Mapping[tuple[str, ...], str] = {
     ("federation.label", "federation.group_column"): "a group's rows may be of any class",
     ("federation.client_column", "federation.group_column"): "a client of one group would have nothing to test on",
 }
@@ -520,20 +520,17 @@ def discrete(name: str, table: pa.Table, column: str) -> TextArray:
 def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[str]]:
     """Return for each row an index into the distinct texts, and these texts."""
     positions, values = distinct_names(table[column])
-
-    def refuse(wrong: npt.NDArray[np.bool_], must: str, hint: str = "") -> None:
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            value = values[positions[row]] if positions[row] >= 0 else "nothing"
-            raise DataError.of(
-                f"column {column!r} of data set {name!r}", f"{must}", f"{shown(value)} in {row_name(row)}{hint}"
-            )
-
-    is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
-    advice = "; federation.unlabelled_rows=drop leaves such rows out"
-    refuse(is_nameless[positions], "name a class or client or group in every row", advice)
-    is_long = np.array([len(value) > MAX_DISCRETE_LENGTH for value in values])
-    refuse(is_long[positions], f"hold names of at most {MAX_DISCRETE_LENGTH} characters")
+    is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])[positions]
+    is_long = np.array([*(len(value) > MAX_DISCRETE_LENGTH for value in values), False])[positions]
+    advice = "federation.unlabelled_rows=drop leaves such rows out"
+    for is_refused, must, hint in (
+        (is_nameless, "name a class or client or group in every row", advice),
+        (is_long, f"hold names of at most {MAX_DISCRETE_LENGTH} characters", None),
+    ):
+        if is_refused.any():
+            row = int(np.argmax(is_refused))
+            given = f"{shown(values[positions[row]] if positions[row] >= 0 else 'nothing')} in {row_name(row)}"
+            raise DataError.of(f"column {column!r} of data set {name!r}", must, given, hint)
     return positions, values
 
 

@@ -278,7 +278,7 @@ def read_csv(
     try:
         text = _plainly_separated(text, delimiter)
         rows = _fields(io.StringIO(text, newline=""), delimiter)
-        first = next((row for row in rows if len(row) > 1 or any(map(str.strip, row))), [])
+        first: list[str] = next((row for row in rows if len(row) > 1 or any(map(str.strip, row))), [])
     except csv.Error:
         raise DataError(_long_cell_fault(path, OPEN_QUOTE)) from None
     if not first:
