@@ -146,7 +146,6 @@ LARGEST_NUMBER = 1e150
 LARGEST_WHOLE = 2**53
 NUM_FAULTS_SHOWN = 5
 MAX_CATEGORIES = 256
-BLOCK_ROWS = 100_000  # between two of which signals are heard
 
 
 @dataclass(frozen=True)
@@ -247,9 +246,7 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
     """Return the number that each text represents, NaN if it is not numeric."""
     import pandas as pd
 
-    blocks = [pd.Series(texts[start : start + BLOCK_ROWS], dtype="str") for start in range(0, len(texts), BLOCK_ROWS)]
-    numbers = [np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks]
-    return np.concatenate([np.empty(0), *numbers])
+    return np.asarray(pd.to_numeric(pd.Series(texts, dtype="str"), errors="coerce"), np.float64)
 
 
 def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:

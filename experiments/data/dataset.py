@@ -30,7 +30,6 @@ DataKind = Literal["table", "image", "tokens", "embedding"]
 
 BLOCK_ROWS = 4096
 DIGEST_BYTES = 16
-TEXTS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -103,25 +102,12 @@ class Dataset:
 def distinct_texts(texts: TextArray) -> tuple[TextArray, IntArray]:
     """Return the distinct texts in alphabetical order, and the index of each text in them, shape `(num_texts,)`.
 
-    Equivalent to `np.unique` with inverse, but sorted in blocks, as a single sort of many texts blocks signal handling
-    until it ends.
+    Equivalent to `np.unique` with inverse, but only the distinct texts are sorted.
     """
-    blocks = [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
-    block_names = [np.unique(block, return_inverse=True) for block in blocks]
-    names = _merged([block for block, _ in block_names])
-    return names, np.concatenate([np.searchsorted(names, block)[positions] for block, positions in block_names])
+    import pandas as pd
 
-
-def _merged(blocks: list[TextArray]) -> TextArray:
-    """Return the distinct texts of sorted blocks, in as many ranges as blocks, each range sorted separately."""
-    samples = np.sort(np.concatenate([block[:: len(blocks)] for block in blocks]))
-    bounds = samples[np.arange(1, len(blocks)) * len(samples) // len(blocks)]
-    cuts = [[0, *np.searchsorted(block, bounds), len(block)] for block in blocks]
-    parts = [
-        [block[cut[part] : cut[part + 1]] for block, cut in zip(blocks, cuts, strict=True)]
-        for part in range(len(blocks))
-    ]
-    return np.concatenate([np.unique(np.concatenate(part)) for part in parts])
+    positions, names = pd.factorize(texts.astype(object), sort=True)
+    return names.astype(np.str_), positions.astype(np.int64)
 
 
 def usual_facts(

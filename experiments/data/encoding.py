@@ -193,7 +193,6 @@ def _merged_tallies(clients: Sequence[Tally]) -> Tally:
 
 
 LARGEST_SCORE = 1e6
-ROWS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -226,9 +225,8 @@ def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> E
     features_of = {column.name: [*_encoded(column, statistics)] for column in columns}
     encoded = [feature for column_features in features_of.values() for feature in column_features]
     features = np.empty((len(columns[0].missing), len(encoded)), np.float32)
-    for start in range(0, len(features), ROWS_AT_ONCE):  # between two blocks signals are heard
-        for index, feature in enumerate(encoded):
-            features[start : start + ROWS_AT_ONCE, index] = feature.cells[start : start + ROWS_AT_ONCE]
+    for index, feature in enumerate(encoded):
+        features[:, index] = feature.cells
     names = {column: tuple(feature.name for feature in of_column) for column, of_column in features_of.items()}
     return EncodedFeatures(features, names, np.array([feature.deviation for feature in encoded]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import zipfile
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ import pytest
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.files import FOLDER_VARIABLE
 from fedscout.experiments.data.loaders.tabular import HOSPITALS, MEASUREMENTS, STATES
-from fedscout.experiments.federation import build_federation
-from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
@@ -386,22 +383,6 @@ def test_the_time_is_no_feature_and_the_states_have_names(tmp_path: Path) -> Non
     assert {*clients_of(dataset)} == {"dumper 1", "dumper 2"}
     assert "Smartilizer Scandinavia" in dataset.source
     assert dataset.series
-
-
-def test_rows_sorted_by_the_column_of_largest_variance_are_sorted_by_g_force(tmp_path: Path) -> None:
-    config = FederationConfig(
-        dataset="commercial_vehicles",
-        folder=write_readings(tmp_path, readings()),
-        num_clients=4,
-        drop_columns=("vehicle",),
-        partition=PartitionConfig(kind="fds_vop"),
-    )
-    federation = build_federation(config, ModelConfig(kind="linear"))
-    force = load_dataset("commercial_vehicles", folder=tmp_path, drop_columns=["vehicle"]).features[
-        :, READINGS.index("gFz")
-    ]
-    blocks = [force[federation.partition.client(client)] for client in range(4)]
-    assert all(lower.max() <= upper.min() for lower, upper in pairwise(blocks))
 
 
 @pytest.mark.parametrize(
