@@ -257,6 +257,10 @@ def _files_of_clients(
     tables: list[pa.Table] = []
     for path in paths:
         rows = read_table(path, request.model_copy(update={"max_rows": None})).rows
+        differing = {*rows.column_names} ^ {*(tables[0] if tables else rows).column_names}
+        if differing:
+            must = f"have the columns of {paths[0]}, but they differ in {', '.join(sorted(differing)[:5])}"
+            raise DataError.of(path, must)
         limits.check_rows(request.name, sum(map(len, tables)) + len(rows))
         limits.check_bytes(request.name, sum(table.nbytes for table in tables) + rows.nbytes)
         tables.append(rows)
@@ -273,7 +277,6 @@ def _files_of_clients(
             table.append_column(column, pa.array([name] * len(table), pa.string()))
             for name, table in zip(names, tables, strict=True)
         ]
-    _check_columns(paths, tables)
     files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
     return TableRows(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
 
@@ -295,13 +298,6 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
         columns.append(joined)
         fields.append(pa.field(name, joined.type, metadata=CATEGORY_FIELD if is_category else None))
     return pa.table(columns, schema=pa.schema(fields))
-
-
-def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
-    for path, table in zip(paths, tables, strict=True):
-        if {*table.column_names} != {*tables[0].column_names}:
-            differing = sorted({*table.column_names} ^ {*tables[0].column_names})
-            raise DataError.of(path, f"have the columns of {paths[0]}, but they differ in {', '.join(differing[:5])}")
 
 
 def _reject_table_settings(request: DatasetRequest) -> None:

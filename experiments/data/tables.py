@@ -318,15 +318,11 @@ def merged_statistics(
     return merge_statistics(reported)
 
 
-def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> Iterator[IntArray]:
+def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> list[IntArray]:
     if client_ids is None:
-        yield np.arange(len(columns[0].missing))
-        return
-    names, owners = distinct_texts(client_ids)
-    order = np.argsort(owners, kind="stable")
-    ends = np.searchsorted(owners[order], np.arange(len(names) + 1))
-    for start, end in pairwise(ends.tolist()):
-        yield order[start:end]
+        return [np.arange(len(columns[0].missing))]
+    _, owners = distinct_texts(client_ids)
+    return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
 
 
 def statistics_faults(

@@ -27,7 +27,7 @@ from fedscout.experiments.data.table_files import plain_cells, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset, told
 
 NAN = float("nan")
 
@@ -195,13 +195,6 @@ LEAKS = (f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=labe
 
 def load(name: str, label: str = "label", **choices: Any) -> Dataset:
     return load_dataset(str(RAW / f"types_{name}.csv"), label=label, **choices)
-
-
-def told(dataset: Dataset, key: str = "kind") -> dict[str, Any]:
-    return {column["name"]: column[key] for column in dataset.facts["columns"] if column[key]}
-
-
-# Identifiers.
 
 
 def test_an_identifier_is_no_feature() -> None:

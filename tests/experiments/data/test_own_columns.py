@@ -21,14 +21,10 @@ from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own import load_own_data
 from fedscout.experiments.data.table_files import plain_cells, read_csv
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset, told
 from tests.kits.refusals import refused
 
 RAW = Path(__file__).parents[2] / "fixtures" / "raw"
-
-
-def told(dataset: Dataset, key: str = "kind") -> dict[str, str]:
-    return {column["name"]: column[key] for column in dataset.facts["columns"]}
 
 
 def load(tmp_path: Path, table: pd.DataFrame, label: str, client: str | None = None, **choices: Any) -> Dataset:
@@ -50,8 +46,7 @@ def test_tweets(tmp_path: Path) -> None:
         "tweet_created": "date",
         "user_timezone": "category",
     }
-    suspected = {name: text for name, text in told(dataset, "suspicion").items() if text}
-    assert suspected == {"negativereason": "separates class negative from the others nearly exactly"}
+    assert told(dataset, "suspicion") == {"negativereason": "separates class negative from the others nearly exactly"}
     assert told(dataset, "key")["text"] == "federation.text_column=text"
     assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
 
@@ -61,7 +56,7 @@ def test_patients(tmp_path: Path) -> None:
     assert told(dataset)["patient_id"] == "identifier"
     assert told(dataset)["ward"] == "constant"
     assert told(dataset, "became")["admitted"] == "year, month, day, weekday (read as day-month-year)"
-    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["discharge_code"]
+    assert [*told(dataset, "suspicion")] == ["discharge_code"]
     assert dataset.facts["columns_left_out"] == ("patient_id", "ward")
 
 
@@ -111,7 +106,7 @@ def test_a_copy_of_a_quantity_is_suspected(tmp_path: Path) -> None:
         {"euros": euros, "dollars": np.round(euros * 1.1, 2), "size": euros + draw.normal(0, 40, 2000)}
     )
     dataset = load(tmp_path, table, "euros", task="regression")
-    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["dollars"]
+    assert [*told(dataset, "suspicion")] == ["dollars"]
 
 
 def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
