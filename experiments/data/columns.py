@@ -23,7 +23,7 @@ Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspe
 farther from all other values than their range, or is negative while no other value is.
 
 Messages name a row by its position in its source file, regardless of rows dropped earlier. The code that inspects a
-cell has only the position in the table; `rows_of_files` and `rows_kept` provide the origin of the rows during a load.
+cell has only the position in the table; `rows_from` provides the origin of the rows during a load.
 Arguments that messages propose are quoted where the shell or YAML requires it.
 """
 
