@@ -337,8 +337,8 @@ def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_l
     row = ragged[-1]
     raise DataError.of(
         f"every row of {path}",
-        f"have as many fields as the header: row {row.number - num_header_lines} has {row.actual_columns}, the header "
-        f"{row.expected_columns}: {shown(row.text)}{OPEN_QUOTE if chr(10) in row.text else ''}",
+        f"have as many fields as the header: row {row.number - num_header_lines} has {row.actual_columns} fields, the "
+        f"header {row.expected_columns}: {shown(row.text[:60])}{OPEN_QUOTE if chr(10) in row.text else ''}",
     )
 
 
