@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
@@ -52,7 +52,6 @@ from fedscout.detectors.statistics import Values, distribution, mean_pairwise_he
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import CHUNK_ROWS, ClientTransform, Partition, QueryInputs, Samples
-from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed
@@ -135,7 +134,11 @@ def _label_counts(federation: Federation, changed: Mapping[int, Samples]) -> Int
     return counts
 
 
-class ClientChange(BaseModel):
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ClientChange(_Value):
     """The effect of a scenario on one client.
 
     Attributes:
@@ -154,8 +157,6 @@ class ClientChange(BaseModel):
         bytes_per_second_up: Bandwidth to the server; None where messages take no time.
         attacks: Attacks on the client's update, in order, with parameters.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     client: int
     steps: tuple[str, ...] = ()
@@ -185,27 +186,26 @@ def changes_of(federation: Federation, client_rows: ClientRows) -> tuple[ClientC
 
 
 def _change(federation: Federation, client_rows: ClientRows, client: int) -> ClientChange:
-    device = federation.devices.get(client)
+    timings: dict[str, float | None] = {}
+    if client in federation.devices:
+        device = federation.devices[client]
+        down, up = device.bytes_per_second_down, device.bytes_per_second_up
+        timings = {
+            "latency_shift": device.shift_seconds,
+            "latency_mean": device.mean_seconds,
+            "seconds_per_step": device.seconds_per_step,
+            "bytes_per_second_down": down if isfinite(down) else None,
+            "bytes_per_second_up": up if isfinite(up) else None,
+        }
     return ClientChange(
         client=client,
         steps=tuple(_name(step) for step in federation.transforms.get(client, ())),
         num_rows=int(federation.partition.sizes[client]),
         dropout=federation.dropout.get(client, 0.0),
-        **({} if device is None else _timings(device)),
+        **timings,
         attacks=tuple(_name(attack) for attack in federation.attacks.get(client, ())),
         **_differences(client_rows, client, float(federation.facts.get("feature_unit", 1.0))),
     )
-
-
-def _timings(device: Device) -> Mapping[str, float | None]:
-    down, up = device.bytes_per_second_down, device.bytes_per_second_up
-    return {
-        "latency_shift": device.shift_seconds,
-        "latency_mean": device.mean_seconds,
-        "seconds_per_step": device.seconds_per_step,
-        "bytes_per_second_down": down if isfinite(down) else None,
-        "bytes_per_second_up": up if isfinite(up) else None,
-    }
 
 
 def _name(step: ClientTransform | UpdateAttack) -> str:
@@ -356,10 +356,6 @@ def _split_rows(
     return np.setdiff1d(federation.partition.rows, test), test
 
 
-BLOCK_NUMBERS = 2**22
-"""Histograms are compared in blocks of features of about as many numbers: 32 MiB in float64."""
-
-
 def measure_features(
     client_rows: ClientRows, measured: Sequence[int], paired: Sequence[int], settings: DetectionConfig
 ) -> FeatureDistances | None:
@@ -377,29 +373,7 @@ def measure_features(
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
     inputs = (QueryInputs(client_rows.client(client), 1, arrays, {"bins": bins.bins}) for client in paired)
-    counts = np.stack(
-        [feature_histogram(query_inputs)["counts"].values for query_inputs in inputs]
-    )  # (clients, d, bins)
-    return _mean_distances(counts.astype(np.int64, copy=False), bins)
-
-
-def _mean_distances(counts: IntArray, bins: Bins) -> FeatureDistances | None:
-    """Return distances averaged over features, computed in blocks to bound memory."""
-    block = max(1, BLOCK_NUMBERS // (len(counts) * bins.bins))
-    parts = []
-    for start in range(0, len(bins.width), block):
-        block_slice = slice(start, start + block)
-        block_bins = replace(bins, start=bins.start[block_slice], width=bins.width[block_slice])
-        distances = feature_distances(counts[:, block_slice], block_bins)
-        if distances is not None:
-            parts.append((distances, np.count_nonzero(block_bins.width > 0)))
-    if not parts:
-        return None
-    weights = [weight for _, weight in parts]
-    return FeatureDistances(
-        wasserstein=float(np.average([part.wasserstein for part, _ in parts], weights=weights)),
-        hellinger=float(np.average([part.hellinger for part, _ in parts], weights=weights)),
-    )
+    return feature_distances((feature_histogram(query_inputs)["counts"].values for query_inputs in inputs), bins)
 
 
 def _moments(client_rows: ClientRows, clients: Sequence[int]) -> tuple[Values, Values]:
@@ -469,10 +443,6 @@ QUICK_COLUMNS = 64
 
 MAX_COMPARED = 400_000
 """Maximum of columns times clients that are compared: about ten seconds of work."""
-
-
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Spread(_Value):
@@ -673,7 +643,7 @@ def _notes(
     return tuple(notes)
 
 
-class ClientDescription(BaseModel):
+class ClientDescription(_Value):
     """Description of one client.
 
     Attributes:
@@ -687,8 +657,6 @@ class ClientDescription(BaseModel):
         affected: Whether a scenario is known to have made the client different.
         physics: Physics parameters of a reinforcement-learning client, as the task shows them; None for others.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     client: int
     name: str | None = None

@@ -21,17 +21,8 @@ Time = Literal["minutes", "hour", "night"]
 DEMO = "digits"
 NUM_ROWS_EXAMINED = 5_000
 LABEL_NAMES = (
-    "label",
-    "target",
-    "class",
-    "outcome",
-    "diagnosis",
-    "y",
-    "sentiment",
-    "fault",
-    "status",
-    "grade",
-    "quality",
+    *("label", "target", "class", "outcome", "diagnosis", "y"),
+    *("sentiment", "fault", "status", "grade", "quality"),
 )
 CLIENT_NAMES = (
     *("client", "site", "hospital", "machine", "device", "user", "station", "center", "centre", "region", "country"),
@@ -134,7 +125,7 @@ def table_suggestions(dataset: str) -> TableHead | None:
     """
     from fedscout.experiments.data.loaders.hugging_face import is_hugging_face
     from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
-    from fedscout.experiments.data.table_formats import table_head
+    from fedscout.experiments.data.table_formats import read_table
 
     if dataset in DATASETS or is_hugging_face(dataset):
         return None
@@ -144,7 +135,8 @@ def table_suggestions(dataset: str) -> TableHead | None:
     location = own_place(request)
     if isinstance(location, Path) and location.is_dir():
         return None
-    head = table_head(location[0] if isinstance(location, list) else location, request, NUM_ROWS_EXAMINED)
+    table = read_table(location[0] if isinstance(location, list) else location, request).rows
+    head = table.slice(0, NUM_ROWS_EXAMINED)
     columns = tuple(head.column_names)
     label = _label(head)
     return TableHead(columns, label, None if isinstance(location, list) else _client(head, label))
@@ -161,13 +153,9 @@ def _label(head: pa.Table) -> str:
 
 def _client(head: pa.Table, label: str) -> str | None:
     """Return the column named like a client whose values repeat, or None."""
-    columns: list[str] = head.column_names
     most = min(MOST_CLIENTS_SUGGESTED, len(head) // FEWEST_ROWS_A_CLIENT)
-    for word in CLIENT_NAMES:
-        for name in columns:
-            if name != label and word == _noun(name) and 2 <= _num_different(head[name]) <= most:
-                return name
-    return None
+    candidates = [name for name in head.column_names if name != label and 2 <= _num_different(head[name]) <= most]
+    return next((name for word in CLIENT_NAMES for name in candidates if word == _noun(name)), None)
 
 
 def _noun(name: str) -> str:

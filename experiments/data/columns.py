@@ -23,7 +23,7 @@ Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspe
 farther from all other values than their range, or is negative while no other value is.
 
 Messages name a row by its position in its source file, regardless of rows dropped earlier. The code that inspects a
-cell has only the position in the table; `rows_of_files` and `rows_kept` provide the origin of the rows during a load.
+cell has only the position in the table; `rows_from` provides the origin of the rows during a load.
 Arguments that messages propose are quoted where the shell or YAML requires it.
 """
 
@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -91,33 +91,28 @@ class _Origin:
     files: Sequence[tuple[str, int]] = ()
     kept: IntArray | None = None
 
+    def place(self, row: int) -> tuple[str, int]:
+        """Return the file of a row, empty if there is one file only, and the row's position in it, from 0."""
+        position = int(row if self.kept is None else self.kept[row])
+        for file, num_rows in self.files:
+            if position < num_rows:
+                return file, position
+            position -= num_rows
+        return "", position
 
-_ONE_FILE = _Origin()
-_ORIGIN: ContextVar[_Origin] = ContextVar("origin", default=_ONE_FILE)
 
-
-@contextmanager
-def rows_of_files(files: Sequence[tuple[str, int]]) -> Iterator[None]:
-    """Name rows by file within this context.
-
-    Args:
-        files: Name and number of rows of each file, in table order.
-    """
-    token = _ORIGIN.set(_Origin(files))
-    try:
-        yield
-    finally:
-        _ORIGIN.reset(token)
+_ORIGIN: ContextVar[_Origin] = ContextVar("origin", default=_Origin())  # noqa: B039 it is frozen
 
 
 @contextmanager
-def rows_kept(kept: IntArray | None) -> Iterator[None]:
-    """Name the rows of a filtered table by their original positions within this context.
+def rows_from(files: Sequence[tuple[str, int]] = (), kept: IntArray | None = None) -> Iterator[None]:
+    """Name rows by their file, and rows of a filtered table by their original positions, within this context.
 
     Args:
+        files: Name and number of rows of each file, in table order; those of an outer context by default.
         kept: Original position of each remaining row; None if no row was removed.
     """
-    token = _ORIGIN.set(replace(_ORIGIN.get(), kept=kept))
+    token = _ORIGIN.set(_Origin(files or _ORIGIN.get().files, kept))
     try:
         yield
     finally:
@@ -130,21 +125,14 @@ def row_name(row: int) -> str:
     Args:
         row: Position in the table, from 0.
     """
-    origin = _ORIGIN.get()
-    position = int(row if origin.kept is None else origin.kept[row])
-    if not origin.files:
-        return f"row {position + 1}"
-    ends = np.cumsum([num_rows for _, num_rows in origin.files])
-    file = int(np.searchsorted(ends, position, side="right"))
-    start = int(ends[file - 1]) if file else 0
-    return f"row {position - start + 1} of {origin.files[file][0]}"
+    file, position = _ORIGIN.get().place(row)
+    return f"row {position + 1}" + (f" of {file}" if file else "")
 
 
-def file_of_rows(rows: IntArray) -> list[str]:
-    """Return the source file of each row; an empty list if there is one file only."""
-    files = _ORIGIN.get().files
-    ends = np.cumsum([num_rows for _, num_rows in files])
-    return [files[place][0] for place in np.searchsorted(ends, rows, side="right").tolist()] if files else []
+def rows_named(mask: npt.NDArray[np.bool_]) -> str:
+    """Return the name of the first row of a mask, and the number of the others, such as `row 7 and in 2 more`."""
+    num_more = int(np.count_nonzero(mask)) - 1
+    return row_name(int(np.argmax(mask))) + (f" and in {num_more} more" if num_more else "")
 
 
 MISSING = ("?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
@@ -158,7 +146,6 @@ LARGEST_NUMBER = 1e150
 LARGEST_WHOLE = 2**53
 NUM_FAULTS_SHOWN = 5
 MAX_CATEGORIES = 256
-BLOCK_ROWS = 100_000  # between two of which signals are heard
 
 
 @dataclass(frozen=True)
@@ -259,9 +246,7 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
     """Return the number that each text represents, NaN if it is not numeric."""
     import pandas as pd
 
-    blocks = [pd.Series(texts[start : start + BLOCK_ROWS], dtype="str") for start in range(0, len(texts), BLOCK_ROWS)]
-    numbers = [np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks]
-    return np.concatenate([np.empty(0), *numbers])
+    return np.asarray(pd.to_numeric(pd.Series(texts, dtype="str"), errors="coerce"), np.float64)
 
 
 def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
@@ -292,16 +277,9 @@ def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
     # The texts that differ may be more than 32-bit offsets reach.
     wide = pc.cast(cells, pa.large_string()) if is_text(cells.type) else cells
-    index_by_text: dict[str, int] = {}
-    codes = [np.empty(0, np.int64)]
-    for start in range(0, len(wide), BLOCK_ROWS):
-        encoded = pc.dictionary_encode(wide.slice(start, BLOCK_ROWS)).combine_chunks()
-        block_indices = [
-            index_by_text.setdefault(str(value), len(index_by_text)) for value in encoded.dictionary.to_pandas()
-        ]
-        block_codes = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
-        codes.append(np.array([*block_indices, -1])[block_codes])
-    return np.concatenate(codes), [*index_by_text]
+    encoded = pc.dictionary_encode(wide).combine_chunks()
+    codes = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return codes, [str(value) for value in encoded.dictionary.to_pandas()]
 
 
 def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
@@ -319,14 +297,14 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     return distinct_cells(cells)
 
 
-def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return plain cells with the `MISSING` words replaced by null."""
+def present_cells(cells: pa.ChunkedArray, words: Collection[str] = MISSING) -> pa.ChunkedArray:
+    """Return plain cells with the words for missing values replaced by null, regardless of case."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not is_text(cells.type):
         return cells
-    return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
+    return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array([*words], cells.type)), None, cells)
 
 
 def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None] = ()) -> pa.Table:
@@ -386,12 +364,11 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
 
 
 def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    too_large = np.flatnonzero(np.abs(numbers) > LARGEST_NUMBER)
-    if len(too_large):
-        remainder = f" and in {len(too_large) - 1} more" if len(too_large) > 1 else ""
+    is_too_large = np.abs(numbers) > LARGEST_NUMBER
+    if is_too_large.any():
+        cell = shown(str(cells[int(np.argmax(is_too_large))]))
         raise ValueError(
-            f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, "
-            f"got {shown(str(cells[too_large[0]]))} in {row_name(too_large[0])}{remainder}"
+            f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, got {cell} in {rows_named(is_too_large)}"
         )
     return numbers
 
@@ -419,6 +396,10 @@ def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> Categor
     return CategoryColumn(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
 
 
+REASONS_TO_DIFFER: Mapping[tuple[str, ...], str] = {
+    ("federation.label", "federation.group_column"): "a group's rows may be of any class",
+    ("federation.client_column", "federation.group_column"): "a client of one group would have nothing to test on",
+}
 NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
 MAX_DISCRETE_LENGTH = 200
 MANY_CLASSES = 100
@@ -426,7 +407,6 @@ FEWEST_QUANTITIES = 20  # different fractions, or numbers of few rows each, beyo
 FEWEST_ROWS_A_CLASS = 5
 FEW_ROWS_A_CLASS = 20
 MOST_CLASSES = 100_000
-ROWS_AT_ONCE = 1_000_000  # between two of which signals are heard
 
 
 @dataclass(frozen=True)
@@ -471,42 +451,49 @@ class ColumnRoles:
         return names
 
 
-def check_roles(name: str, table: pa.Table, roles: ColumnRoles) -> None:
-    """Check that the label, client, group and dropped columns exist in the table and differ.
+def check_roles(
+    name: str, table: pa.Table, roles: ColumnRoles, text: str | None = None, kinds: Iterable[str] = ()
+) -> None:
+    """Check that the columns that the user names exist in the table, and that each has one role.
+
+    Args:
+        name: Name of the data set, for messages.
+        table: The table.
+        roles: Label, client, group and dropped columns.
+        text: Column of texts, or None.
+        kinds: Columns whose kind the user sets.
 
     Raises:
         DataError: Lists all faults.
     """
-    available = listed(table.column_names)
-    named = {
-        "federation.label": roles.label,
-        "federation.client_column": roles.client,
-        "federation.group_column": roles.group,
-    }
+    named = [
+        *(("federation.columns", column) for column in kinds),
+        *(("federation.drop_columns", column) for column in roles.dropped),
+        ("federation.text_column", text),
+        ("federation.label", roles.label),
+        ("federation.client_column", roles.client),
+        ("federation.group_column", roles.group),
+    ]
+    keys_by_column: dict[str, list[str]] = {}
+    for key, column in dict.fromkeys(named):
+        if column is not None:
+            keys_by_column.setdefault(column, []).append(key)
+    available = f"its columns are: {listed(table.column_names)}"
     faults = [
         Fault(
             key,
-            f"name {('columns' if key.endswith('s') else 'a column')} of data set {name!r}",
+            f"name columns of data set {name!r}",
             repr(column),
-            f"its columns are: {available}{did_you_mean(column, table.column_names)}",
+            available + did_you_mean(column, table.column_names),
         )
-        for key, column in [*named.items(), *(("federation.drop_columns", column) for column in roles.dropped)]
-        if column is not None and column not in table.column_names
-    ]
-    if roles.label == roles.client:
-        faults.append(Fault("federation.label and federation.client_column", "differ", f"{roles.label!r} for both"))
-    faults += [
-        Fault(f"{key} and federation.group_column", f"differ, as {reason}", f"{roles.group!r} for both")
-        for key, column, reason in (
-            ("federation.label", roles.label, "a group's rows may be of any class"),
-            ("federation.client_column", roles.client, "a client of one group would have nothing to test on"),
-        )
-        if roles.group is not None and roles.group == column
+        for column, keys in keys_by_column.items()
+        if column not in table.column_names
+        for key in keys
     ]
     faults += [
-        Fault("federation.drop_columns", f"not name {key}", repr(column))
-        for key, column in named.items()
-        if column in roles.dropped
+        Fault(" and ".join(keys), "name different columns", f"{column!r} for each", REASONS_TO_DIFFER.get((*keys,)))
+        for column, keys in keys_by_column.items()
+        if len(keys) > 1
     ]
     if faults:
         raise DataError(faults)
@@ -530,20 +517,17 @@ def discrete(name: str, table: pa.Table, column: str) -> TextArray:
 def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[str]]:
     """Return for each row an index into the distinct texts, and these texts."""
     positions, values = distinct_names(table[column])
-
-    def refuse(wrong: npt.NDArray[np.bool_], must: str, hint: str = "") -> None:
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            value = values[positions[row]] if positions[row] >= 0 else "nothing"
-            raise DataError.of(
-                f"column {column!r} of data set {name!r}", f"{must}", f"{shown(value)} in {row_name(row)}{hint}"
-            )
-
-    is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
-    advice = "; federation.unlabelled_rows=drop leaves such rows out"
-    refuse(is_nameless[positions], "name a class or client or group in every row", advice)
-    is_long = np.array([len(value) > MAX_DISCRETE_LENGTH for value in values])
-    refuse(is_long[positions], f"hold names of at most {MAX_DISCRETE_LENGTH} characters")
+    is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])[positions]
+    is_long = np.array([*(len(value) > MAX_DISCRETE_LENGTH for value in values), False])[positions]
+    advice = "federation.unlabelled_rows=drop leaves such rows out"
+    for is_refused, must, hint in (
+        (is_nameless, "name a class or client or group in every row", advice),
+        (is_long, f"hold names of at most {MAX_DISCRETE_LENGTH} characters", None),
+    ):
+        if is_refused.any():
+            row = int(np.argmax(is_refused))
+            given = f"{shown(values[positions[row]] if positions[row] >= 0 else 'nothing')} in {row_name(row)}"
+            raise DataError.of(f"column {column!r} of data set {name!r}", must, given, hint)
     return positions, values
 
 
@@ -563,11 +547,17 @@ def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, t
         DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the column
             looks like a regression target (`are_quantities`) and the user does not declare that it holds classes.
     """
+    import pyarrow.compute as pc
+
     column = roles.label
-    blocks = (table[column].slice(start, ROWS_AT_ONCE) for start in range(0, len(table), ROWS_AT_ONCE))
-    _reject_too_many_classes(name, column, len(table), map(_num_distinct, blocks))  # before each of them is looked at
+    if pc.count_distinct(table[column]).as_py() > MOST_CLASSES:  # before each of them is looked at
+        raise DataError.of(
+            f"column {column!r} of data set {name!r}",
+            f"hold at most {MOST_CLASSES:,} classes",
+            f"more in {len(table):,} rows, as for identifiers and regression targets",
+            "federation.task=regression predicts numbers",
+        )
     positions, values = _distinct(name, table, column)
-    _reject_too_many_classes(name, column, len(table), [len(values)])
     names = in_order(values)
     if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
         raise DataError.of(
@@ -601,35 +591,9 @@ def are_quantities(different: npt.NDArray[np.float64], num_rows: int) -> bool:
     return len(different) > min(FEWEST_QUANTITIES, num_rows // 2)
 
 
-def _num_distinct(cells: pa.ChunkedArray) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.count_distinct(cells).as_py())
-
-
-def _reject_too_many_classes(name: str, column: str, num_rows: int, counts: Iterable[int]) -> None:
-    """Reject a label for which any of the distinct-value counts exceeds `MOST_CLASSES`."""
-    if any(count > MOST_CLASSES for count in counts):
-        raise DataError.of(
-            f"column {column!r} of data set {name!r}",
-            f"hold at most {MOST_CLASSES:,} classes",
-            f"more in {num_rows:,} rows, as for identifiers and regression targets",
-            "federation.task=regression predicts numbers",
-        )
-
-
 def in_order(names: Collection[str]) -> list[str]:
     """Return numbers in numeric order, then the other names in alphabetical order."""
     return sorted(names, key=lambda name: (0, Decimal(name), name) if PLAIN_NUMBER.fullmatch(name) else (1, 0, name))
-
-
-def _spellings_remark(class_names: Sequence[str]) -> str:
-    """Return a remark on classes that spell one number differently, as in joined files; empty if there are none."""
-    by_number: dict[Decimal, list[str]] = {}
-    for name in filter(PLAIN_NUMBER.fullmatch, class_names):
-        by_number.setdefault(Decimal(name), []).append(name)
-    pairs = [" and ".join(names) for names in by_number.values() if len(names) > 1]
-    return f"{listed(pairs)} are equal numbers but count as different classes" if pairs else ""
 
 
 def are_numbers(names: Collection[str]) -> bool:
@@ -638,79 +602,83 @@ def are_numbers(names: Collection[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class ColumnFate:
-    """Record of how a column is used.
+class ColumnUse:
+    """How a column of the user's table is used.
 
     Attributes:
         name: Column name in the file.
         kind: number, category, date, text, identifier, constant, empty, label, client, group, or dropped.
         became: Description of its use.
         key: Command-line argument that overrides this use; empty if there is none.
+        columns: Columns read from it for the model; empty if it is left out.
+        unused: If it is left out, the columns read from it that are still tested for label leaks.
+        readings: By column read, the settings that a client needs to read its own cells identically.
         suspicion: Description of a suspected label leak; empty if there is none.
         missing_codes: Values that may encode a missing value.
         num_missing: Number of missing cells.
         num_features: Number of model features derived from it.
-        remark: Remark on its values for the user; empty if there is none.
     """
 
     name: str
     kind: str
     became: str
     key: str = ""
+    columns: tuple[Column, ...] = ()
+    unused: tuple[Column, ...] = ()
+    readings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     suspicion: str = ""
     missing_codes: tuple[str, ...] = ()
     num_missing: int = 0
     num_features: int = 0
-    remark: str = ""
+
+    def left_out(self, kind: str, reason: str, key: str) -> ColumnUse:
+        """Return this column excluded from the model."""
+        return ColumnUse(self.name, kind, f"left out: {reason}", key, unused=self.columns)
+
+    def document(self) -> dict[str, Any]:
+        """Return how it is used as JSON-serializable values."""
+        return {name: value for name, value in vars(self).items() if name not in {"columns", "unused", "readings"}}
 
 
-def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
-    """Return column records as JSON-serializable values."""
-    return tuple(asdict(fate) for fate in fates)
-
-
-def all_fates(
-    table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate], class_names: Sequence[str] = ()
-) -> list[ColumnFate]:
-    """Return the record of every column, in table order.
+def all_uses(
+    table: pa.Table, roles: ColumnRoles, uses: Sequence[ColumnUse], class_names: Sequence[str] = ()
+) -> list[ColumnUse]:
+    """Return the use of every column, in table order.
 
     Args:
         table: Plain cells.
         roles: Roles of its columns.
-        fates: Records of the columns that have no other role.
+        uses: Uses of the columns that have no other role.
         class_names: Class names of the label, if known.
     """
-    fate_by_column = {fate.name: fate for fate in fates}
-    fate_by_column |= {column: ColumnFate(column, "dropped", "left out as requested") for column in roles.dropped}
-    use = "the regression target" if roles.quantity else "the classes to predict"
-    key = "federation.task=classification" if roles.quantity else "federation.label"
-    if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
-        use, key = f"{len(class_names)} classes to predict, all numbers: regression?", "federation.task=regression"
-    remark = _spellings_remark(class_names)
-    fate_by_column[roles.label] = ColumnFate(roles.label, "label", use, key, remark=remark)
+    label_use, key = "the classes to predict", "federation.label"
+    if roles.quantity:
+        label_use, key = "the regression target", "federation.task=classification"
+    elif len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
+        label_use = f"{len(class_names)} classes to predict, all numbers: regression?"
+        key = "federation.task=regression"
+    with_roles = [ColumnUse(column, "dropped", "left out as requested") for column in roles.dropped]
+    with_roles.append(ColumnUse(roles.label, "label", label_use, key))
     if roles.client is not None:
-        fate_by_column[roles.client] = ColumnFate(
-            roles.client, "client", "names the clients", "federation.client_column"
-        )
+        with_roles.append(ColumnUse(roles.client, "client", "names the clients", "federation.client_column"))
     if roles.group is not None:
-        fate_by_column[roles.group] = ColumnFate(roles.group, "group", "names the groups", "federation.group_column")
-    return [replace(fate_by_column[column], num_missing=table[column].null_count) for column in table.column_names]
+        with_roles.append(ColumnUse(roles.group, "group", "names the groups", "federation.group_column"))
+    use_by_column = {use.name: use for use in (*uses, *with_roles)}
+    return [replace(use_by_column[column], num_missing=table[column].null_count) for column in table.column_names]
 
 
-def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:
+def refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
     """Reject a table without a usable feature column.
 
     Raises:
         DataError: Lists how the first columns are used.
     """
-    feature_fates = [fate for fate in fates if fate.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
-    reasons = [
-        f"{fate.name[:60]!r} is {fate.became}" + (f" ({fate.key[:100]})" if fate.key else "") for fate in feature_fates
-    ]
+    unused = [use for use in uses if use.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
+    reasons = [f"{use.name[:60]!r} is {use.became}" + (f" ({use.key[:100]})" if use.key else "") for use in unused]
     raise DataError.of(
         f"data set {name!r}",
         "have a feature column in addition to the label",
-        f"none that can be used: {'; '.join(reasons)}" if feature_fates else "none",
+        f"none that can be used: {'; '.join(reasons)}" if unused else "none",
     )
 
 
@@ -750,18 +718,20 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
     Args:
         cells: Plain cells.
     """
-    texts = _texts(cells)
-    first = next((text for text in texts.slice(0, 1).to_pylist() if text), "") if len(texts) else ""
+    import pyarrow as pa
+
+    if not is_text(cells.type) and not pa.types.is_timestamp(cells.type):
+        return None
+    texts = pa.array(distinct_cells(_as_text(cells))[1], pa.string())
+    first = texts[0].as_py() if len(texts) else ""
     if not first[:1].isdigit() and first[:3].lower() not in MONTHS:
         return None
     orders: list[DateOrder] = [*_PATTERNS]
     if "/" in first:
         orders[1], orders[2] = orders[2], orders[1]
     for order in orders:
-        if not np.isnan(_read(texts.slice(0, 1), order)["hour" if order == "time of day" else "day"]).any():
-            read = _read(texts, order)
-            if not np.isnan(read["hour" if order == "time of day" else "day"]).any():
-                return order
+        if _is_date(_read(texts.slice(0, 1), order)).all() and _is_date(_read(texts, order)).all():
+            return order
     return None
 
 
@@ -779,7 +749,7 @@ def date_fault(cells: pa.ChunkedArray) -> str:
     if not values or not all(map(DATE.fullmatch, values)):
         return ""
     texts = pa.array(values, pa.string())
-    is_wrong = {order: np.isnan(_read(texts, order)["day"]) for order in _PATTERNS if order != "time of day"}
+    is_wrong = {order: ~_is_date(_read(texts, order)) for order in _PATTERNS if order != "time of day"}
     best = min(is_wrong, key=lambda order: int(is_wrong[order].sum()))
     if 2 * is_wrong[best].sum() >= len(values):
         return ""
@@ -797,36 +767,29 @@ def date_fault(cells: pa.ChunkedArray) -> str:
     return f"must hold dates that exist, in one format ({best}), got {place(is_wrong[best])}"
 
 
-def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:
+def parts_of_time(cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:
     """Return the date and time parts of each cell, NaN where missing, each of shape `(num_rows,)`.
 
     Args:
-        name: Column name, for the message.
         cells: Plain cells.
         order: Order in which the column writes dates.
 
     Raises:
-        DataError: If a cell is not a date in that order.
+        ValueError: If a cell is not a date in that order; the message is to follow the column's name.
     """
-    codes, texts = distinct_cells(_as_text(cells))
     import pyarrow as pa
 
+    codes, texts = distinct_cells(_as_text(cells))
     read = _read(pa.array(texts, pa.string()), order)
-    wrong = np.isnan(read["hour" if order == "time of day" else "day"])
-    if wrong.any():
-        row = int(np.argmax(np.append(wrong, False)[codes]))
-        raise DataError.of(f"column {name!r}", f"hold dates ({order})", f"{texts[codes[row]]!r} in {row_name(row)}")
+    is_wrong = np.append(~_is_date(read), False)[codes]
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        raise ValueError(f"must hold dates ({order}), got {texts[codes[row]]!r} in {row_name(row)}")
     return {part: np.append(numbers, np.nan)[codes] for part, numbers in read.items()}
 
 
-def varying(parts: dict[str, Numbers]) -> list[str]:
-    """Return the parts that take more than one value."""
-    names = []
-    for part, numbers in parts.items():
-        present = numbers[~np.isnan(numbers)]
-        if len(present) and present.min() < present.max():
-            names.append(part)
-    return names
+def _is_date(parts: Mapping[str, Numbers]) -> npt.NDArray[np.bool_]:
+    return ~np.isnan(parts["day" if "day" in parts else "hour"])
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -843,15 +806,6 @@ def _numbers_of_months(names: pa.Array) -> Numbers:
 
     places = pc.index_in(pc.utf8_lower(pc.utf8_slice_codeunits(names, 0, 3)), value_set=pa.array(MONTHS))
     return np.asarray(pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False), np.float64) + 1
-
-
-def _texts(cells: pa.ChunkedArray) -> pa.Array:
-    """Return the distinct texts; empty for a column whose type cannot hold dates."""
-    import pyarrow as pa
-
-    if not is_text(cells.type) and not pa.types.is_timestamp(cells.type):
-        return pa.array([], pa.string())
-    return pa.array(distinct_cells(_as_text(cells))[1], pa.string())
 
 
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
@@ -934,9 +888,9 @@ class WrittenForm:
         unit = f" in {self.prefix or self.suffix}" if self.prefix or self.suffix else ""
         return f"numbers{unit}{grouped}"
 
-    def agreement(self) -> dict[str, str]:
-        """Return the settings a client needs to parse its own cells identically."""
-        return {"as": "written", "style": self.style, "prefix": self.prefix, "suffix": self.suffix}
+    def reading(self) -> dict[str, str]:
+        """Return the settings that a client needs to read its own cells identically."""
+        return {"as": "written", **asdict(self)}
 
     def numbers(self, texts: Sequence[str]) -> Numbers:
         """Return the number of each text, NaN where it does not have this format."""
@@ -964,11 +918,6 @@ def written_numbers(cells: pa.ChunkedArray, form: WrittenForm) -> Numbers:
     """Return a column as numbers in a format, NaN where a cell is missing or has another format."""
     codes, texts = distinct_cells(present_cells(cells))
     return np.append(form.numbers(texts), np.nan)[codes]
-
-
-def form_of_agreement(reading: Mapping[str, str]) -> WrittenForm:
-    """Return the number format that the clients agreed on."""
-    return WrittenForm(reading["style"], reading["prefix"], reading["suffix"])
 
 
 def written_form(texts: Sequence[str], counts: IntArray) -> tuple[WrittenForm, int] | None:

@@ -30,7 +30,6 @@ DataKind = Literal["table", "image", "tokens", "embedding"]
 
 BLOCK_ROWS = 4096
 DIGEST_BYTES = 16
-TEXTS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -103,25 +102,12 @@ class Dataset:
 def distinct_texts(texts: TextArray) -> tuple[TextArray, IntArray]:
     """Return the distinct texts in alphabetical order, and the index of each text in them, shape `(num_texts,)`.
 
-    Equivalent to `np.unique` with inverse, but sorted in blocks, as a single sort of many texts blocks signal handling
-    until it ends.
+    Equivalent to `np.unique` with inverse, but only the distinct texts are sorted.
     """
-    blocks = [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
-    block_names = [np.unique(block, return_inverse=True) for block in blocks]
-    names = _merged([block for block, _ in block_names])
-    return names, np.concatenate([np.searchsorted(names, block)[positions] for block, positions in block_names])
+    import pandas as pd
 
-
-def _merged(blocks: list[TextArray]) -> TextArray:
-    """Return the distinct texts of sorted blocks, in as many ranges as blocks, each range sorted separately."""
-    samples = np.sort(np.concatenate([block[:: len(blocks)] for block in blocks]))
-    bounds = samples[np.arange(1, len(blocks)) * len(samples) // len(blocks)]
-    cuts = [[0, *np.searchsorted(block, bounds), len(block)] for block in blocks]
-    parts = [
-        [block[cut[part] : cut[part + 1]] for block, cut in zip(blocks, cuts, strict=True)]
-        for part in range(len(blocks))
-    ]
-    return np.concatenate([np.unique(np.concatenate(part)) for part in parts])
+    positions, names = pd.factorize(texts.astype(object), sort=True)
+    return names.astype(np.str_), positions.astype(np.int64)
 
 
 def usual_facts(
@@ -212,23 +198,6 @@ class TextSettings(BaseModel):
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
 WHITE_SPACE = SEPARATORS["space"]
 """Stands for any number of spaces and tabs."""
-
-
-@dataclass(frozen=True)
-class TextStyle:
-    """User settings of a text file.
-
-    Attributes:
-        encoding: Python's name of the encoding (`federation.encoding`); None means UTF-8 or the detected one.
-        separator: One character (`federation.separator`), or `WHITE_SPACE` for any white space; None means the detected
-            one.
-        has_header: Whether the first line names the columns (`federation.header`); None means yes, unless it holds
-            numbers.
-    """
-
-    encoding: str | None = None
-    separator: str | None = None
-    has_header: bool | None = None
 
 
 def known_encoding(name: str | None) -> str | None:
@@ -408,11 +377,6 @@ class DatasetRequest(BaseModel):
     def dropped(self) -> set[str]:
         """Columns that are left out, and may hold values of any type."""
         return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
-
-    @property
-    def text_style(self) -> TextStyle:
-        """User settings of a text file."""
-        return TextStyle(self.encoding, self.separator, self.header)
 
     def require_fixed_columns(self, name: str, label: str) -> None:
         """Check the request for a data set with one label and no natural clients.

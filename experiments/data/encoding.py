@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +42,7 @@ from fedscout.experiments.data.columns import (
     Column,
     DateOrder,
     NumberColumn,
-    form_of_agreement,
+    WrittenForm,
     lenient_numbers,
     parts_of_time,
     present_cells,
@@ -193,7 +193,6 @@ def _merged_tallies(clients: Sequence[Tally]) -> Tally:
 
 
 LARGEST_SCORE = 1e6
-ROWS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -226,61 +225,46 @@ def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> E
     features_of = {column.name: [*_encoded(column, statistics)] for column in columns}
     encoded = [feature for column_features in features_of.values() for feature in column_features]
     features = np.empty((len(columns[0].missing), len(encoded)), np.float32)
-    for start in range(0, len(features), ROWS_AT_ONCE):  # between two blocks signals are heard
-        for index, feature in enumerate(encoded):
-            features[start : start + ROWS_AT_ONCE, index] = feature.cells[start : start + ROWS_AT_ONCE]
-    deviations = [
-        _deviation_of_shares(feature.cells) if feature.deviation is None else feature.deviation for feature in encoded
-    ]
-    names = {
-        column: tuple(feature.name for feature in column_features) for column, column_features in features_of.items()
-    }
-    return EncodedFeatures(features, names, np.array(deviations))
+    for index, feature in enumerate(encoded):
+        features[:, index] = feature.cells
+    names = {column: tuple(feature.name for feature in of_column) for column, of_column in features_of.items()}
+    return EncodedFeatures(features, names, np.array([feature.deviation for feature in encoded]))
 
 
 @dataclass(frozen=True)
 class _Feature:
     name: str
     cells: npt.NDArray[Any]
-    deviation: float | None = None
+    deviation: float
 
-
-def _deviation_of_shares(cells: npt.NDArray[Any]) -> float:
-    """Return the standard deviation of zeros and ones: the square root of p (1 - p)."""
-    share = float(np.mean(cells))
-    return float(np.sqrt(share * (1.0 - share)))
+    @classmethod
+    def mark(cls, name: str, cells: npt.NDArray[np.bool_]) -> _Feature:
+        """Return a feature of zeros and ones, of share p of ones and standard deviation √(p (1 - p))."""
+        share = float(np.mean(cells))
+        return cls(name, cells, float(np.sqrt(share * (1.0 - share))))
 
 
 def _encoded(column: Column, statistics: TableStatistics) -> Iterator[_Feature]:
     if isinstance(column, NumberColumn):
-        return _encoded_numbers(column, statistics)
-    return _encoded_categories(column, statistics)
-
-
-def _encoded_numbers(column: NumberColumn, statistics: TableStatistics) -> Iterator[_Feature]:
-    moments = statistics.moments[column.name]
-    missing = column.missing
-    centred = np.where(missing, 0.0, column.numbers - moments.mean)
-    scores = centred / moments.deviation if moments.deviation > 0 else np.zeros_like(centred)
-    # A value behind the statistics scores at most the square root of their count; only a client too small to be heard
-    # can hold one beyond this bound.
-    yield _Feature(column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), moments.deviation)
-    if statistics.has_missing(column.name):
-        yield _Feature(f"{column.name} missing", missing)
-
-
-def _encoded_categories(column: CategoryColumn, statistics: TableStatistics) -> Iterator[_Feature]:
-    tally = statistics.tallies[column.name]
-    positions = {value: code for code, value in enumerate(column.categories)}
-    for category in tally.counts:
-        yield _Feature(f"{column.name}={category}", column.codes == positions.get(category, len(column.categories)))
-    if statistics.num_other(column.name):
-        is_unreported = np.array([value not in tally.counts for value in column.categories], dtype=np.bool_)
-        is_other = np.zeros(len(column.codes), dtype=np.bool_)
-        is_other[column.codes >= 0] = is_unreported[column.codes[column.codes >= 0]]
-        yield _Feature(f"{column.name} other", is_other)
-    if tally.num_missing:
-        yield _Feature(f"{column.name} missing", column.missing)
+        moments = statistics.moments[column.name]
+        centred = np.where(column.missing, 0.0, column.numbers - moments.mean)
+        scores = centred / moments.deviation if moments.deviation > 0 else np.zeros_like(centred)
+        # A value behind the statistics scores at most the square root of their count; only a client too small to be
+        # heard can hold one beyond this bound.
+        yield _Feature(column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), moments.deviation)
+        has_missing = statistics.has_missing(column.name)
+    else:
+        tally = statistics.tallies[column.name]
+        positions = {value: code for code, value in enumerate(column.categories)}
+        for category in tally.counts:
+            is_category = column.codes == positions.get(category, len(positions))
+            yield _Feature.mark(f"{column.name}={category}", is_category)
+        if statistics.num_other(column.name):
+            unreported = [code for value, code in positions.items() if value not in tally.counts]
+            yield _Feature.mark(f"{column.name} other", np.isin(column.codes, unreported))
+        has_missing = tally.num_missing > 0
+    if has_missing:
+        yield _Feature.mark(f"{column.name} missing", column.missing)
 
 
 def encoding_document(columns: Sequence[Column], statistics: TableStatistics) -> dict[str, Any]:
@@ -308,35 +292,27 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
     Raises:
         DataError: If a column is missing, or does not match the encoding.
     """
-    if "words" in encoding:
-        return _encoded_texts(name, table, encoding)
-    agreed_columns: Mapping[str, Mapping[str, Any]] = encoding["columns"]
     readings: Mapping[str, Mapping[str, str]] = encoding.get("agreed", {})
-    sources = dict.fromkeys(readings.get(column, {}).get("of", column) for column in agreed_columns)
-    _check_columns(name, table, sources)
-    moments = {column: Moments(**values) for column, values in agreed_columns.items() if "mean" in values}
-    tallies = {column: Tally(**values) for column, values in agreed_columns.items() if column not in moments}
-    columns, faults = [], []
-    for column in agreed_columns:
+    is_text = "words" in encoding
+    agreed: Mapping[str, Any] = {encoding["text"]: {}} if is_text else encoding["columns"]
+    sources = {column: readings.get(column, {}).get("of", column) for column in agreed}
+    if lacking := [source for source in dict.fromkeys(sources.values()) if source not in table.column_names]:
+        raise DataError.of(f"table {name!r}", f"have the agreed columns, but lacks {listed(lacking)}")
+    if is_text:
+        texts = ("" if cell is None else str(cell) for cell in table[encoding["text"]].to_pylist())
+        return known_text_rows(texts, encoding["words"], encoding["length"])
+    moments = {column: Moments(**values) for column, values in agreed.items() if "mean" in values}
+    tallies = {column: Tally(**values) for column, values in agreed.items() if column not in moments}
+    columns: list[Column] = []
+    faults: dict[str, str] = {}
+    for column in agreed:
         try:
             columns.append(_column(table, column, column in tallies, readings.get(column, {})))
         except ValueError as error:
-            faults.append(Fault(f"column {column!r} of table {name!r}", problem=str(error)))
+            faults[sources[column]] = Fault(f"column {sources[column]!r} of table {name!r}", problem=str(error))
     if faults:
-        raise DataError(faults)
+        raise DataError([*faults.values()])
     return encode_features(columns, TableStatistics(encoding["num_rows"], moments, tallies)).features
-
-
-def _check_columns(name: str, table: pa.Table, columns: Iterable[str]) -> None:
-    missing = [column for column in columns if column not in table.column_names]
-    if missing:
-        raise DataError.of(f"table {name!r}", f"have the agreed columns, but lacks {listed(missing)}")
-
-
-def _encoded_texts(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:
-    _check_columns(name, table, [encoding["text"]])
-    texts = ("" if cell is None else str(cell) for cell in table[encoding["text"]].to_pylist())
-    return known_text_rows(texts, encoding["words"], encoding["length"])
 
 
 def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[str, str]) -> Column:
@@ -346,7 +322,7 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
         ValueError: If it holds other values; the message is to follow the column's name.
     """
     if "part" in reading:
-        parts = parts_of_time(reading["of"], table[reading["of"]], cast(DateOrder, reading["order"]))
+        parts = parts_of_time(table[reading["of"]], cast(DateOrder, reading["order"]))
         return NumberColumn(column, parts[reading["part"]])
     cells = present_cells(table[column])
     if cells.null_count == len(cells):
@@ -354,7 +330,9 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
             return CategoryColumn(column, np.full(len(cells), -1), ())
         return NumberColumn(column, np.full(len(cells), np.nan))
     if reading.get("as") == "written":
-        return NumberColumn(column, written_numbers(cells, form_of_agreement(reading)))
+        return NumberColumn(
+            column, written_numbers(cells, WrittenForm(reading["style"], reading["prefix"], reading["suffix"]))
+        )
     if reading:
         return lenient_numbers(column, cells)
     typed = typed_column(column, cells, is_category)

@@ -168,10 +168,6 @@ class TooLargeError(DataError):
     """A file that exceeds the read limits."""
 
 
-class EndlessQueryError(DataError):
-    """A query that exceeds its time or memory limit."""
-
-
 @dataclass(frozen=True)
 class ReadLimits:
     """Maximum size of a data file.

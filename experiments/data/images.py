@@ -54,7 +54,7 @@ PixelArray = npt.NDArray[np.uint8]
 
 def image_dataset(
     name: str,
-    pixels: PixelArray,
+    pixels: PixelArray | FloatArray,
     labels: npt.NDArray[np.integer],
     class_names: Sequence[str],
     label: str,
@@ -66,7 +66,7 @@ def image_dataset(
 
     Args:
         name: Name of the data set.
-        pixels: Shape `(num_rows, channels, height, width)`; may be a view of any layout.
+        pixels: Bytes, or float32 in `[0, 1]`, shape `(num_rows, channels, height, width)`; may be a view of any layout.
         labels: In `[0, len(class_names))`, shape `(num_rows,)`.
         class_names: One name per class.
         label: Name of the label.
@@ -78,21 +78,22 @@ def image_dataset(
         DataError: If there are fewer than two classes.
     """
     numbers, names = present_classes(name, labels, class_names)
+    unit = LARGEST_PIXEL if pixels.dtype == np.uint8 else 1
     return Dataset(
         name=name,
-        features=unit_pixels(pixels),
+        features=unit_pixels(pixels) if pixels.dtype == np.uint8 else pixels.astype(np.float32, copy=False),
         labels=numbers,
         class_names=names,
         feature_names=(),
         source=source,
-        feature_unit=value_deviation(pixels) / LARGEST_PIXEL or 1.0,
+        feature_unit=value_deviation(pixels) / unit or 1.0,
         client_ids=client_ids,
         facts={**usual_facts(label, pixels, numbers), **(facts or {})},
         kind="image",
     )
 
 
-def unit_pixels(pixels: PixelArray) -> FloatArray:
+def unit_pixels(pixels: npt.NDArray[Any]) -> FloatArray:
     """Return pixels in `[0, 1]`, float32, of the same shape."""
     features = np.empty(pixels.shape, np.float32)
     for start in range(0, len(pixels), BLOCK_ROWS):

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from glob import glob
 from itertools import takewhile
@@ -27,20 +26,19 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
-from fedscout.engine.text import listed
-from fedscout.experiments.data.columns import rows_of_files
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts, usual_facts
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
+from fedscout.engine.text import did_you_mean
+from fedscout.experiments.data.columns import rows_from
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
-from fedscout.experiments.data.images import image_dataset, load_image_folder, value_deviation
+from fedscout.experiments.data.images import image_dataset, load_image_folder
 from fedscout.experiments.data.own_table import dataset_from_own_table
-from fedscout.experiments.data.table_files import CATEGORY_FIELD
+from fedscout.experiments.data.table_files import CATEGORY_FIELD, TableRows
 from fedscout.experiments.data.table_formats import (
     CLIENT,
     LABEL,
     ROWS,
     SUFFIXES,
-    ReadTable,
     is_array_file,
     read_arrays,
     read_table,
@@ -74,31 +72,14 @@ def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
         names = numbers.astype(np.str_)
     else:
         names, labels = distinct_texts(arrays[LABEL].astype(np.str_))
+    pixels = _channels_first(arrays[ROWS])
+    if pixels.dtype != np.uint8:
+        pixels = pixels.astype(np.float32)
+        if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+            raise DataError.of(f"the pictures of {path}", "be bytes, or numbers from 0 to 1")
     clients = arrays[CLIENT].astype(np.str_) if request.client_column else None
-    source, pixels = f"own arrays in {path}", _channels_first(arrays[ROWS])
-    if pixels.dtype == np.uint8:
-        return image_dataset(path.name, pixels, labels, names.tolist(), LABEL, source, client_ids=clients)
-    return _picture_numbers(path, pixels, labels.astype(np.int64), tuple(names.tolist()), source, clients)
-
-
-def _picture_numbers(path: Path, given: Any, labels: Any, names: tuple[str, ...], source: str, clients: Any) -> Dataset:
-    pixels = given.astype(np.float32)
-    if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
-        raise DataError.of(f"the pictures of {path}", "be bytes, or numbers from 0 to 1")
-    if len(names) < 2:
-        raise DataError.of(f"the labels {LABEL!r} of {path}", "be of at least two classes", listed(names))
-    return Dataset(
-        name=path.name,
-        features=pixels,
-        labels=labels,
-        class_names=names,
-        feature_names=(),
-        source=source,
-        feature_unit=value_deviation(pixels) or 1.0,
-        client_ids=clients,
-        facts=usual_facts(LABEL, pixels, labels),
-        kind="image",
-    )
+    source = f"own arrays in {path}"
+    return image_dataset(path.name, pixels, labels, names.tolist(), LABEL, source, client_ids=clients)
 
 
 def _channels_first(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -110,16 +91,8 @@ def _channels_first(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 ADDRESS = re.compile(r"[a-z][a-z0-9+]*://")
-STORES = {
-    "http": "aiohttp",
-    "https": "aiohttp",
-    "s3": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-}
-"""Where files are, and the package by which fsspec reaches it."""
+STORES = ("http", "https", "s3", "gs", "gcs", "az", "abfs")
+"""Schemes of addresses of files, which fsspec fetches; others are those of databases."""
 
 FILES_OF_DATABASES = ("sqlite:///", "duckdb:///")
 BLOCK_BYTES = 2**20
@@ -139,73 +112,37 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
     """
     name = request.name
     for start in FILES_OF_DATABASES:
-        if name.startswith(start):
-            return _existing(request, name.removeprefix(start))
+        name = name.removeprefix(start)
     if ADDRESS.match(name):
-        _reject_password(name)
-        scheme = name.partition(":")[0]
-        return _fetched(name, STORES[scheme], request.limits) if scheme in STORES else name
-    if request.has_file_a_client:
-        return _files(request)
-    return _existing(request, name)
-
-
-def _reject_password(address: str) -> None:
-    """Reject a file address that contains a password; database addresses are checked when they are read.
-
-    Raises:
-        ConfigurationError: If it does.
-    """
-    try:
-        parts = urlsplit(address)
-    except ValueError as error:
-        raise ConfigurationError.of("federation.dataset", "be an address", f"{address!r}: {error}") from None
-    if parts.scheme in STORES and parts.password is not None:
-        raise ConfigurationError.of(
-            "federation.dataset", "hold no password, as it is logged", f"one for {parts.scheme}://{parts.hostname}"
-        )
-
-
-def _places(request: DatasetRequest, name: str) -> list[Path]:
-    path = Path(name).expanduser()
-    folder = request.folder or os.environ.get(FOLDER_VARIABLE)
-    places = [Path(os.environ.get(START_VARIABLE, "")) / path]
-    return places + ([Path(folder).expanduser() / path] if folder and not path.is_absolute() else [])
-
-
-def _existing(request: DatasetRequest, name: str) -> Path:
-    candidates = _places(request, name)
-    for path in candidates:
+        return _fetched(name, request.limits) if name.partition(":")[0] in STORES else name
+    path, folder = Path(name).expanduser(), request.folder or os.environ.get(FOLDER_VARIABLE)
+    candidates = [Path(os.environ.get(START_VARIABLE, "")) / path]
+    if folder and not path.is_absolute():
+        candidates.append(Path(folder).expanduser() / path)
+    for candidate in candidates:
         with suppress(OSError):  # a name that no file system takes
-            if path.exists():
-                return path
+            if not request.has_file_a_client and candidate.exists():
+                return candidate
+            if request.has_file_a_client and (paths := _files(candidate)):
+                return paths
+    must = "be the name of a data set, or the path of an existing file or folder"
     raise DataError.of(
         "federation.dataset",
-        "be the name of a data set, or the path of an existing file or folder",
+        "match one file per client" if request.has_file_a_client else must,
         repr(name),
         f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
     )
 
 
+def _files(pattern: Path) -> list[Path]:
+    return sorted(path for path in map(Path, glob(str(pattern))) if path.is_file())
+
+
 def _suggestion(place: Path) -> str:
     """Return a suggestion of a similarly named file, to end a sentence; empty if there is none."""
     with suppress(OSError):
-        if matches := get_close_matches(place.name, os.listdir(place.parent), n=1):
-            return f"; did you mean {place.with_name(matches[0])}?"
+        return did_you_mean(place.name, os.listdir(place.parent))
     return ""
-
-
-def _files(request: DatasetRequest) -> list[Path]:
-    candidates = _places(request, request.name)
-    for pattern in candidates:
-        if paths := sorted(Path(path) for path in glob(str(pattern)) if Path(path).is_file()):
-            return paths
-    raise DataError.of(
-        "federation.dataset",
-        "match one file per client",
-        repr(request.name),
-        f"looked for {' and '.join(map(str, candidates))}",
-    )
 
 
 @cache
@@ -215,26 +152,26 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _fetched(address: str, package: str, limits: ReadLimits) -> Path:
+def _fetched(address: str, limits: ReadLimits) -> Path:
     import fsspec
 
-    name = PurePosixPath(unquote(urlsplit(address).path)).name or "table"
-    place = Path(tempfile.mkdtemp(dir=_folder().name)) / name
     try:
+        parts = urlsplit(address)
+        if parts.password is not None:
+            given = f"one for {parts.scheme}://{parts.hostname}"
+            raise ConfigurationError.of("federation.dataset", "hold no password, as it is logged", given)
+        place = Path(tempfile.mkdtemp(dir=_folder().name)) / (PurePosixPath(unquote(parts.path)).name or "table")
         with fsspec.open(address, "rb") as source, place.open("wb") as target:
             num_bytes = 0
             while block := source.read(BLOCK_BYTES):
                 num_bytes += len(block)
                 limits.check_bytes(address, num_bytes)
                 target.write(block)
-    except (ImportError, ValueError) as error:
-        if isinstance(error, ImportError) or "Protocol not known" in str(error):
-            raise ConfigurationError.of(
-                address, problem=f"needs {package}, which is not installed", hint=f"pip install {package}"
-            ) from None
-        raise DataError.of(address, problem=f"can't be read: {first_line(error)}") from None
-    except (DataError, MemoryError):
+    except (UserError, MemoryError):
         raise
+    except ImportError as error:
+        problem = f"needs a package that is not installed: {first_line(error)}"
+        raise ConfigurationError.of(address, problem=problem) from None
     except Exception as error:  # what the clients of stores raise has no class in common
         raise DataError.of(address, problem=f"can't be read: {first_line(error)}") from None
     return place
@@ -267,10 +204,9 @@ def load_own_data(request: DatasetRequest) -> Dataset:
         read_rows = read_table(place, request)
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
-    with rows_of_files(files):
+    with rows_from(files):
         dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
-    sampling_facts = {"num_rows_not_sampled": read_rows.num_left} if read_rows.num_left else {}
-    return replace(dataset, facts={**dataset.facts, **sampling_facts})
+    return replace(dataset, facts={**dataset.facts, **read_rows.facts})
 
 
 def client_names(paths: Sequence[Path]) -> list[str]:
@@ -306,7 +242,7 @@ def _stem(name: str) -> str:
 
 def _files_of_clients(
     paths: list[Path], request: DatasetRequest
-) -> tuple[ReadTable, DatasetRequest, list[tuple[str, int]]]:
+) -> tuple[TableRows, DatasetRequest, list[tuple[str, int]]]:
     """Return the rows of all files, the request with their client column, and the name and row count of each file.
 
     The client column is the requested one, or a new one with the names of the files.
@@ -321,6 +257,10 @@ def _files_of_clients(
     tables: list[pa.Table] = []
     for path in paths:
         rows = read_table(path, request.model_copy(update={"max_rows": None})).rows
+        differing = {*rows.column_names} ^ {*(tables[0] if tables else rows).column_names}
+        if differing:
+            must = f"have the columns of {paths[0]}, but they differ in {', '.join(sorted(differing)[:5])}"
+            raise DataError.of(path, must)
         limits.check_rows(request.name, sum(map(len, tables)) + len(rows))
         limits.check_bytes(request.name, sum(table.nbytes for table in tables) + rows.nbytes)
         tables.append(rows)
@@ -337,9 +277,8 @@ def _files_of_clients(
             table.append_column(column, pa.array([name] * len(table), pa.string()))
             for name, table in zip(names, tables, strict=True)
         ]
-    _check_columns(paths, tables)
     files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
-    return ReadTable(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
+    return TableRows(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
@@ -350,41 +289,20 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     columns: list[pa.ChunkedArray] = []
     fields: list[pa.Field] = []
     for name in tables[0].column_names:
-        parts = [table[name] for table in tables]
-        kind = next((part.type for part in parts if part.null_count < len(part)), parts[0].type)
-        parts = [
-            part if part.null_count < len(part) else pa.chunked_array([pa.nulls(len(part), kind)]) for part in parts
-        ]
+        parts = [table.select([name]) for table in tables]
         try:
-            joined = pa.concat_tables([pa.table({name: part}) for part in parts], promote_options="permissive")
+            joined = pa.concat_tables(parts, promote_options="permissive")[name]
         except pa.ArrowException:
-            joined = pa.concat_tables([pa.table({name: pc.cast(part, pa.string())}) for part in parts])
-        columns.append(joined[name])
+            joined = pa.chunked_array(chunk for part in parts for chunk in pc.cast(part[name], pa.string()).chunks)
         is_category = any(table.schema.field(name).metadata for table in tables)
-        fields.append(pa.field(name, joined[name].type, metadata=CATEGORY_FIELD if is_category else None))
+        columns.append(joined)
+        fields.append(pa.field(name, joined.type, metadata=CATEGORY_FIELD if is_category else None))
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
-    for path, table in zip(paths, tables, strict=True):
-        if {*table.column_names} != {*tables[0].column_names}:
-            differing = sorted({*table.column_names} ^ {*tables[0].column_names})
-            raise DataError.of(path, f"have the columns of {paths[0]}, but they differ in {', '.join(differing[:5])}")
-
-
 def _reject_table_settings(request: DatasetRequest) -> None:
-    faults = [
-        Fault(f"federation.{key}", "be left out where federation.dataset is a folder of pictures", repr(value))
-        for key, value in (
-            ("text_column", request.text_column),
-            ("drop_columns", request.drop_columns),
-            ("columns", dict(request.columns)),
-            ("missing_values", list(request.missing_values)),
-            ("query", request.query),
-            ("group_column", request.group_column),
-            ("task", request.task),
-        )
-        if value
-    ]
+    keys = ("text_column", "drop_columns", "columns", "missing_values", "query", "group_column", "task")
+    must = "be left out where federation.dataset is a folder of pictures"
+    faults = [Fault(f"federation.{key}", must, repr(value)) for key in keys if (value := getattr(request, key))]
     if faults:
         raise DataError(faults)

@@ -54,7 +54,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -71,8 +71,8 @@ from fedscout.experiments.data.columns import (
     NUM_FAULTS_SHOWN,
     CategoryColumn,
     Column,
-    ColumnFate,
     ColumnRoles,
+    ColumnUse,
     NumberColumn,
     are_numbers,
     as_numbers,
@@ -91,12 +91,9 @@ from fedscout.experiments.data.columns import (
     row_name,
     text_argument,
     typed_column,
-    varying,
     written_form,
-    written_numbers,
 )
 from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest
-from fedscout.experiments.data.table_files import CATEGORY_FIELD
 from fedscout.experiments.data.tables import Predicted
 
 if TYPE_CHECKING:
@@ -110,11 +107,6 @@ NEIGHBOURS = 5
 MOST_CLASSES_ALONE = 20
 CHANCE = 1e-7
 EXACT = 1e-3
-
-
-def sample_of_rows(num_rows: int) -> IntArray:
-    """Return the rows to inspect for leaks: all, or a random sample of `NUM_EXAMINED`."""
-    return np.sort(stream(0, "label-leaks").permutation(num_rows)[:NUM_EXAMINED])
 
 
 def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], rows: IntArray) -> str:
@@ -236,40 +228,37 @@ TIMES: Final = {"year", "month", "week", "day", "hour", "minute", "time", "age"}
 WORDS_OF_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def identifier_reason(name: str, column: Column, is_whole: bool, clients: IntArray | None) -> str:
+def identifier_reason(name: str, column: Column, num_different: int, is_whole: bool, clients: IntArray | None) -> str:
     """Return why a column is an identifier; empty if it is not.
 
     Args:
         name: Column name in the file.
         column: Its cells.
+        num_different: Number of different texts among them, as numbers beyond 2^53 may be rounded.
         is_whole: Whether its numbers are written as integers.
         clients: Client of each row, >= 0, or None.
     """
     is_present = ~column.missing
-    is_number = not isinstance(column, CategoryColumn)
-    codes_or_numbers = column.codes if isinstance(column, CategoryColumn) else column.numbers
-    values = codes_or_numbers[is_present].astype(np.float64)
-    num_rows, num_different = len(values), len(np.unique(values))
+    is_number = isinstance(column, NumberColumn)
+    values = (column.numbers if isinstance(column, NumberColumn) else column.codes)[is_present].astype(np.float64)
+    num_rows = len(values)
     if num_different < FEWEST_DIFFERENT or (is_number and not (values == np.rint(values)).all()):
         return ""
-    if is_number and is_whole and is_present.all() and _is_running(values):
+    is_unique = num_different >= ALMOST_ALL * num_rows
+    is_counted = is_number and is_whole
+    if is_counted and is_present.all() and _is_running(values):
         return RUNNING
     words = {word.lower() for word in WORDS_OF_NAME.findall(name)}
-    is_named = bool(words & NAMES_ROWS) and num_different >= ALMOST_ALL * num_rows
+    is_named = bool(words & NAMES_ROWS) and is_unique
     is_named |= bool(words & IDENTIFIER_WORDS) and num_different * MOST_ROWS_EACH >= num_rows
     is_named |= bool(words) and words <= PERSON_WORDS | IDENTIFIER_WORDS
-    if is_number and is_whole and values.min() >= SMALLEST_LONG and num_different >= ALMOST_ALL * num_rows:
-        is_named |= len(str(int(values.min()))) == len(str(int(values.max())))
-    if is_named:
+    is_long = is_counted and is_unique and values.min() >= SMALLEST_LONG
+    is_long = is_long and len(str(int(values.min()))) == len(str(int(values.max())))
+    is_rounded = is_counted and is_unique and np.abs(values).max() > LARGEST_WHOLE
+    if is_named or is_long or is_rounded:
         return f"{num_different:,} different {'numbers' if is_number else 'names'} in {num_rows:,} rows"
-    if (
-        is_number
-        and is_whole
-        and clients is not None
-        and not words & TIMES
-        and _are_running_by_client(values, clients[is_present])
-    ):
-        return f"{RUNNING} of each client"
+    if is_counted and clients is not None and not words & TIMES:
+        return f"{RUNNING} of each client" if _are_running_by_client(values, clients[is_present]) else ""
     return ""
 
 
@@ -321,51 +310,6 @@ FEW_CATEGORIES = 20
 WORDS_OF_TEXT = 3
 
 
-@dataclass(frozen=True)
-class OwnColumn:
-    """A column of the user's table, how it is used, and the model columns derived from it.
-
-    Attributes:
-        fate: Record of how it is used.
-        columns: Columns derived from it for the model; empty if it is left out.
-        leak_candidates: For a column that is left out, the columns that are tested for label leaks.
-        agreement: By derived column, the settings a client needs to parse its own cells identically.
-    """
-
-    fate: ColumnFate
-    columns: tuple[Column, ...] = ()
-    leak_candidates: tuple[Column, ...] = ()
-    agreement: Mapping[str, Mapping[str, str]] | None = None
-
-    def left_out(self, kind: str, reason: str, key: str) -> OwnColumn:
-        """Return this column excluded from the model."""
-        return OwnColumn(
-            replace(self.fate, kind=kind, became=f"left out: {reason}", key=key), leak_candidates=self.columns
-        )
-
-    def used(self) -> OwnColumn:
-        """Return a running number as a numeric column, for tables without any other feature."""
-        if not self.fate.became.endswith(RUNNING):
-            return self
-        fate = replace(self.fate, kind="number", became=RUNNING, key=column_key(self.fate.name, "category"))
-        return replace(self, fate=fate, columns=self.leak_candidates, leak_candidates=())
-
-    def checked(
-        self, labels: IntArray, class_names: tuple[str, ...], rows: IntArray, summands: Sequence[str]
-    ) -> OwnColumn:
-        """Return this column with suspected label leaks and missing-value codes on record."""
-        leak_candidates = (*self.columns, *self.leak_candidates)
-        suspicions = [suspicion(column, labels, class_names, rows) for column in leak_candidates]
-        if self.fate.name in summands:
-            suspicions.append(f"is a summand of the label: {' + '.join(summands)}")
-        codes = missing_codes(leak_candidates[0]) if len(leak_candidates) == 1 else {}
-        code_counts = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
-        fate = replace(self.fate, suspicion=next(filter(None, suspicions), ""), missing_codes=tuple(codes))
-        return replace(
-            self, fate=replace(fate, became=f"{fate.became}; {code_counts}: missing?" if code_counts else fate.became)
-        )
-
-
 def own_columns(
     name: str,
     table: pa.Table,
@@ -373,7 +317,7 @@ def own_columns(
     roles: ColumnRoles,
     request: DatasetRequest,
     clients: IntArray | None = None,
-) -> list[OwnColumn]:
+) -> list[ColumnUse]:
     """Return how each column of a table is used.
 
     Args:
@@ -387,17 +331,18 @@ def own_columns(
     Raises:
         DataError: Lists all columns of no kind, or not of the requested kind.
     """
-    results: list[OwnColumn] = []
+    uses: list[ColumnUse] = []
     faults = {}
     for column in columns:
+        kind = request.columns.get(column)
         try:
             if column in roles.never_features:
-                results.append(_row_name_column(column, table[column]))
+                uses.append(_row_name_column(column, table[column]))
+            elif kind == "drop":
+                uses.append(ColumnUse(column, "dropped", "left out as requested"))
             else:
-                is_category = CATEGORY_FIELD.items() <= (table.schema.field(column).metadata or {}).items()
-                kind = request.columns.get(column)
-                result = _own_column(column, table[column], kind, request.min_release, clients, is_category)
-                results.append(result)
+                is_category = bool(table.schema.field(column).metadata)
+                uses.append(_use(column, table[column], kind, request.min_release, clients, is_category))
         except ValueError as error:
             arguments = " or ".join(_usable_arguments(column, table[column], request))
             hint = f"{arguments} accepts it" if arguments else None
@@ -411,10 +356,15 @@ def own_columns(
         left_out = [*request.drop_columns, *faults]
         shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out these columns"
         raise DataError(shown_faults)
-    results = _without_copies(results, table, roles, request)
-    if not any(result.columns for result in results):
-        results = [result.used() for result in results]
-    return results
+    uses = _without_copies(uses, table, roles, request)
+    if any(use.columns for use in uses):
+        return uses
+    return [_as_number(use) if use.became.endswith(RUNNING) else use for use in uses]
+
+
+def _as_number(use: ColumnUse) -> ColumnUse:
+    """Return a running number as a numeric column, for tables without any other feature."""
+    return ColumnUse(use.name, "number", RUNNING, column_key(use.name, "category"), use.unused)
 
 
 def _usable_arguments(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
@@ -444,134 +394,149 @@ def _words_among_numbers(cells: pa.ChunkedArray) -> list[str]:
 
 
 def _without_copies(
-    columns: list[OwnColumn], table: pa.Table, roles: ColumnRoles, request: DatasetRequest
-) -> list[OwnColumn]:
+    uses: list[ColumnUse], table: pa.Table, roles: ColumnRoles, request: DatasetRequest
+) -> list[ColumnUse]:
     """Leave out copies of identifiers, of the groups, and of the clients' names."""
-    identifiers = [column.fate.name for column in columns if column.fate.kind == "identifier"]
-    identifiers += [roles.group] if roles.group is not None else []
-    identifier_cells = {name: present_cells(table[name]) for name in identifiers}
+    names = [use.name for use in uses if use.kind == "identifier"] + ([roles.group] if roles.group is not None else [])
+    originals = {name: present_cells(table[name]) for name in names}
     client = None if roles.client is None else table[roles.client]
     return [
-        column
-        if column.fate.kind not in {"number", "category"} or column.fate.name in request.columns
-        else _left_out_if_copy(column, present_cells(table[column.fate.name]), identifier_cells, client)
-        for column in columns
+        _left_out_if_copy(use, present_cells(table[use.name]), originals, client)
+        if use.kind in {"number", "category"} and use.name not in request.columns
+        else use
+        for use in uses
     ]
 
 
 def _left_out_if_copy(
-    own: OwnColumn, cells: pa.ChunkedArray, known: Mapping[str, pa.ChunkedArray], client: pa.ChunkedArray | None
-) -> OwnColumn:
-    """Return a column, left out if it is a copy of an identifier or of the clients' names."""
-    key = column_key(own.fate.name, own.fate.kind)
-    original = next((name for name, values in known.items() if are_copies(cells, values)), None)
-    if original is not None:
-        return own.left_out("identifier", f"a copy of {original}", key)
-    if client is not None and are_copies(cells, client):
-        is_name = own.fate.kind == "category" or np.array_equal(as_numbers(cells), as_numbers(client))
-        if is_name:  # what a site has measured once, as its height, goes with its name, too, but is a feature
-            return own.left_out("identifier", "it repeats the client's name", key)
-    return own
+    use: ColumnUse, cells: pa.ChunkedArray, originals: Mapping[str, pa.ChunkedArray], client: pa.ChunkedArray | None
+) -> ColumnUse:
+    key = column_key(use.name, use.kind)
+    for name, original in originals.items():
+        if are_copies(cells, original):
+            return use.left_out("identifier", f"a copy of {name}", key)
+    if client is None or not are_copies(cells, client):
+        return use
+    # what a site has measured once, as its height, goes with its name, too, but is a feature
+    is_name = use.kind == "category" or np.array_equal(as_numbers(cells), as_numbers(client))
+    return use.left_out("identifier", "it repeats the client's name", key) if is_name else use
 
 
-def suspected(columns: Sequence[OwnColumn], predicted: Predicted) -> list[OwnColumn]:
+def suspected(uses: Sequence[ColumnUse], predicted: Predicted) -> list[ColumnUse]:
     """Return columns with their suspected label leaks and missing-value codes on record."""
-    rows = sample_of_rows(len(predicted.labels))
-    numbers = [column for own_column in columns for column in own_column.columns if isinstance(column, NumberColumn)]
+    rows = np.sort(stream(0, "label-leaks").permutation(len(predicted.labels))[:NUM_EXAMINED])
+    numbers = [column for use in uses for column in use.columns if isinstance(column, NumberColumn)]
     values = predicted.targets
     if values is None and are_numbers(predicted.class_names):
         values = np.array([float(name) for name in predicted.class_names])[predicted.labels]
     summands = [] if values is None else parts_of_sum(numbers, values, rows)
-    return [column.checked(predicted.labels, predicted.class_names, rows, summands) for column in columns]
+
+    def checked(use: ColumnUse) -> ColumnUse:
+        columns = (*use.columns, *use.unused)
+        suspicions = [suspicion(column, predicted.labels, predicted.class_names, rows) for column in columns]
+        if use.name in summands:
+            suspicions.append(f"is a summand of the label: {' + '.join(summands)}")
+        codes = missing_codes(columns[0]) if len(columns) == 1 else {}
+        counts = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
+        became = f"{use.became}; {counts}: missing?" if codes else use.became
+        return replace(use, became=became, suspicion=next(filter(None, suspicions), ""), missing_codes=tuple(codes))
+
+    return [checked(use) for use in uses]
 
 
-def as_text_or_identifier(column: OwnColumn, num_different: int) -> OwnColumn:
+def as_text_or_identifier(use: ColumnUse) -> ColumnUse:
     """Return a column whose categories hardly repeat as a text or an identifier, left out."""
-    (cells,) = column.columns
+    (cells,) = use.columns
     assert isinstance(cells, CategoryColumn)
+    num_different = len(cells.categories)
     num_words = float(np.mean([len(category.split()) for category in cells.categories]))
     if num_words < WORDS_OF_TEXT:
         reason = f"{num_different:,} different values rarely repeat"
-        return column.left_out("identifier", reason, text_argument("group_column", cells.name))
+        return use.left_out("identifier", reason, text_argument("group_column", use.name))
     reason = f"{num_different:,} different texts, of {num_words:.0f} words each"
-    return column.left_out("text", reason, text_argument("text_column", cells.name))
+    return use.left_out("text", reason, text_argument("text_column", use.name))
 
 
-def _row_name_column(name: str, cells: pa.ChunkedArray) -> OwnColumn:
+def _row_name_column(name: str, cells: pa.ChunkedArray) -> ColumnUse:
     """Return a column whose name marks it as naming rows."""
     numbers = as_numbers(present_cells(cells))
-    leak_candidates = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
     num_different = len(distinct_cells(cells)[1])
+    reason, key = f"{num_different:,} different names in {len(cells):,} rows", text_argument("group_column", name)
     if num_different == len(cells):
-        fate = ColumnFate(name, "identifier", "left out: identifies rows", column_key(name, "number"))
-        return OwnColumn(fate, leak_candidates=leak_candidates)
-    reason = f"left out: {num_different:,} different names in {len(cells):,} rows"
-    return OwnColumn(
-        ColumnFate(name, "identifier", reason, text_argument("group_column", name)), leak_candidates=leak_candidates
-    )
+        reason, key = "identifies rows", column_key(name, "number")
+    unused = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
+    return ColumnUse(name, "identifier", f"left out: {reason}", key, unused=unused)
 
 
-def _own_column(
+def _use(
     name: str,
     given: pa.ChunkedArray,
     wanted: ColumnKind | None,
     min_release: int,
     clients: IntArray | None,
     is_category: bool,
-) -> OwnColumn:
+) -> ColumnUse:
     """Return how one column is used; a ValueError describes why it is unusable."""
     cells = present_cells(given)
     num_present = len(cells) - cells.null_count
-    if wanted == "drop":
-        return OwnColumn(ColumnFate(name, "dropped", "left out as requested"))
     if wanted is None and num_present < max(min_release, ALMOST_EMPTY * len(cells)):
         reason = f"left out: only {num_present} of {len(cells)} cells have a value"
-        return OwnColumn(ColumnFate(name, "empty", reason, column_key(name, "category") if num_present else ""))
+        return ColumnUse(name, "empty", reason, column_key(name, "category") if num_present else "")
     if wanted == "date" or (wanted is None and num_present):
-        parts = _date(name, cells, is_wanted=wanted == "date")
-        if parts is not None:
-            return parts
-    return _numbers_or_names(name, cells, wanted, clients, is_category)
-
-
-def _numbers_or_names(
-    name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None, clients: IntArray | None, is_category: bool
-) -> OwnColumn:
-    """Return how a column without dates is used; missing cells are null."""
-    num_present = len(cells) - cells.null_count
-    numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
-    if wanted != "category" and not numbers_alone and (written := _formatted_numbers(name, cells, wanted)) is not None:
-        return written
+        date = _date(name, cells, is_wanted=wanted == "date")
+        if date is not None:
+            return date
+    are_numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
+    if wanted != "category" and not are_numbers_alone:
+        formatted = _formatted_numbers(name, cells, wanted)
+        if formatted is not None:
+            return formatted
     if wanted == "number":
         numbers = lenient_numbers(name, cells)
-        num_words = int(np.count_nonzero(np.isnan(numbers.numbers))) - cells.null_count
+        num_words = int(np.count_nonzero(numbers.missing)) - cells.null_count
         became = "a number" + (f"; words count as missing in {num_words} of {len(cells)} rows" if num_words else "")
-        agreement = {name: {"as": "number"}}
-        return OwnColumn(ColumnFate(name, "number", became, column_key(name, "drop")), (numbers,), agreement=agreement)
-    if wanted is None and not numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
-        return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", column_key(name, "category")))
+        return ColumnUse(
+            name, "number", became, column_key(name, "drop"), (numbers,), readings={name: {"as": "number"}}
+        )
+    if wanted is None and not are_numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
+        return ColumnUse(name, "identifier", f"left out: {reason}", column_key(name, "category"))
+    return _number_or_category(name, cells, wanted, clients, is_category)
+
+
+def _number_or_category(
+    name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None, clients: IntArray | None, is_category: bool
+) -> ColumnUse:
+    """Return how a column is used that holds neither dates nor formatted numbers; missing cells are null."""
     column = typed_column(name, cells, is_category=wanted == "category" or is_category)
+    if isinstance(column, NumberColumn):
+        use = ColumnUse(name, "number", "a number", column_key(name, "category"), (column,))
+    else:
+        use = ColumnUse(name, "category", f"{len(column.categories)} categories", column_key(name, "drop"), (column,))
+    if wanted is not None:
+        is_constant = _constant(column) is not None
+        return replace(use, became="constant", key=column_key(name, "drop")) if is_constant else use
+    codes, texts = distinct_cells(cells)
     is_whole = isinstance(column, NumberColumn) and _is_written_whole(cells)
-    if wanted is None and (
-        reason := _too_long_for_numbers(column, cells) or identifier_reason(name, column, is_whole, clients)
-    ):
-        repeats = not reason.startswith(RUNNING) and len(np.unique(distinct_cells(cells)[0])) < num_present
-        kind = "number" if isinstance(column, NumberColumn) else "category"
-        key = text_argument("group_column", name) if repeats else column_key(name, kind)
-        return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", key), leak_candidates=(column,))
-    result = _own_category(column) if isinstance(column, CategoryColumn) else _number(column)
-    if wanted is not None and not result.columns:
-        return OwnColumn(ColumnFate(name, wanted, "constant", column_key(name, "drop")), (column,))
-    return result
+    if reason := identifier_reason(name, column, len(texts), is_whole, clients):
+        repeats = not reason.startswith(RUNNING) and len(texts) < np.count_nonzero(codes >= 0)
+        key = text_argument("group_column", name) if repeats else column_key(name, use.kind)
+        return use.left_out("identifier", reason, key)
+    return _without_constant(use, column)
 
 
-def _too_long_for_numbers(column: Column, cells: pa.ChunkedArray) -> str:
-    """Return why integers beyond float64 precision are an identifier; empty if they are not."""
-    if not isinstance(column, NumberColumn) or not np.nanmax(np.abs(column.numbers)) > LARGEST_WHOLE:
-        return ""
-    num_different, num_rows = len(distinct_cells(cells)[1]), len(cells) - cells.null_count
-    is_identifier = _is_written_whole(cells) and FEWEST_DIFFERENT <= num_different >= ALMOST_ALL * num_rows
-    return f"{num_different:,} different numbers in {num_rows:,} rows" if is_identifier else ""
+def _constant(column: Column) -> str | None:
+    """Return the value of all cells of a column as text; None if they differ, or one is missing."""
+    if column.missing.any():
+        return None
+    if isinstance(column, CategoryColumn):
+        return shown(column.categories[0][:40]) if len(column.categories) == 1 else None
+    return f"{column.numbers[0]:g}" if np.ptp(column.numbers) == 0 else None
+
+
+def _without_constant(use: ColumnUse, column: Column) -> ColumnUse:
+    """Return a column, left out if all its cells are equal."""
+    value = _constant(column)
+    return use if value is None else use.left_out("constant", f"always {value}", column_key(use.name, use.kind))
 
 
 def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None) -> str:
@@ -584,10 +549,10 @@ def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None)
     is_unique = FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0)
     if is_unique and num_words >= max(ALMOST_EMPTY * len(values), FEWEST_DIFFERENT // 4):
         return f"{len(values):,} different values rarely repeat"
-    return identifier_reason(name, column, False, clients)
+    return identifier_reason(name, column, len(values), False, clients)
 
 
-def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> OwnColumn | None:
+def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> ColumnUse | None:
     """Return a column of formatted numbers; None if it is none. A ValueError is raised if most, not all, cells are."""
     if not is_text(cells.type):
         return None
@@ -597,23 +562,23 @@ def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | N
     if form_and_others is None:
         return None
     form, num_others = form_and_others
+    if num_others and (wanted is not None or len(texts) <= FEW_CATEGORIES):
+        return None
+    numbers = np.append(form.numbers(texts), np.nan)[codes]
     if num_others:
-        if wanted is not None or len(texts) <= FEW_CATEGORIES:
-            return None
-        is_mismatched = np.append(np.isnan(form.numbers(texts)), False)[codes]
-        row = int(np.argmax(is_mismatched))
+        row = int(np.argmax(np.isnan(numbers) & (codes >= 0)))
         raise ValueError(
             f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in {row_name(row)} and "
             f"others in {num_others - 1} more of {counts.sum()} cells"
         )
-    column = NumberColumn(name, written_numbers(cells, form))
-    fate = ColumnFate(name, "number", form.said, column_key(name, "category"))
-    if column.numbers[~column.missing].min() == column.numbers[~column.missing].max() and not column.missing.any():
-        return OwnColumn(fate, (column,)).left_out("constant", f"always {shown(texts[0][:40])}", fate.key)
-    return OwnColumn(fate, (column,), agreement={name: form.agreement()})
+    column = NumberColumn(name, numbers)
+    key = column_key(name, "category")
+    return _without_constant(
+        ColumnUse(name, "number", form.said, key, (column,), readings={name: form.reading()}), column
+    )
 
 
-def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | None:
+def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | None:
     """Return a column of dates; None if it is none."""
     order = date_order(cells)
     if order is None:
@@ -623,33 +588,20 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | Non
             examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {examples}, all in the same format, got others")
         return None
-    parts = parts_of_time(name, cells, order)
-    names = varying(parts)
-    if not names:
-        return OwnColumn(ColumnFate(name, "constant", "left out: always the same time", ""))
-    columns = tuple(NumberColumn(f"{name} {part}", parts[part]) for part in names)
-    agreement = {f"{name} {part}": {"of": name, "part": part, "order": order} for part in names}
-    became = f"{', '.join(names)} (read as {order})"
-    return OwnColumn(ColumnFate(name, "date", became, column_key(name, "drop")), columns, agreement=agreement)
-
-
-def _own_category(column: CategoryColumn) -> OwnColumn:
-    if len(column.categories) == 1 and not column.missing.any():
-        reason = f"left out: always {shown(column.categories[0][:40])}"
-        return OwnColumn(ColumnFate(column.name, "constant", reason, column_key(column.name, "category")))
-    became = f"{len(column.categories)} categories"
-    return OwnColumn(ColumnFate(column.name, "category", became, column_key(column.name, "drop")), (column,))
+    parts = {
+        part: numbers
+        for part, numbers in parts_of_time(cells, order).items()
+        if len(np.unique(numbers[~np.isnan(numbers)])) > 1
+    }
+    if not parts:
+        return ColumnUse(name, "constant", "left out: always the same time")
+    became = f"{', '.join(parts)} (read as {order})"
+    columns = tuple(NumberColumn(f"{name} {part}", numbers) for part, numbers in parts.items())
+    readings = {f"{name} {part}": {"of": name, "part": part, "order": order} for part in parts}
+    return ColumnUse(name, "date", became, column_key(name, "drop"), columns, readings=readings)
 
 
 def _is_written_whole(cells: pa.ChunkedArray) -> bool:
     """Return whether the first number of a column is written without a point, as identifiers are."""
     first = next((cell for cell in cells.slice(0, FIRST_CELLS).to_pylist() if cell is not None), "")
     return isinstance(first, int) or (isinstance(first, str) and "." not in first)
-
-
-def _number(column: NumberColumn) -> OwnColumn:
-    present = column.numbers[~column.missing]
-    if len(present) == len(column.numbers) and present.min() == present.max():
-        reason = f"left out: always {present[0]:g}"
-        return OwnColumn(ColumnFate(column.name, "constant", reason, column_key(column.name, "number")))
-    return OwnColumn(ColumnFate(column.name, "number", "a number", column_key(column.name, "category")), (column,))

@@ -11,48 +11,44 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError, Fault
-from fedscout.engine.text import did_you_mean, listed
+from fedscout.engine.errors import DataError
+from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
     MAX_CATEGORIES,
     MISSING,
     NO_NAMES,
-    CategoryColumn,
-    ColumnFate,
     ColumnRoles,
-    all_fates,
+    ColumnUse,
+    NumberColumn,
+    all_uses,
     are_quantities,
     as_numbers,
     check_roles,
     classes,
     column_key,
     discrete,
-    documents,
-    file_of_rows,
     groups_of,
-    is_text,
     present_cells,
     refuse_table,
-    rows_kept,
+    rows_from,
     with_missing,
 )
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.encoding import TableStatistics
-from fedscout.experiments.data.own_columns import OwnColumn, as_text_or_identifier, own_columns, suspected
+from fedscout.experiments.data.own_columns import as_text_or_identifier, own_columns, suspected
+from fedscout.experiments.data.table_files import TableRows
 from fedscout.experiments.data.tables import (
     dataset_of_columns,
-    figure_faults,
     is_identifier_like,
     merged_statistics,
     predicted_of,
+    statistics_faults,
 )
 from fedscout.experiments.data.texts import text_dataset, text_rows
 
@@ -65,22 +61,7 @@ MOST_NAMED = 5
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LabelledRows:
-    """The usable rows of a table.
-
-    Attributes:
-        rows: Rows with a label, a client and a group.
-        kept: Their positions in the whole table; None if no row was dropped.
-        facts: Number of dropped rows, and their clients.
-    """
-
-    rows: pa.Table
-    kept: IntArray | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRows:
+def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
     """Return the rows with a value in the label, client and group columns.
 
     Args:
@@ -92,60 +73,38 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
         DataError: If there is none.
     """
     columns = {"label": roles.label, "client": roles.client, "group": roles.group}
+    words = {"label": MISSING if roles.quantity else NO_NAMES}
     is_lacking = {
-        role: _is_missing(table[column], MISSING if role == "label" and roles.quantity else NO_NAMES)
+        role: present_cells(table[column], words.get(role, NO_NAMES)).is_null().to_numpy()
         for role, column in columns.items()
         if column is not None
     }
     is_removed = np.logical_or.reduce([*is_lacking.values()])
     if not is_removed.any():
-        return LabelledRows(table)
-    counts = {role: int(rows.sum()) for role, rows in is_lacking.items() if rows.any()}
+        return TableRows(table)
     if is_removed.all():
         raise DataError.of(
             f"data set {name!r}",
             f"have a row with values in all of {listed(filter(None, columns.values()))}, but each of its "
             f"{len(table):,} rows lacks one",
         )
-    kept, removed = np.flatnonzero(~is_removed), np.flatnonzero(is_removed)
-    facts: dict[str, Any] = {"num_rows_unlabelled": len(removed)}
-    affected = ""
+    kept = np.flatnonzero(~is_removed)
+    facts: dict[str, Any] = {"num_rows_unlabelled": len(table) - len(kept)}
+    counts = {role: int(mask.sum()) for role, mask in is_lacking.items() if mask.any()}
+    reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
     if roles.client is not None:
         clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
-        has_client = ~is_lacking["client"]
-        facts["rows_unlabelled_by_client"] = Counter(clients[removed[has_client[removed]]].tolist())
-        facts["clients_without_labelled_rows"] = sorted({*clients[removed[has_client[removed]]]} - {*clients[kept]})
-        affected = _counts_text("clients", facts["rows_unlabelled_by_client"])
-        if empty := facts["clients_without_labelled_rows"]:
-            affected += f"; no rows are left of {listed(empty, MOST_NAMED)}"
-    reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
-    logger.warning(
-        "%s: %s of %s rows are left out: %s%s%s; federation.unlabelled_rows=fail rejects them",
-        name,
-        f"{len(removed):,}",
-        f"{len(table):,}",
-        reasons,
-        affected,
-        _counts_text("files", Counter(file_of_rows(removed))),
-    )
-    return LabelledRows(table.take(kept), kept, facts)
-
-
-def _counts_text(what: str, counts: Counter[str]) -> str:
-    largest: Sequence[tuple[str, int]] = counts.most_common(MOST_NAMED)
-    remainder = f" and {len(counts) - len(largest)} more" if len(counts) > len(largest) else ""
-    return f", of {what} {', '.join(f'{name} ({count:,})' for name, count in largest)}{remainder}" if largest else ""
-
-
-def _is_missing(cells: pa.ChunkedArray, words: Sequence[str] | set[str]) -> npt.NDArray[np.bool_]:
-    """Return the mask of cells that are null or hold a word for a missing value, shape `(num_rows,)`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    is_missing = cells.is_null()
-    if is_text(cells.type):
-        is_missing = pc.or_kleene(is_missing, pc.is_in(pc.utf8_lower(cells), pa.array(sorted(words), cells.type)))
-    return np.asarray(is_missing.to_numpy(), dtype=np.bool_)
+        by_client = Counter(clients[is_removed & ~is_lacking["client"]].tolist())
+        facts["rows_unlabelled_by_client"] = by_client
+        facts["clients_without_labelled_rows"] = sorted({*by_client} - {*clients[kept]})
+        if by_client:
+            numbered = [f"{client} ({count:,})" for client, count in by_client.most_common()]
+            reasons += f", of clients {listed(numbered, MOST_NAMED)}"
+        if facts["clients_without_labelled_rows"]:
+            reasons += f"; no rows are left of {listed(facts['clients_without_labelled_rows'], MOST_NAMED)}"
+    text = "%s: %s of %s rows are left out: %s; federation.unlabelled_rows=fail rejects them"
+    logger.warning(text, name, f"{facts['num_rows_unlabelled']:,}", f"{len(table):,}", reasons)
+    return TableRows(table.take(kept), kept, facts)
 
 
 NUM_ROWS_EXAMINED = 10_000
@@ -209,16 +168,12 @@ def dataset_from_own_table(
         quantity=request.predicts_quantity,
         classes=request.task == "classification",
     )
-    check_roles(name, table, roles)
-    _check_kinds(name, table, roles, request)
+    check_roles(name, table, roles, request.text_column, request.columns)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
-    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else LabelledRows(table)
-    with rows_kept(labelled.kept):
-        if request.text_column is not None:
-            _reject_regression(request)
-            dataset = _texts(name, labelled.rows, request, roles, source)
-        else:
-            dataset = _mixed(name, labelled.rows, request, roles, source)
+    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else TableRows(table)
+    read = _mixed if request.text_column is None else _texts
+    with rows_from(kept=labelled.kept):
+        dataset = read(name, labelled.rows, request, roles, source)
     return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 
@@ -227,126 +182,63 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     clients = None if client_ids is None else distinct_texts(client_ids)[1]
-    columns = [*roles.never_features, *roles.features(name, table)]
-    results = own_columns(name, table, columns, roles, request, clients)
-    feature_columns = [column for result in results for column in result.columns]
-    if feature_columns:
-        answers = merged_statistics(name, feature_columns, client_ids, request.min_release)
-        results = _without_unusable(name, results, answers.statistics, request)
-        feature_columns = [column for result in results for column in result.columns]
-    results = suspected(results, predicted)
-    fates = all_fates(table, roles, [result.fate for result in results], predicted.class_names)
-    texts = [fate for fate in fates if fate.kind == "text"]
-    if (
-        texts
-        and not roles.quantity
-        and _are_only_inferred_dates([result.fate for result in results if result.columns], request)
-    ):
-        return _texts(name, table, request.model_copy(update={"text_column": texts[0].name}), roles, source, fates)
-    if not feature_columns:
-        refuse_table(name, fates)
-    unused = [result.fate.name for result in results if not result.columns]
-    left_out = dict.fromkeys([*roles.never_features, *roles.dropped, *unused])
-    facts = {"columns_left_out": tuple(left_out)}
-    dataset = dataset_of_columns(name, table, roles, feature_columns, predicted, client_ids, answers, source, facts)
+    uses = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request, clients)
+    columns = [column for use in uses for column in use.columns]
+    if columns:
+        statistics = merged_statistics(name, columns, client_ids, request.min_release)
+        uses = _without_unusable(name, uses, statistics, request)
+        columns = [column for use in uses for column in use.columns]
+    uses = suspected(uses, predicted)
+    text = next((use.name for use in uses if use.kind == "text"), None)
+    used = [use for use in uses if use.columns]
+    if text is not None and not roles.quantity and _are_only_inferred_dates(used, request):
+        return _texts(name, table, request.model_copy(update={"text_column": text}), roles, source, uses)
+    if not columns:
+        refuse_table(name, all_uses(table, roles, uses, predicted.class_names))
+    unused = [use.name for use in uses if not use.columns]
+    facts = {"columns_left_out": tuple(dict.fromkeys([*roles.never_features, *roles.dropped, *unused]))}
+    dataset = dataset_of_columns(name, table, roles, columns, predicted, client_ids, statistics, source, facts)
     features = dataset.facts["features_of_columns"]
-    num_features_by_column = {
-        result.fate.name: sum(features[column.name] for column in result.columns) for result in results
-    }
-    fates = [replace(fate, num_features=num_features_by_column.get(fate.name, 0)) for fate in fates]
-    agreements = {column: reading for result in results for column, reading in (result.agreement or {}).items()}
-    encoding = {**(dataset.encoding or {}), **({"agreed": agreements} if agreements else {})}
-    return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents(fates)})
+    uses = [replace(use, num_features=sum(features[column.name] for column in use.columns)) for use in uses]
+    readings = {column: reading for use in uses for column, reading in use.readings.items()}
+    documents = tuple(use.document() for use in all_uses(table, roles, uses, predicted.class_names))
+    encoding = {**(dataset.encoding or {}), **({"agreed": readings} if readings else {})}
+    return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents})
 
 
-def _are_only_inferred_dates(fates: Sequence[ColumnFate], request: DatasetRequest) -> bool:
+def _are_only_inferred_dates(uses: Sequence[ColumnUse], request: DatasetRequest) -> bool:
     """Return whether all columns are dates not requested by the user, so that a text is preferred to them."""
-    return all(fate.kind == "date" and fate.name not in request.columns for fate in fates)
+    return all(use.kind == "date" and use.name not in request.columns for use in uses)
 
 
 def _without_unusable(
-    name: str, columns: list[OwnColumn], statistics: TableStatistics, request: DatasetRequest
-) -> list[OwnColumn]:
+    name: str, uses: list[ColumnUse], statistics: TableStatistics, request: DatasetRequest
+) -> list[ColumnUse]:
     """Leave out columns with too little information from clients; those whose kind the user sets are rejected.
 
     Raises:
         DataError: Lists all rejected columns.
     """
-    used_columns = [column for own_column in columns for column in own_column.columns]
-    faults = figure_faults(used_columns, statistics, request.min_release)
-    refused = [column for column in faults if column in request.columns]
-    if refused:
-        raise DataError(
-            [
-                Fault(
-                    f"column {column!r} of data set {name!r}",
-                    f"hold {faults[column]}",
-                    hint=f"{column_key(column, 'drop')} leaves it out",
-                )
-                for column in refused
-            ]
-        )
-    return [_left_out_if_unusable(own_column, faults, statistics) for own_column in columns]
+    columns = [column for use in uses for column in use.columns]
+    faults = statistics_faults(name, columns, statistics, request.min_release)
+    if refused := [fault for column, fault in faults.items() if column in request.columns]:
+        raise DataError(refused)
+    return [_left_out_if_unusable(use, faults.keys(), statistics) for use in uses]
 
 
-def _left_out_if_unusable(own: OwnColumn, faults: Mapping[str, str], statistics: TableStatistics) -> OwnColumn:
+def _left_out_if_unusable(use: ColumnUse, unusable: Collection[str], statistics: TableStatistics) -> ColumnUse:
     """Return a column, left out if clients report too little information about it."""
-    faulty = [column for column in own.columns if column.name in faults]
-    if not faulty:
-        return own
-    column = faulty[0]
-    if isinstance(column, CategoryColumn):
-        tally = statistics.tallies[column.name]
-        if is_identifier_like(column, statistics):
-            return as_text_or_identifier(own, len(column.categories))
-        if tally.counts:
-            reason = f"{len(tally.counts):,} categories, more than the maximum of {MAX_CATEGORIES}"
-            return own.left_out("category", reason, "federation.min_release")
-        return own.left_out("category", "each category is too rare to be released", "federation.min_release")
-    return own.left_out("empty", "no client has enough values to be released", "federation.min_release")
-
-
-def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: DatasetRequest) -> None:
-    """Check the columns in `federation.columns`.
-
-    Raises:
-        DataError: Lists each that does not exist or already has a role.
-    """
-    column_by_key = {
-        "federation.label": roles.label,
-        "federation.client_column": roles.client,
-        "federation.group_column": roles.group,
-        "federation.text_column": request.text_column,
-    }
-    faults = [
-        Fault(
-            "federation.columns",
-            f"name columns of data set {name!r}",
-            repr(column),
-            f"its columns are: {listed(table.column_names)}{did_you_mean(column, table.column_names)}",
-        )
-        for column in request.columns
-        if column not in table.column_names
-    ]
-    faults += [
-        Fault("federation.columns", f"not name {key}", repr(role_column))
-        for key, role_column in column_by_key.items()
-        if role_column in request.columns
-    ]
-    faults += [
-        Fault("federation.columns", "not name a column in federation.drop_columns", repr(column))
-        for column in roles.dropped
-        if column in request.columns
-    ]
-    if faults:
-        raise DataError(faults)
-
-
-def _reject_regression(request: DatasetRequest) -> None:
-    if request.predicts_quantity:
-        raise DataError.of(
-            "federation.task", "be classification or left out where federation.text_column is given", "regression"
-        )
+    column = next((column for column in use.columns if column.name in unusable), None)
+    if column is None:
+        return use
+    if isinstance(column, NumberColumn):
+        return use.left_out("empty", "no client has enough values to be released", "federation.min_release")
+    if is_identifier_like(column, statistics):
+        return as_text_or_identifier(use)
+    num_categories = len(statistics.tallies[column.name].counts)
+    reason = f"{num_categories:,} categories, more than the maximum of {MAX_CATEGORIES}"
+    reason = reason if num_categories else "each category is too rare to be released"
+    return use.left_out("category", reason, "federation.min_release")
 
 
 def _texts(
@@ -355,32 +247,27 @@ def _texts(
     request: DatasetRequest,
     roles: ColumnRoles,
     source: str,
-    fates: Sequence[ColumnFate] = (),
+    uses: Sequence[ColumnUse] = (),
 ) -> Dataset:
     """Read one column as texts; all columns except label, client and group are ignored."""
-    column = request.text_column
-    if column not in table.column_names:
+    if request.predicts_quantity:
         raise DataError.of(
-            "federation.text_column",
-            f"name a column of data set {name!r}",
-            repr(column),
-            f"its columns are: {listed(table.column_names)}",
+            "federation.task", "be classification or left out where federation.text_column is given", "regression"
         )
-    if column in {roles.label, roles.client, roles.group, *roles.dropped}:
-        raise DataError.of(
-            "federation.text_column", "not be the label, client or group column, nor be left out", repr(column)
-        )
+    column = str(request.text_column)
     labels, class_names = classes(name, table, roles)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
         raise DataError.of(f"column {column!r} of data set {name!r}", "hold texts, but no cell contains a word")
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
-    text_fate = ColumnFate(str(column), "text", "the only feature of a row", "federation.text_column")
-    left_out = f"left out: {column} is the only feature"
-    dates = [replace(fate, became=left_out, key=column_key(fate.name, "date")) for fate in fates if fate.kind == "date"]
-    fate_by_column = {fate.name: fate for fate in (*fates, *dates, text_fate)}
-    others = [ColumnFate(name, "", "not examined") for name in unused]
-    shown_fates = all_fates(table, roles, [*others, *fate_by_column.values()])
+    use_by_column = {name: ColumnUse(name, "", "not examined") for name in unused} | {use.name: use for use in uses}
+    for use in uses:
+        if use.kind == "date":
+            use_by_column[use.name] = use.left_out(
+                "date", f"{column} is the only feature", column_key(use.name, "date")
+            )
+    use_by_column[column] = ColumnUse(column, "text", "the only feature of a row", "federation.text_column")
+    documents = tuple(use.document() for use in all_uses(table, roles, [*use_by_column.values()]))
     dataset = text_dataset(
         name,
         rows,
@@ -389,7 +276,7 @@ def _texts(
         roles.label,
         source,
         client_ids=None if roles.client is None else discrete(name, table, roles.client),
-        facts={"text_column": column, "columns_left_out": tuple(unused), "columns": documents(shown_fates)},
+        facts={"text_column": column, "columns_left_out": tuple(unused), "columns": documents},
     )
     encoding = {"text": column, "words": rows.words, "length": rows.features.shape[1]} if rows.words else None
     return replace(dataset, groups=groups_of(name, table, roles.group), encoding=encoding)

@@ -3,20 +3,21 @@
 Neither SQLite nor DuckDB limits the resources of a query: DuckDB's `repeat('a', 1e9)` is not covered by its memory
 limit and can't be interrupted. So memory is limited by the operating system (on Linux), time by the parent process.
 
-Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`, `max_rows`, `max_bytes`, `num_rows`
-or null); standard output receives the rows as a stream in Arrow's IPC format, all cells as text; a fault is a JSON
-string on standard error, with an exit code of `FAULTS`.
+Standard input holds a JSON object (`path`, `query` or null, `dropped`, `is_duckdb`, `max_rows`, `max_bytes`); standard
+output receives the rows as a stream in Arrow's IPC format, all cells as text; a fault is a JSON string on standard
+error, with an exit code of `FAULTS`.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import resource
 import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def main() -> int:
     try:
         with _duckdb(path) if is_duckdb else _sqlite(path) as cursor:
             query = request["query"] or f'SELECT * FROM "{_only_table(path, cursor, is_duckdb)}"'  # noqa: S608
-            _write(request, _run_query(cursor, query))
+            # a second statement is an error in SQLite, and here in DuckDB
+            (statement,) = cursor.extract_statements(query) if is_duckdb else (query,)
+            _write(request, cursor.execute(statement))
     except UserError as error:
         print(json.dumps(str(error)), file=sys.stderr)
         return 4 if isinstance(error, TooLargeError) else 3
@@ -77,13 +80,6 @@ def _duckdb(path: str) -> Iterator[Any]:
         yield connection
 
 
-def _run_query(cursor: Any, query: str) -> Any:
-    if isinstance(cursor, sqlite3.Cursor):
-        return cursor.execute(query)
-    (statement,) = cursor.extract_statements(query)
-    return cursor.execute(statement)
-
-
 def _only_table(path: str, cursor: Any, is_duckdb: bool) -> str:
     table_rows = cursor.execute(DUCKDB_TABLES if is_duckdb else SQLITE_TABLES).fetchall()
     names = sorted(str(row[0]) for row in table_rows)
@@ -98,19 +94,11 @@ def _write(request: dict[str, Any], result: Any) -> None:
     import pyarrow as pa
 
     names = [str(column[0]) for column in result.description or ()]
-    rows = (
-        [None if name in request["dropped"] else cell for name, cell in zip(names, row, strict=True)]
-        for row in itertools.islice(_rows(result), request["num_rows"])
-    )
+    rows = chain.from_iterable(iter(partial(result.fetchmany, ROWS_AT_ONCE), []))
     limits = ReadLimits(request["max_bytes"], request["max_rows"])
     with pa.ipc.new_stream(sys.stdout.buffer, pa.schema([(name, pa.string()) for name in names])) as stream:
-        for block in blocks_of_rows(request["path"], names, rows, limits):
+        for block in blocks_of_rows(request["path"], names, rows, limits, request["dropped"]):
             stream.write_batch(block)
-
-
-def _rows(found: Any) -> Iterator[Any]:
-    while rows := found.fetchmany(ROWS_AT_ONCE):
-        yield from rows
 
 
 if __name__ == "__main__":

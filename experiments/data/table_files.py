@@ -5,7 +5,7 @@ every format: nothing between two delimiters, spaces, a null, NaN. Types are not
 that infers them turns a wrong delimiter, a decimal comma or a repeated header into plausible columns; `columns.py`
 decides what a cell means.
 
-Text files are parsed by Python's `csv`. The encoding of a file that is not UTF-8 is detected by charset-normalizer
+Text files are parsed by Arrow. The encoding of a file that is not UTF-8 is detected by charset-normalizer
 (https://charset-normalizer.readthedocs.io); among encodings that fit equally well, cp1252 is preferred. JSON lines
 (https://jsonlines.org) hold one object per line; numbers keep the digits as written.
 """
@@ -22,8 +22,9 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
@@ -32,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
@@ -58,7 +60,8 @@ NO_SINGLE_BYTES = ("utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "u
 BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 BLOCK_BYTES = 2**20
-BLOCK_CELLS = 1_000_000
+LONGEST_ROW = 2**24
+"""In bytes."""
 BLOCK_VALUES = 200_000
 """Python values of a block of rows; each takes several times the memory of a field of text."""
 MOST_SPARSE_CELLS = 20_000_000
@@ -70,29 +73,34 @@ SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
 OPEN_QUOTE = "; an unclosed quote can cause this"
 
-BINARY = {
-    b"\x80\x02": "a Python pickle, which is never opened as it can run code",
-    b"\x80\x03": "a Python pickle, which is never opened as it can run code",
-    b"\x80\x04": "a Python pickle, which is never opened as it can run code",
-    b"\x80\x05": "a Python pickle, which is never opened as it can run code",
-    b"\x93NUMPY": "a NumPy array",
-    b"PAR1": "a Parquet file, whose name must end in .parquet",
-    b"\x1f\x8b": "packed with gzip, so its name must end in .gz",
-    b"PK\x03\x04": "a zip archive or an Excel sheet",
-    b"\x89PNG": "an image",
-    b"\xff\xd8\xff": "an image",
-    b"\x89HDF": "an HDF5 file",
+BINARY: dict[tuple[bytes, ...], str] = {
+    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a Python pickle, which is never opened as it can run code",
+    (b"\x93NUMPY",): "a NumPy array",
+    (b"PAR1",): "a Parquet file, whose name must end in .parquet",
+    (b"\x1f\x8b",): "packed with gzip, so its name must end in .gz",
+    (b"PK\x03\x04",): "a zip archive or an Excel sheet",
+    (b"\x89PNG", b"\xff\xd8\xff"): "an image",
+    (b"\x89HDF",): "an HDF5 file",
 }
-UNREADABLE = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    RuntimeError,  # a zip archive with a password
-    NotImplementedError,  # or packed in a way that Python does not support
-)
+UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
+"""The last two are raised for zip archives with a password, or packed in a way that Python does not support."""
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table.
+
+    Attributes:
+        rows: Plain cells.
+        kept: Their positions in the whole table; None if no row was left out, or for a sample.
+        facts: Numbers of rows that were left out.
+    """
+
+    rows: pa.Table
+    kept: IntArray | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = USUAL_LIMITS) -> str:
@@ -115,8 +123,8 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
                 limits.check_bytes(path, len(content))
     except UNREADABLE as error:
         raise DataError.of(path, problem=f"can't be read: {error}") from None
-    for start, kind in BINARY.items():
-        if content.startswith(start):
+    for starts, kind in BINARY.items():
+        if content.startswith(starts):
             raise DataError.of(path, f"be text, but it is {kind}")
     text = _decoded(path, content, encoding)
     if (zero := text.find("\0")) >= 0:
@@ -180,7 +188,7 @@ def sniff_delimiter(path: Path, text: str) -> str:
     """Return the delimiter that splits the first lines of a text into the same number of fields, above one.
 
     If several do, the one with the most fields is taken; white space only if no other does. If none fits all lines, the
-    one that splits the first line into the most fields is taken, so that reading the file reports the line that does
+    one that splits the first line into the most fields is taken, so that reading the file reports the row that does
     not fit.
 
     Raises:
@@ -190,37 +198,31 @@ def sniff_delimiter(path: Path, text: str) -> str:
     lines = _first_lines(path, text)
     if not lines:
         raise DataError.of(path, "hold a header and rows, but it is empty")
-    widths = {delimiter: widths for delimiter in DELIMITERS if (widths := _widths(lines, delimiter))}
-    if not widths:
+    widths = {delimiter: _widths(lines, delimiter) for delimiter in DELIMITERS}
+    if not any(widths.values()):
         raise DataError(_long_cell_fault(path, OPEN_QUOTE))
-    fitting = {
-        delimiter: line_widths[0]
-        for delimiter, line_widths in widths.items()
-        if line_widths[0] > 1 and len(set(line_widths)) == 1
-    }
-    candidates = fitting or {
-        delimiter: line_widths[0] for delimiter, line_widths in widths.items() if line_widths[0] > 1
-    }
+    dividing = {delimiter: counts[0] for delimiter, counts in widths.items() if counts and counts[0] > 1}
+    fitting = {delimiter: width for delimiter, width in dividing.items() if len(set(widths[delimiter])) == 1}
+    candidates = fitting or dividing
+    blanks = [] if candidates else _widths(lines, WHITE_SPACE)
+    if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
+        return WHITE_SPACE
     if not candidates:
-        blanks = _widths(lines, WHITE_SPACE)
-        if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
-            return WHITE_SPACE
         raise DataError.of(
             f"the columns of {path}",
             f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column only: "
             f"{lines[0].strip()[:60]!r}",
             hint="federation.separator names another character",
         )
-    max_width = max(candidates.values())
-    best = [delimiter for delimiter, width in candidates.items() if width == max_width]
-    if len(best) > 1:
-        names = [DELIMITERS[delimiter] for delimiter in best]
+    best, *equal = [delimiter for delimiter, width in candidates.items() if width == max(candidates.values())]
+    if equal:
+        names = [DELIMITERS[delimiter] for delimiter in (best, *equal)]
         arguments = " or ".join(f"federation.separator={name}" for name in names)
         raise DataError.of(
             f"the columns of {path}",
             f"be separated in one way, but a {' or a '.join(names)} fits equally well: {arguments}",
         )
-    return best[0]
+    return best
 
 
 def _first_lines(path: Path, text: str) -> list[str]:
@@ -252,24 +254,20 @@ def read_csv(
     path: Path,
     delimiter: str | None = None,
     columns: tuple[str, ...] | None = None,
-    nameless_index: bool = False,
     limits: ReadLimits = USUAL_LIMITS,
     encoding: str | None = "utf-8",
     has_header: bool | None = True,
-    num_rows: int | None = None,
 ) -> pa.Table:
-    """Read a text file with or without a header line.
+    """Read a text file with or without a header line. A first column without a name is called `index`.
 
     Args:
         path: An existing file; `.gz` files, and `.zip` files with one member, are unpacked.
         delimiter: One character, or `WHITE_SPACE` for any number of blanks; None to detect it from the first lines.
         columns: Column names of a file without a header; None if the first line is the header.
-        nameless_index: Whether the first column may lack a name; it is then called `index`.
         limits: Maximum file size.
         encoding: Encoding of the file; None to detect it.
         has_header: Whether the first line names the columns; without a header they are `column1`, `column2`, …. None
             means that it does, but a header that holds numbers is rejected.
-        num_rows: Number of rows to read from the start; None for all.
 
     Raises:
         DataError: If the file can't be read, is not text, is too large, has another delimiter, ragged rows, nameless or
@@ -277,93 +275,71 @@ def read_csv(
     """
     text = read_text(path, encoding, limits)
     delimiter = delimiter or sniff_delimiter(path, text)
-    rows = _rows(path, text, delimiter)
-    first, header_lines = next(rows, ([], 0))
-    if not first:
-        raise DataError.of(path, "hold a header and rows, but it is empty")
-    if columns is None and has_header is False:
-        columns = tuple(f"column{number}" for number in range(1, len(first) + 1))
-    if columns is None:
-        header = [field.strip() for field in first]
-        names = [INDEX if nameless_index and not header[0] and INDEX not in header else header[0], *header[1:]]
-        faults = _header_faults(path, names, delimiter, is_said=has_header is True)
-    else:
-        names, header_lines, rows = [*columns], 0, _rows(path, text, delimiter)
-        wrong = f"{path} must have the {len(columns)} columns {', '.join(columns)}, got {len(first)} columns"
-        faults = [wrong] if len(first) != len(columns) else [*name_faults(path, names)]
-    if faults:
-        raise DataError(faults)
-    table = _parsed_by_arrow(text, delimiter, names, header_lines) if num_rows is None else None
-    if table is None:
-        table = _table(names, _text_blocks(path, names, islice(rows, num_rows), limits))
-    return plain_table(path, table, limits=limits, hint=OPEN_QUOTE)
-
-
-def _parsed_by_arrow(text: str, delimiter: str, names: list[str], header_lines: int) -> pa.Table | None:
-    """Return the rows below the header by Arrow's parser, several times as fast; None where Python's must decide.
-
-    That is where a line has other than as many fields, which Python's parser reports with its number, or a field is
-    quoted behind a space.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import csv as arrow_csv
-
-    if delimiter == WHITE_SPACE:
-        return None
-    parse = arrow_csv.ParseOptions(
-        delimiter=delimiter,
-        newlines_in_values=True,
-        invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
-    )
-    read = arrow_csv.ReadOptions(column_names=names, skip_rows=header_lines)
-    texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
     try:
-        table = arrow_csv.read_csv(pa.BufferReader(text.encode()), read, parse, texts)
-    except pa.ArrowInvalid:
-        return None
-    for cells in table.columns:
-        if pc.any(pc.starts_with(cells, " ")).as_py() and pc.any(pc.match_substring_regex(cells, '^ +"')).as_py():
-            return None
-    return table
-
-
-def _rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
-    """Yield the fields of each row that is not blank, and the number of its last line."""
-    reader = _fields(io.StringIO(text, newline=""), delimiter)
-    try:
-        for row in reader:
-            if len(row) > 1 or any(field.strip() for field in row):
-                yield row, reader.line_num
+        text = _plainly_separated(text, delimiter)
+        rows = _fields(io.StringIO(text, newline=""), delimiter)
+        first: list[str] = next((row for row in rows if len(row) > 1 or any(map(str.strip, row))), [])
     except csv.Error:
         raise DataError(_long_cell_fault(path, OPEN_QUOTE)) from None
+    if not first:
+        raise DataError.of(path, "hold a header and rows, but it is empty")
+    if columns is not None or has_header is False:
+        names = [*(columns or (f"column{number}" for number in range(1, len(first) + 1)))]
+        num_header_lines = 0
+        wrong = f"{path} must have the {len(names)} columns {', '.join(names)}, got {len(first)} columns"
+        faults = [wrong] if len(first) != len(names) else [*name_faults(path, names)]
+    else:
+        names = [field.strip() for field in first]
+        names[0] = names[0] or (INDEX if INDEX not in names else "")
+        num_header_lines = rows.line_num
+        faults = _header_faults(path, names, delimiter, is_said=has_header is True)
+    if faults:
+        raise DataError(faults)
+    return plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits, hint=OPEN_QUOTE)
 
 
-def _text_blocks(
-    path: Path, names: list[str], rows: Iterable[tuple[list[str], int]], limits: ReadLimits
-) -> Iterator[pa.RecordBatch]:
+def _plainly_separated(text: str, delimiter: str) -> str:
+    """Return a text as Arrow splits it: without blanks before a quoted field, with one between fields set apart so."""
+    if delimiter != WHITE_SPACE and not re.search(f'{re.escape(delimiter)} +"', text):
+        return text
+    separated = io.StringIO()
+    writer = csv.writer(separated, delimiter=delimiter, lineterminator="\n")
+    for row in _fields(io.StringIO(text, newline=""), delimiter):
+        writer.writerow(row)
+    return separated.getvalue()
+
+
+def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_lines: int) -> pa.Table:
+    """Return the rows below the header as texts; blank lines are skipped."""
     import pyarrow as pa
+    from pyarrow import csv as arrow_csv
 
-    rows, num_rows = iter(rows), 0
-    while block := [*islice(rows, max(1, BLOCK_CELLS // len(names)))]:
-        for row, line in block:
-            if len(row) != len(names):
-                hint = OPEN_QUOTE if "\n" in row[-1] else ""
-                raise DataError.of(
-                    f"every line of {path}",
-                    f"have as many fields as the header: line {line} has {len(row)} fields, the header "
-                    f"{len(names)}{hint}",
-                )
-        num_rows += len(block)
-        limits.check_rows(path, num_rows)
-        cells = zip(*(row for row, _ in block), strict=True)
-        yield pa.record_batch([pa.array(column, pa.string()) for column in cells], names)
+    ragged: list[arrow_csv.InvalidRow] = []
 
+    def skip_if_blank(row: arrow_csv.InvalidRow) -> str:
+        if not row.text.strip():
+            return "skip"
+        ragged.append(row)
+        return "error"
 
-def _table(names: Sequence[str], blocks: Iterable[pa.RecordBatch]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_batches(blocks, pa.schema([(name, pa.string()) for name in names]))
+    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip_if_blank)
+    texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    content = pa.BufferReader(f"{text}\n".encode())
+    for is_parallel in (True, False):  # only rows that are parsed one after the other are numbered
+        read = arrow_csv.ReadOptions(
+            column_names=names, skip_rows=num_header_lines, block_size=LONGEST_ROW, use_threads=is_parallel
+        )
+        with suppress(pa.ArrowInvalid):
+            content.seek(0)
+            return arrow_csv.read_csv(content, read, parse, texts)
+    if not ragged:
+        raise DataError(_long_cell_fault(path, OPEN_QUOTE))
+    row = ragged[-1]
+    raise DataError.of(
+        f"every row of {path}",
+        f"have as many fields as the header: row {row.number - num_header_lines} has {row.actual_columns} fields, the "
+        f"header {row.expected_columns}: {shown(row.text[:60])}{OPEN_QUOTE if chr(10) in row.text else ''}",
+    )
 
 
 def _long_cell_fault(path: Path | str, hint: str) -> str:
@@ -372,14 +348,8 @@ def _long_cell_fault(path: Path | str, hint: str) -> str:
 
 def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool) -> list[str]:
     if len(header) == 1:
-        other_delimiters = [
-            name for character, name in DELIMITERS.items() if character != delimiter and character in header[0]
-        ]
-        observation = (
-            f"its header holds a {other_delimiters[0]} instead"
-            if other_delimiters
-            else "its header names one column only"
-        )
+        others = [name for character, name in DELIMITERS.items() if character in header[0]]
+        observation = f"its header holds a {others[0]} instead" if others else "its header names one column only"
         return [Fault(f"the columns of {path}", f"be separated by {delimiter!r}, but {observation}")]
     if not is_said and (data_field := _data_field_in_header(header)):
         return [
@@ -389,11 +359,7 @@ def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool)
                 "column1, column2 and so on, federation.header=true reads the line as names",
             )
         ]
-    nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
-    return [
-        *(Fault(f"every column of {path}", f"have a name, but column {number} has none") for number in nameless),
-        *name_faults(path, header),
-    ]
+    return name_faults(path, header)
 
 
 def _data_field_in_header(header: list[str]) -> str:
@@ -409,28 +375,23 @@ def _data_field_in_header(header: list[str]) -> str:
     return header[int(np.argmax(~np.isnan(numbers)))] if is_data else ""
 
 
-def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
-    """Yield faults in the number and the names of columns."""
+def name_faults(source: Path | str, names: Sequence[str]) -> list[str]:
+    """Return the faults in the number and the names of columns."""
     if len(names) > MAX_COLUMNS:
-        raise DataError.of(path, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}")
+        return [Fault(source, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}")]
     for number, name in enumerate(names, start=1):
+        if not name:
+            return [Fault(f"every column of {source}", f"have a name, but column {number} has none")]
         if len(name) > MAX_NAME_LENGTH:
-            raise DataError.of(
-                f"the column names of {path}",
-                f"have at most {MAX_NAME_LENGTH} characters, but that of column {number} has "
-                f"{len(name)}: {name[:40]!r}…",
-            )
-    repeated = sorted(name for name, count in Counter(names).items() if name and count > 1)
-    if repeated:
-        yield Fault(f"the column names of {path}", f"differ, but {listed(map(shown, repeated))} occurs repeatedly")
+            must = f"have at most {MAX_NAME_LENGTH} characters, but that of column {number} has {len(name)}"
+            return [Fault(f"the column names of {source}", f"{must}: {name[:40]!r}…")]
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    must = f"differ, but {listed(map(shown, repeated))} occurs repeatedly"
+    return [Fault(f"the column names of {source}", must)] if repeated else []
 
 
 def read_json_lines(
-    path: Path,
-    dropped: Collection[str] = (),
-    limits: ReadLimits = USUAL_LIMITS,
-    encoding: str | None = "utf-8",
-    num_rows: int | None = None,
+    path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS, encoding: str | None = "utf-8"
 ) -> pa.Table:
     """Read a file of JSON objects, one per line; a key that an object lacks is a missing cell.
 
@@ -439,7 +400,6 @@ def read_json_lines(
         dropped: Keys whose values may be of any type; their columns are returned empty.
         limits: Maximum file size.
         encoding: Encoding of the file; None to detect it.
-        num_rows: Number of rows to read from the start; None for all.
 
     Raises:
         DataError: If a line is not an object, or holds an object or a list, or the file is too large or not text.
@@ -447,7 +407,7 @@ def read_json_lines(
     text = read_text(path, encoding, limits)
     names: dict[str, None] = {}
     num_lines = num_values = 0
-    for line in islice(_objects(path, text), num_rows):
+    for line in _objects(path, text):
         num_lines, num_values = num_lines + 1, num_values + len(line)
         names |= dict.fromkeys(line)
         if len(names) > MAX_COLUMNS:
@@ -460,9 +420,7 @@ def read_json_lines(
             f"share their keys, but the {num_lines:,} objects have {len(names):,} different keys, and each object "
             f"has {num_values / num_lines:.1f} of them on average",
         )
-    objects = islice(_objects(path, text), num_rows)
-    rows = ([None if name in dropped else line.get(name) for name in names] for line in objects)
-    return table_of_rows(str(path), [*names], rows, limits)
+    return table_of_rows(path, [*names], ([*map(line.get, names)] for line in _objects(path, text)), limits, dropped)
 
 
 def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
@@ -480,7 +438,13 @@ def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def table_of_rows(source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits) -> pa.Table:
+def table_of_rows(
+    source: Path | str,
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    limits: ReadLimits,
+    dropped: Collection[str] = (),
+) -> pa.Table:
     """Return rows of Python values as a table; each cell becomes text, as in a CSV file.
 
     Args:
@@ -488,27 +452,27 @@ def table_of_rows(source: str, names: Sequence[str], rows: Iterable[Sequence[Any
         names: Column names.
         rows: Rows with one value per column: None, text, a number, a truth value, or a date or time.
         limits: Maximum table size; bytes are those of the texts.
+        dropped: Columns that may hold values of any type; they are returned empty.
 
     Raises:
         DataError: If column names are missing or repeated, a cell is of another type, or the table is too large or
             empty.
     """
-    return table_of_blocks(source, names, blocks_of_rows(source, names, rows, limits), limits)
+    import pyarrow as pa
 
-
-def table_of_blocks(
-    source: str, names: Sequence[str], blocks: Iterable[pa.RecordBatch], limits: ReadLimits
-) -> pa.Table:
-    """Return blocks of texts as a table of plain cells; arguments and errors as for `table_of_rows`."""
-    if not all(names):
-        raise DataError(f"every column of {source} must have a name, but one has none")
-    return plain_table(source, _table(names, blocks), limits=limits)
+    schema = pa.schema([(name, pa.string()) for name in names])
+    blocks = blocks_of_rows(source, names, rows, limits, dropped)
+    return plain_table(source, pa.Table.from_batches(blocks, schema), limits=limits)
 
 
 def blocks_of_rows(
-    source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits
+    source: Path | str,
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    limits: ReadLimits,
+    dropped: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of Python values as blocks of texts.
+    """Yield rows of Python values as blocks of texts; arguments as for `table_of_rows`.
 
     Raises:
         DataError: If a cell is not a plain value, or the rows are too large.
@@ -519,7 +483,7 @@ def blocks_of_rows(
     num_bytes = num_rows = 0
     while block := [*islice(rows, max(1, BLOCK_VALUES // max(1, len(names))))]:
         texts = [
-            [_text(source, name, num_rows + number, cell) for number, cell in enumerate(cells, start=1)]
+            [None if name in dropped else _text(source, name, row, cell) for row, cell in enumerate(cells, num_rows)]
             for name, cells in zip(names, zip(*block, strict=True), strict=True)
         ]
         num_rows += len(block)
@@ -529,7 +493,7 @@ def blocks_of_rows(
         yield pa.record_batch([pa.array(column, pa.string()) for column in texts], [*names])
 
 
-def _text(source: str, name: str, row: int, value: Any) -> str | None:
+def _text(source: Path | str, name: str, row: int, value: Any) -> str | None:
     match value:
         case None:
             return None
@@ -545,28 +509,25 @@ def _text(source: str, name: str, row: int, value: Any) -> str | None:
             raise DataError.of(
                 f"column {name!r} of {source}",
                 "hold a number, text, truth value or date in every cell",
-                f"{shown(value)} in row {row}",
+                f"{shown(value)} in row {row + 1}",
                 f"{column_key(name, 'drop')} leaves it out",
             )
     try:
         text.encode()
     except UnicodeEncodeError:
         raise DataError.of(
-            f"column {name!r} of {source}", "hold Unicode text", f"an unpaired surrogate in row {row}"
+            f"column {name!r} of {source}", "hold Unicode text", f"an unpaired surrogate in row {row + 1}"
         ) from None
     return text
 
 
-def read_parquet(
-    path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS, num_rows: int | None = None
-) -> pa.Table:
+def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
     """Read a Parquet file whose columns are numbers, texts, truth values or dates and times.
 
     Args:
         path: An existing file.
         dropped: Columns that may be of any type; they are returned empty.
         limits: Maximum file size; bytes are those of the unpacked columns.
-        num_rows: Approximate number of rows to read from the start; None for all.
 
     Returns:
         Numbers unchanged, truth values as the texts `true` and `false`, all else as text. The index saved by pandas is
@@ -576,30 +537,15 @@ def read_parquet(
         DataError: If the file can't be read, is too large, has columns of other types, repeated column names, a text of
             more than `MAX_CELL_LENGTH` characters, or no rows.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     limits.check_file(path)
-    try:
-        with pq.ParquetFile(path) as file:
-            faults = [*name_faults(path, file.schema_arrow.names), *type_faults(path, file.schema_arrow, dropped)]
-            if faults:
-                raise DataError(faults)
-            limits.check_rows(path, file.metadata.num_rows)
-            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-            limits.check_bytes(path, sum(group.total_byte_size for group in groups))
-            names = [name for name in file.schema_arrow.names if name not in dropped]
-            if num_rows is None:
-                table = file.read(names)
-            else:
-                batches = islice(file.iter_batches(num_rows, columns=names), 1)
-                table = pa.Table.from_batches(batches, pa.schema([file.schema_arrow.field(name) for name in names]))
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, MemoryError):
-            raise
-        raise DataError.of(path, problem=f"can't be read as Parquet: {first_line(error)}") from None
-    left_out = [name for name in file.schema_arrow.names if name in dropped]
-    return with_empty(plain_table(path, table, limits=limits), left_out)
+    with _read_by_arrow(path, "Parquet"), pq.ParquetFile(path) as file:
+        limits.check_rows(path, file.metadata.num_rows)
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        limits.check_bytes(path, sum(group.total_byte_size for group in groups))
+        table = file.read()
+    return plain_table(path, table, dropped, limits=limits)
 
 
 def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
@@ -611,23 +557,28 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
     import pyarrow as pa
 
     limits.check_file(path)
-    try:
-        with pa.OSFile(str(path)) as file:
-            try:
-                table = pa.ipc.open_file(file).read_all()
-            except pa.ArrowInvalid:
-                file.seek(0)
-                table = pa.ipc.open_stream(file).read_all()
+    with _read_by_arrow(path, "an Arrow file"), pa.OSFile(str(path)) as file:
+        try:
+            table = pa.ipc.open_file(file).read_all()
+        except pa.ArrowInvalid:
+            file.seek(0)
+            table = pa.ipc.open_stream(file).read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, MemoryError):
-            raise
-        raise DataError.of(path, problem=f"can't be read as an Arrow file: {first_line(error)}") from None
-    left_out = [name for name in table.column_names if name in dropped]
     limits.check_bytes(path, table.nbytes)
-    if repeated := [*name_faults(path, table.column_names)]:
-        raise DataError(repeated)
-    return with_empty(plain_table(path, table.drop_columns(left_out), limits=limits), left_out)
+    return plain_table(path, table, dropped, limits=limits)
+
+
+@contextmanager
+def _read_by_arrow(path: Path, kind: str) -> Iterator[None]:
+    """Report Arrow's errors as errors of the file; lack of memory is raised as it is."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DataError.of(path, problem=f"can't be read as {kind}: {first_line(error)}") from None
 
 
 def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
@@ -642,20 +593,28 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
     """
     import pyarrow as pa
 
-    empty = [name for name in dropped if name in frame.columns]
+    empty = dict.fromkeys(name for name in dropped if name in frame.columns)
     try:
-        table = pa.Table.from_pandas(frame.drop(columns=empty))
+        table = pa.Table.from_pandas(frame.assign(**empty) if empty else frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError.of(FRAME, f"have one type per column, and unique column names: {first_line(error)}") from None
-    return with_empty(plain_table(FRAME, table), empty)
+    return plain_table(FRAME, table, dropped)
 
 
-def plain_table(source: Path | str, table: pa.Table, *, limits: ReadLimits = NO_LIMITS, hint: str = "") -> pa.Table:
+def plain_table(
+    source: Path | str,
+    table: pa.Table,
+    dropped: Collection[str] = (),
+    *,
+    limits: ReadLimits = NO_LIMITS,
+    hint: str = "",
+) -> pa.Table:
     """Return a table with plain cells; a saved index without a name is left out.
 
     Args:
         source: Source of the table, for messages.
         table: Numbers, texts, truth values or dates and times.
+        dropped: Columns that may be of any type; they are returned empty.
         limits: Maximum table size.
         hint: Appended to the message about a cell that is too long.
 
@@ -665,7 +624,7 @@ def plain_table(source: Path | str, table: pa.Table, *, limits: ReadLimits = NO_
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    faults = [*name_faults(source, table.column_names), *type_faults(source, table.schema, ())]
+    faults = [*name_faults(source, table.column_names), *_type_faults(source, table.schema, dropped)]
     if not faults and not len(table):
         faults = [Fault(source, "hold rows, but it has none")]
     if faults:
@@ -677,21 +636,12 @@ def plain_table(source: Path | str, table: pa.Table, *, limits: ReadLimits = NO_
     for name in table.column_names:
         if SAVED_INDEX.fullmatch(name):
             continue
-        cells = plain_cells(table[name])
+        cells = pa.chunked_array([pa.nulls(len(table), pa.string())]) if name in dropped else plain_cells(table[name])
         if is_text(cells.type) and (pc.max(pc.utf8_length(cells)).as_py() or 0) > MAX_CELL_LENGTH:
             raise DataError(_long_cell_fault(source, hint))
         columns.append(cells)
         fields.append(pa.field(name, cells.type, metadata=CATEGORY_FIELD if name in categories else None))
     return pa.table(columns, schema=pa.schema(fields))
-
-
-def with_empty(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """Return a table with additional columns of nulls."""
-    import pyarrow as pa
-
-    for name in names:
-        table = table.append_column(name, pa.nulls(len(table), pa.string()))
-    return table
 
 
 def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None:
@@ -738,20 +688,18 @@ def _categorical(schema: pa.Schema) -> set[str]:
     return categories
 
 
-def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
+def _type_faults(source: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
     """Yield a fault for each column whose type is not plain."""
     import pyarrow as pa
 
     types = pa.types
-    for field in schema:
-        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    for column in schema:
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
         is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-        if field.name not in dropped and (types.is_nested(kind) or is_bytes):
-            yield (
-                Fault(
-                    f"column {field.name!r} of {path}",
-                    "hold a number, text, truth value or date in every cell",
-                    field.type,
-                    f"{column_key(field.name, 'drop')} leaves it out",
-                )
+        if column.name not in dropped and (types.is_nested(kind) or is_bytes):
+            yield Fault(
+                f"column {column.name!r} of {source}",
+                "hold a number, text, truth value or date in every cell",
+                column.type,
+                f"{column_key(column.name, 'drop')} leaves it out",
             )

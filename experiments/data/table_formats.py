@@ -24,8 +24,7 @@ import sys
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,29 +36,28 @@ from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data import query_process
 from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import DatasetRequest, TextStyle
+from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.data.files import (
     MAX_QUERY_SECONDS,
     NO_LIMITS,
     USUAL_LIMITS,
-    EndlessQueryError,
     ReadLimits,
     TooLargeError,
 )
 from fedscout.experiments.data.table_files import (
+    TableRows,
     plain_table,
     read_arrow,
     read_csv,
     read_json_lines,
     read_parquet,
-    table_of_blocks,
     table_of_rows,
 )
 from fedscout.experiments.text import extra_module
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from sqlalchemy import URL
+    from sqlalchemy import URL, CursorResult
 
 ARRAY_SUFFIX = ".npz"
 ROWS, LABEL, CLIENT = "x", "y", "client"
@@ -149,16 +147,16 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
             written = openpyxl.load_workbook(file).worksheets[0]
             formulas = {position: cell for position, cell in written._cells.items() if cell.data_type == "f"}
             sheet = openpyxl.load_workbook(file, data_only=True).worksheets[0] if formulas else written
-        shown_cells = _displayed_cells(sheet)
-        num_columns = max((column for row, column in shown_cells if row == 1), default=0)
-        names = [str(shown_cells.get((1, column), "")).strip() for column in range(1, num_columns + 1)]
-        columns = [None if name in dropped else column for column, name in enumerate(names, start=1)]
-        for position, cell in formulas.items():
-            if position not in shown_cells and cell.column in columns:
-                raise DataError(_formula_fault(path, names[cell.column - 1], cell))
-        lines = sorted({row for row, column in shown_cells if row > 1 and column in columns})
-        rows = ([shown_cells.get((row, column or 0)) for column in columns] for row in lines)  # none in column 0
-        return table_of_rows(str(path), names, rows, limits)
+        cells = _displayed_cells(sheet)
+        num_columns = max((column for row, column in cells if row == 1), default=0)
+        names = [str(cells.get((1, column), "")).strip() for column in range(1, num_columns + 1)]
+        used = {column for column, name in enumerate(names, start=1) if name not in dropped}
+        for (row, column), formula in formulas.items():
+            if column in used and (row, column) not in cells:
+                raise DataError(_formula_fault(path, names[column - 1], formula))
+        lines = sorted({row for row, column in cells if row > 1 and column in used})
+        rows = ([cells.get((row, column)) for column in range(1, num_columns + 1)] for row in lines)
+        return table_of_rows(path, names, rows, limits, dropped)
     except (DataError, MemoryError):
         raise
     except Exception as error:  # openpyxl raises whatever a broken part leads to
@@ -204,7 +202,6 @@ def read_database(
     dropped: Collection[str] = (),
     limits: ReadLimits = USUAL_LIMITS,
     seconds: float = MAX_QUERY_SECONDS,
-    num_rows: int | None = None,
 ) -> pa.Table:
     """Read the rows of one statement.
 
@@ -214,35 +211,21 @@ def read_database(
         dropped: Columns that are returned empty.
         limits: Maximum table size; bytes are counted as text.
         seconds: Time limit for reading all rows.
-        num_rows: Reads only the first rows; None for all.
 
     Raises:
         ConfigurationError: If the statement is not one SELECT, the address holds a password, or a library is missing.
         DataError: If the database can't be read, takes too long, or returns too much.
     """
-    if query is not None:
-        query = _one_select(query)
+    statement = None if query is None else query.strip().removesuffix(";").rstrip()
+    if statement is not None and (not READS.match(statement) or WRITES.search(statement)):
+        raise ConfigurationError.of("federation.query", "be one SELECT, without INTO or a semicolon", shown(query))
     if isinstance(place, Path):
         limits.check_file(place)
-        read = {"query": query, "dropped": [*dropped], "num_rows": num_rows, **asdict(limits)}
-        return _rows_of_file(place, read, limits, seconds)
-    if query is None:
+        return _rows_of_file(place, {"query": statement, "dropped": [*dropped], **asdict(limits)}, limits, seconds)
+    if statement is None:
         raise ConfigurationError.of("federation.query", "be a SELECT statement for data in a database", "nothing")
-    with _query_result(place, query, seconds) as (names, rows):
-        cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
-        return table_of_rows(place, names, islice(cells, num_rows), limits)
-
-
-def _one_select(query: str) -> str:
-    """Return a statement without its trailing semicolon.
-
-    Raises:
-        ConfigurationError: If it may write, or consist of several statements.
-    """
-    text = query.strip().removesuffix(";").rstrip()
-    if not READS.match(text) or WRITES.search(text):
-        raise ConfigurationError.of("federation.query", "be one SELECT, without INTO or a semicolon", shown(query))
-    return text
+    with _query_result(place, statement, seconds) as result:
+        return table_of_rows(place, [*map(str, result.keys())], result, limits, dropped)
 
 
 def _rows_of_file(path: Path, read: Mapping[str, Any], limits: ReadLimits, seconds: float) -> pa.Table:
@@ -261,7 +244,7 @@ def _rows_of_file(path: Path, read: Mapping[str, Any], limits: ReadLimits, secon
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise EndlessQueryError(
+        raise DataError(
             f"the query of {path} must finish within federation.max_query_seconds={seconds:g} seconds, but takes longer"
         ) from None
     if process.returncode in query_process.FAULTS:
@@ -271,11 +254,11 @@ def _rows_of_file(path: Path, read: Mapping[str, Any], limits: ReadLimits, secon
         reason = last_line or f"its process ended with {process.returncode}"
         raise DataError.of(path, problem=f"can't be read as a database: {reason}")
     with pa.ipc.open_stream(process.stdout) as reader:
-        return table_of_blocks(str(path), reader.schema.names, reader, limits)
+        return plain_table(path, reader.read_all(), limits=limits)
 
 
 @contextmanager
-def _query_result(place: str, query: str, seconds: float) -> Iterator[tuple[list[str], Iterator[Any]]]:
+def _query_result(place: str, query: str, seconds: float) -> Iterator[CursorResult[Any]]:
     import sqlalchemy
     from sqlalchemy import exc
 
@@ -288,8 +271,7 @@ def _query_result(place: str, query: str, seconds: float) -> Iterator[tuple[list
             connection = base_connection.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
             if is_postgresql:
                 connection.exec_driver_sql(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}")
-            result = connection.exec_driver_sql(query)
-            yield [*map(str, result.keys())], iter(result)
+            yield connection.exec_driver_sql(query)
             connection.rollback()
     except exc.SQLAlchemyError as error:
         raise DataError.of(
@@ -339,20 +321,7 @@ UNSAFE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib", ".npy", ".pt", ".pth", ".
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ReadTable:
-    """A table of plain cells.
-
-    Attributes:
-        rows: The table.
-        num_left: Number of rows that were read but not sampled.
-    """
-
-    rows: pa.Table
-    num_left: int = 0
-
-
-def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
+def read_table(place: Path | str, request: DatasetRequest) -> TableRows:
     """Read a table of the user.
 
     Args:
@@ -364,7 +333,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
         DataError: If it can't be read, is too large, or has an unsupported format.
     """
     try:
-        return ReadTable(_read(place, request, request.limits))
+        return TableRows(_read(place, request, request.limits))
     except TooLargeError as error:
         if request.max_rows is None or is_array_file(place):
             raise
@@ -373,16 +342,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
         rows = table.take(np.sort(np.argsort(draws, kind="stable")[: request.max_rows]))
         reason = str(error).partition(" must ")[2]
         logger.warning("%s must %s: a random sample of %s of its %s rows is read", place, reason, len(rows), len(table))
-        return ReadTable(rows, len(table) - len(rows))
-
-
-def table_head(place: Path | str, request: DatasetRequest, num_rows: int) -> pa.Table:
-    """Return the first rows of a table.
-
-    Raises:
-        UserError: As `read_table`, for the part that is read.
-    """
-    return _read(place, request, request.limits, num_rows).slice(0, num_rows)
+        return TableRows(rows, facts={"num_rows_not_sampled": len(table) - len(rows)})
 
 
 def is_array_file(place: Path | str) -> bool:
@@ -390,59 +350,48 @@ def is_array_file(place: Path | str) -> bool:
     return isinstance(place, Path) and place.name.lower().endswith(ARRAY_SUFFIX)
 
 
-def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, num_rows: int | None = None) -> pa.Table:
+def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits) -> pa.Table:
     name = place.name.lower() if isinstance(place, Path) else ""
-    dropped = request.dropped
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
-        return read_database(place, request.query, dropped, limits, request.max_query_seconds, num_rows)
-    if request.query is not None:
-        raise ConfigurationError.of("federation.query", "only be given for databases", repr(request.query))
-    _reject_text_settings(request.text_style, name)
+        return read_database(place, request.query, request.dropped, limits, request.max_query_seconds)
+    _reject_unused_settings(request, name)
     if name.endswith(TEXT_SUFFIXES):
-        style = request.text_style
-        return read_csv(
-            place,
-            style.separator,
-            nameless_index=True,
-            limits=limits,
-            encoding=style.encoding,
-            has_header=style.has_header,
-            num_rows=num_rows,
-        )
+        return read_csv(place, request.separator, None, limits, request.encoding, request.header)
     if is_array_file(place):
         return read_array_table(place, limits)
     if name.endswith(JSON_SUFFIXES):
-        return read_json_lines(place, dropped, limits, request.text_style.encoding, num_rows)
-    if name.endswith(PARQUET_SUFFIXES):
-        return read_parquet(place, dropped, limits, num_rows)
-    readers = {ARROW_SUFFIXES: read_arrow, EXCEL_SUFFIXES: read_excel}
+        return read_json_lines(place, request.dropped, limits, request.encoding)
+    readers = {PARQUET_SUFFIXES: read_parquet, ARROW_SUFFIXES: read_arrow, EXCEL_SUFFIXES: read_excel}
     for suffixes, reader in readers.items():
         if name.endswith(suffixes):
-            return reader(place, dropped, limits)
+            return reader(place, request.dropped, limits)
     raise _unknown_format(place)
 
 
-def _reject_text_settings(style: TextStyle, name: str) -> None:
-    """Reject text file settings for other files.
+def _reject_unused_settings(request: DatasetRequest, name: str) -> None:
+    """Reject settings of databases, and those of text files for other files.
 
     Raises:
         ConfigurationError: Lists each of these keys.
     """
-    columns = {"separator": style.separator, "header": style.has_header}
-    settings = {"encoding": style.encoding, **columns}
-    unused = settings if not name.endswith((*TEXT_SUFFIXES, *JSON_SUFFIXES)) else columns
+    is_text = name.endswith(TEXT_SUFFIXES)
+    uses = {
+        "query": (False, "databases"),
+        "encoding": (is_text or name.endswith(JSON_SUFFIXES), "text files"),
+        "separator": (is_text, "text files"),
+        "header": (is_text, "text files"),
+    }
     faults = [
-        Fault(f"federation.{key}", "only be given for text files", f"{value!r} for {name}")
-        for key, value in unused.items()
-        if value is not None and not name.endswith(TEXT_SUFFIXES)
+        Fault(f"federation.{key}", f"only be given for {what}", f"{getattr(request, key)!r} for {name}")
+        for key, (is_used, what) in uses.items()
+        if not is_used and getattr(request, key) is not None
     ]
     if faults:
         raise ConfigurationError(faults)
 
 
 def _unknown_format(path: Path) -> DataError:
-    kinds = (*PARQUET_SUFFIXES[:1], *TEXT_SUFFIXES[:4], *JSON_SUFFIXES[:1], *ARROW_SUFFIXES[:1], *EXCEL_SUFFIXES[:1])
     is_unsafe = path.name.lower().endswith(UNSAFE_SUFFIXES)
     reason = f"{path.suffix} can contain code or objects, so it is never opened" if is_unsafe else None
-    endings = ", ".join((*kinds, *SQLITE_SUFFIXES[:1], ARRAY_SUFFIX))
+    endings = ".parquet, .csv, .csv.gz, .csv.zip, .tsv, .jsonl, .feather, .xlsx, .sqlite, .npz"
     return DataError.of("the file of a table", f"end in {endings} or similar", path, reason)

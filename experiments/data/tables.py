@@ -40,7 +40,7 @@ from fedscout.experiments.data.columns import (
     discrete,
     first_faults,
     groups_of,
-    row_name,
+    rows_named,
     text_argument,
     typed_columns,
 )
@@ -149,18 +149,11 @@ def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.f
     faults: list[str] = []
     for index, column in enumerate(columns):
         values[:, index] = as_numbers(table[column])
-        invalid_rows = np.flatnonzero(~np.isfinite(values[:, index])).tolist()
-        if invalid_rows:
-            cell = table[column][invalid_rows[0]]
-            value = str(cell) if cell.is_valid else "nothing"
-            remainder = f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""
-            faults.append(
-                Fault(
-                    f"column {column!r} of data set {name!r}",
-                    "hold finite numbers",
-                    f"{shown(value)} in {row_name(invalid_rows[0])}{remainder}",
-                )
-            )
+        is_invalid = ~np.isfinite(values[:, index])
+        if is_invalid.any():
+            cell = table[column][int(np.argmax(is_invalid))]
+            given = f"{shown(str(cell) if cell.is_valid else 'nothing')} in {rows_named(is_invalid)}"
+            faults.append(Fault(f"column {column!r} of data set {name!r}", "hold finite numbers", given))
     if faults:
         raise DataError(first_faults(faults))
     return values
@@ -170,22 +163,22 @@ NUM_TENTHS = 10
 
 
 @dataclass(frozen=True)
-class QuantityTarget:
-    """A regression target.
+class Predicted:
+    """Classes of a table's label and, for regression, the target.
 
     Attributes:
-        numbers: Finite, float64, shape `(num_rows,)`.
-        labels: Decile of each row, int64 in `[0, len(class_names))`, every one present, shape `(num_rows,)`.
-        class_names: One per decile, such as `77 to 94`.
+        labels: Class of each row or decile of its target, int64 in `[0, len(class_names))`, shape `(num_rows,)`.
+        class_names: Class names in label order, or one per decile, such as `77 to 94`.
+        targets: Regression target, finite, float64, shape `(num_rows,)`, or None.
     """
 
-    numbers: npt.NDArray[np.float64]
     labels: IntArray
     class_names: tuple[str, ...]
+    targets: npt.NDArray[np.float64] | None = None
 
 
-def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> QuantityTarget:
-    """Return a numeric column as a regression target.
+def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> Predicted:
+    """Return a numeric column as a regression target, with its deciles as classes.
 
     Args:
         name: Name of the data set, for messages.
@@ -195,13 +188,12 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     Raises:
         DataError: If one is not finite, or all are equal.
     """
-    invalid_rows = np.flatnonzero(~np.isfinite(values))
-    if len(invalid_rows):
+    is_invalid = ~np.isfinite(values)
+    if is_invalid.any():
         raise DataError.of(
             f"column {column!r} of data set {name!r}",
             "hold a finite number in every row to be a regression target",
-            f"something else in {row_name(invalid_rows[0])}"
-            + (f" and in {len(invalid_rows) - 1} more" if len(invalid_rows) > 1 else ""),
+            f"something else in {rows_named(is_invalid)}",
             "federation.task=classification predicts classes",
         )
     if len(np.unique(values)) < 2:
@@ -209,13 +201,9 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     deciles = np.unique(np.quantile(values, np.arange(1, NUM_TENTHS) / NUM_TENTHS))
     tenths = np.searchsorted(deciles, values, side="right")
     present, labels = np.unique(tenths, return_inverse=True)
-    return QuantityTarget(values.astype(np.float64), labels.astype(np.int64), _names(deciles, present))
-
-
-def _names(deciles: npt.NDArray[np.float64], present: IntArray) -> tuple[str, ...]:
     bounds = [*(f"{decile:.6g}" for decile in deciles)]
-    names = [f"below {bounds[0]}", *(f"{low} to {high}" for low, high in pairwise(bounds))]
-    return tuple([*names, f"from {bounds[-1]}"][tenth] for tenth in present)
+    names = [f"below {bounds[0]}", *(f"{low} to {high}" for low, high in pairwise(bounds)), f"from {bounds[-1]}"]
+    return Predicted(labels.astype(np.int64), tuple(names[tenth] for tenth in present), values.astype(np.float64))
 
 
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
@@ -244,47 +232,12 @@ def dataset_from_mixed_table(
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
-    answers = merged_statistics(name, columns, client_ids, min_release)
-    faults = [
-        Fault(
-            f"column {column!r} of data set {name!r}",
-            f"hold {fault}",
-            hint=f"{column_key(column, 'drop')} leaves it out",
-        )
-        for column, fault in figure_faults(columns, answers.statistics, min_release).items()
-    ]
+    statistics = merged_statistics(name, columns, client_ids, min_release)
+    faults = statistics_faults(name, columns, statistics, min_release)
     if faults:
-        raise DataError(faults)
+        raise DataError([*faults.values()])
     facts = {"columns_left_out": (*roles.never_features, *roles.dropped), **facts}
-    return dataset_of_columns(name, table, roles, columns, predicted, client_ids, answers, source, facts)
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Classes of a table's label and, for regression, the target.
-
-    Attributes:
-        labels: In `[0, len(class_names))`, shape `(num_rows,)`.
-        class_names: Class names in label order.
-        targets: Regression target, shape `(num_rows,)`, or None.
-    """
-
-    labels: IntArray
-    class_names: tuple[str, ...]
-    targets: npt.NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True)
-class ColumnAnswers:
-    """Column statistics reported by the clients.
-
-    Attributes:
-        statistics: Merged statistics of the federation.
-        num_silent: Number of clients too small to report.
-    """
-
-    statistics: TableStatistics
-    num_silent: int
+    return dataset_of_columns(name, table, roles, columns, predicted, client_ids, statistics, source, facts)
 
 
 def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
@@ -294,8 +247,7 @@ def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
         DataError: If the label is not of the kind that the task needs.
     """
     if roles.quantity:
-        target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
-        return Predicted(target.labels, target.class_names, target.numbers)
+        return quantity_target(name, roles.label, as_numbers(table[roles.label]))
     return Predicted(*classes(name, table, roles))
 
 
@@ -306,7 +258,7 @@ def dataset_of_columns(
     columns: Sequence[Column],
     predicted: Predicted,
     client_ids: TextArray | None,
-    told: ColumnAnswers,
+    statistics: TableStatistics,
     source: str,
     facts: Mapping[str, Any],
 ) -> Dataset:
@@ -319,11 +271,11 @@ def dataset_of_columns(
         columns: Columns that become features, at least one.
         predicted: Classes or regression target of its label.
         client_ids: Natural client of each row, or None.
-        told: Column statistics reported by the clients.
+        statistics: Column statistics reported by the clients.
         source: Citation, or path.
         facts: Additional facts to record.
     """
-    encoded = encode_features(columns, told.statistics)
+    encoded = encode_features(columns, statistics)
     return Dataset(
         name=name,
         features=encoded.features,
@@ -335,13 +287,12 @@ def dataset_of_columns(
         groups=groups_of(name, table, roles.group),
         deviations=encoded.deviations,
         targets=predicted.targets,
-        encoding=encoding_document(columns, told.statistics),
+        encoding=encoding_document(columns, statistics),
         facts={
             **usual_facts(roles.label, _comparable(columns), predicted.labels),
             "num_constant_columns": int((encoded.features.max(axis=0) == encoded.features.min(axis=0)).sum()),
             "num_missing_cells": sum(int(column.missing.sum()) for column in columns),
             "columns_of_categories": tuple(column.name for column in columns if isinstance(column, CategoryColumn)),
-            "num_clients_silent_on_statistics": told.num_silent,
             "features_of_columns": {column: len(names) for column, names in encoded.by_column.items()},
             **facts,
         },
@@ -350,7 +301,7 @@ def dataset_of_columns(
 
 def merged_statistics(
     name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int
-) -> ColumnAnswers:
+) -> TableStatistics:
     """Return the column statistics reported by all clients, merged.
 
     Raises:
@@ -364,38 +315,37 @@ def merged_statistics(
             f"have a client with at least federation.min_release={min_release} rows, as means "
             f"and categories are reported by clients, but none of {len(answers)} has as many",
         )
-    return ColumnAnswers(merge_statistics(reported), len(answers) - len(reported))
+    return merge_statistics(reported)
 
 
-def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> Iterator[IntArray]:
+def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> list[IntArray]:
     if client_ids is None:
-        yield np.arange(len(columns[0].missing))
-        return
-    names, owners = distinct_texts(client_ids)
-    order = np.argsort(owners, kind="stable")
-    ends = np.searchsorted(owners[order], np.arange(len(names) + 1))
-    for start, end in pairwise(ends.tolist()):
-        yield order[start:end]
+        return [np.arange(len(columns[0].missing))]
+    _, owners = distinct_texts(client_ids)
+    return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
 
 
-def figure_faults(columns: Sequence[Column], statistics: TableStatistics, min_release: int) -> dict[str, str]:
+def statistics_faults(
+    name: str, columns: Sequence[Column], statistics: TableStatistics, min_release: int
+) -> dict[str, Fault]:
     """Return faults by column, if clients report too little about it or its values rarely repeat."""
-    faults = {
-        column.name: _number_fault(column, statistics, min_release)
-        if isinstance(column, NumberColumn)
-        else _category_fault(column, statistics, min_release)
-        for column in columns
+    conditions = {column.name: _unmet_condition(column, statistics, min_release) for column in columns}
+    return {
+        column: Fault(
+            f"column {column!r} of data set {name!r}",
+            f"hold {condition}",
+            hint=f"{column_key(column, 'drop')} leaves it out",
+        )
+        for column, condition in conditions.items()
+        if condition
     }
-    return {name: fault for name, fault in faults.items() if fault}
 
 
-def _number_fault(column: NumberColumn, statistics: TableStatistics, min_release: int) -> str:
-    if statistics.moments[column.name].count:
-        return ""
-    return f"at least federation.min_release={min_release} values at some client, but no client has as many"
-
-
-def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_release: int) -> str:
+def _unmet_condition(column: Column, statistics: TableStatistics, min_release: int) -> str:
+    if isinstance(column, NumberColumn):
+        if statistics.moments[column.name].count:
+            return ""
+        return f"at least federation.min_release={min_release} values at some client, but no client has as many"
     tally = statistics.tallies[column.name]
     num_present = max(1, statistics.num_rows - tally.num_missing)
     sample = next((category for category in column.categories if category not in tally.counts), "")[:40]

@@ -95,8 +95,8 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     Args:
         console: Output console.
         facts: Facts of the federation.
-        is_brief: Print one line, and only if a column was left out automatically, codes for missing values are
-            suspected, or a column has a remark.
+        is_brief: Print one line, and only if a column was left out automatically or codes for missing values are
+            suspected.
     """
     columns: Sequence[Mapping[str, Any]] = facts.get("columns", ())
     if is_brief:
@@ -108,7 +108,7 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     console.print()
     table = plain_table("column", "kind", "missing", "features", "usage", "overridden by federation.…")
     for column in columns:
-        usage = "; ".join(filter(None, (column["became"], column["suspicion"], column["remark"])))
+        usage = "; ".join(filter(None, (column["became"], column["suspicion"])))
         counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]
         table.add_row(column["name"], column["kind"], *counts, usage, column["key"].replace("federation.", ""))
     console.print(table)
@@ -131,7 +131,6 @@ def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for column in columns
         if column["kind"] == "label" and column["key"] == "federation.task=regression"
     ]
-    parts += [f"{column['name']}: {column['remark']}" for column in columns if column["remark"]]
     if coded:
         listed_codes = ", ".join(codes)
         parts.append(

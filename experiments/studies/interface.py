@@ -510,7 +510,7 @@ def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Da
         features=features,
         labels=labels.astype(np.int64),
         class_names=class_names,
-        targets=None if target is None else target.numbers,
+        targets=None if target is None else target.targets,
         feature_names=tuple(f"x{column}" for column in range(features.shape[1])) if features.ndim == 2 else (),
         source="arrays of clients",
         feature_unit=float(features.std()) or 1.0,

@@ -21,11 +21,11 @@ import numpy as np
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault
-from fedscout.experiments.data.columns import ColumnRoles, in_order, row_name, rows_kept
+from fedscout.experiments.data.columns import ColumnRoles, in_order, row_name, rows_from
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes
 from fedscout.experiments.data.images import PixelArray, image_dataset, plain_picture
-from fedscout.experiments.data.own_table import LabelledRows, dataset_from_own_table, labelled_rows
-from fedscout.experiments.data.table_files import plain_cells, plain_table, with_empty
+from fedscout.experiments.data.own_table import dataset_from_own_table, labelled_rows
+from fedscout.experiments.data.table_files import TableRows, plain_cells, plain_table
 from fedscout.experiments.data.tables import MOST_ROWS_EACH, dataset_from_table
 from fedscout.experiments.data.texts import text_dataset, text_rows
 
@@ -86,15 +86,15 @@ def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str
         DataError: If the columns do not form a data set.
     """
     roles = _roles(request, rows)
-    labelled = _labelled(request, rows, roles) if request.unlabelled_rows == "drop" else LabelledRows(rows.data.table)
+    labelled = _labelled(request, rows, roles) if request.unlabelled_rows == "drop" else TableRows(rows.data.table)
     if labelled.kept is not None:
         rows = rows.select(labelled.kept)
-    with rows_kept(labelled.kept):
+    with rows_from(kept=labelled.kept):
         dataset = _dataset(rows, request, roles, source)
     return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 
-def _labelled(request: DatasetRequest, rows: datasets.Dataset, roles: Roles) -> LabelledRows:
+def _labelled(request: DatasetRequest, rows: datasets.Dataset, roles: Roles) -> TableRows:
     """Return the rows with a label and a client; the hub marks a hidden label by -1."""
     import datasets
     import pyarrow as pa
@@ -341,15 +341,14 @@ def cells_of_rows(rows: datasets.Dataset, dropped: Collection[str]) -> pa.Table:
     import datasets
     import pyarrow as pa
 
-    empty = [name for name in rows.column_names if name in dropped]
-    table = rows.remove_columns(empty).with_format("arrow")[:]
+    table = rows.with_format("arrow")[:]
     for index, name in enumerate(table.column_names):
         kind = rows.features[name]
         if isinstance(kind, datasets.ClassLabel):
             numbers = table[name].to_pylist()
             names = [None if number is None or number < 0 else kind.int2str(number) for number in numbers]
             table = table.set_column(index, name, pa.array(names, pa.string()))
-    return with_empty(plain_table("the Dataset", table), empty)
+    return plain_table("the Dataset", table, dropped)
 
 
 def _table(request: DatasetRequest, rows: datasets.Dataset, roles: Roles, source: str) -> Dataset:

@@ -162,7 +162,7 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
     dataset = dataset_of_numbers(
         "diabetes", bunch.data, target.labels, target.class_names, columns, "progression", str(DIABETES)
     )
-    return replace(dataset, targets=target.numbers)
+    return replace(dataset, targets=target.targets)
 
 
 def _bunch(name: str, bunch: Any, label: str, publication: Publication) -> Dataset:
@@ -191,7 +191,7 @@ def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
         raise DataError.of(f"data set {request.name!r}", "have one CSV file in its folder", f"{len(paths)}: {names}")
-    rows = read_csv(paths[0], nameless_index=True, limits=request.limits)
+    rows = read_csv(paths[0], limits=request.limits)
     label = request.label or LABEL
     times = [column for column in _times(rows) if column not in {label, request.client_column, *request.drop_columns}]
     without_times = request.model_copy(update={"drop_columns": (*request.drop_columns, *times)})

@@ -286,13 +286,13 @@ def changed(row: int, cells: str) -> str:
 
 
 LABEL, COLUMN, SEPARATED = "column 'grade'", "column 'x'", "the columns of t.csv"
-FIELDS, FEATURES = "every line of t.csv", "data set 't.csv' must have a feature column"
+FIELDS, FEATURES = "every row of t.csv", "data set 't.csv' must have a feature column"
 MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "empty file": ("", ("t.csv", "empty")),
     "header alone": (HEADER + "\n", ("t.csv", "rows", "none")),
     "one column": ("grade\na\nb\n", (SEPARATED, ": 'grade'")),
     "another delimiter": (GOOD.replace(",", "#"), (SEPARATED, ": 'site#x#y#note#grade'", "federation.separator")),
-    "two delimiters": (GOOD.replace("x,", "x;").replace(",y", ";y"), (FIELDS, "line 2", "5 fields", "header 4")),
+    "two delimiters": (GOOD.replace("x,", "x;").replace(",y", ";y"), (FIELDS, "row 1", "5 fields", "header 4")),
     "label missing": (GOOD.replace("grade", "mark"), ("federation.label", "got 'grade'", "mark")),
     "one class": (GOOD.replace(",b\n", ",a\n"), (LABEL, "(20)", "got 1: a")),
     "a class a row": ("site,grade\n" + "".join(f"n,c{n}\n" for n in range(9)), (LABEL, "(9)", "got 9")),
@@ -303,8 +303,8 @@ MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     ),
     "column name twice": (GOOD.replace("x,y", "x,x"), ("the column names", "'x'")),
     "column without name": (GOOD.replace("x,y", "x,"), ("every column", "column 3")),
-    "short row": (changed(3, "n,1,1"), (FIELDS, "line 4", "3 fields", "header 5")),
-    "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "line 4", "6 fields", "header 5")),
+    "short row": (changed(3, "n,1,1"), (FIELDS, "row 3", "3 fields", "header 5")),
+    "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "row 3", "6 fields", "header 5")),
     "quote left open": (changed(3, 'n,1,1,"w,a'), (FIELDS, "header 5", "quote")),
     "word among numbers": (changed(5, "n,many,1,w,a"), (COLUMN, "got 'many' in row 5")),
     "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in row 1")),

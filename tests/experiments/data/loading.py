@@ -44,3 +44,8 @@ def clients_of(dataset: Dataset) -> list[str]:
     """Return the natural client of each row."""
     assert dataset.client_ids is not None
     return list(dataset.client_ids.tolist())
+
+
+def told(dataset: Dataset, key: str = "kind") -> dict[str, Any]:
+    """Return what is on record of each column of which something is."""
+    return {column["name"]: column[key] for column in dataset.facts["columns"] if column[key]}

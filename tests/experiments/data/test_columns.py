@@ -22,13 +22,12 @@ from fedscout.experiments.data.columns import (
     written_form,
 )
 from fedscout.experiments.data.dataset import Dataset
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
-from fedscout.experiments.data.table_files import plain_cells, read_csv, read_frame
+from fedscout.experiments.data.table_files import plain_cells, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset, told
 
 NAN = float("nan")
 
@@ -62,10 +61,8 @@ def test_numbers(cells: list[object], expected: list[float]) -> None:
         (["b", "a", "b"], [1, 0, 1], ("a", "b")),
         (["b", "", "NA", "a"], [1, -1, -1, 0], ("a", "b")),
         (["yes", "no"], [1, 0], ("no", "yes")),
-        (["A", "a"], [0, 1], ("A", "a")),
         (["7", "x", "y"], [0, 1, 2], ("7", "x", "y")),  # most are names
         (["true", "maybe"], [1, 0], ("maybe", "true")),
-        (["é", "-"], [1, 0], ("-", "é")),
     ],
 )
 def test_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
@@ -79,7 +76,6 @@ def test_categories(cells: list[object], codes: list[int], categories: tuple[str
     ("cells", "codes", "categories"),
     [
         (["6.0", "3", "", "6"], [2, 0, -1, 1], ("3", "6", "6.0")),  # a text is its own name
-        (["7.178", "7"], [1, 0], ("7", "7.178")),
         (["007", "7"], [0, 1], ("007", "7")),
         ([6.0, 3.0, NAN], [1, 0, -1], ("3", "6")),  # of a type in which gaps make whole numbers fractions
         ([6.5, 3.0], [1, 0], ("3.0", "6.5")),
@@ -96,11 +92,8 @@ def test_numbers_declared_categories(cells: list[object], codes: list[int], cate
     ("cells", "named"),
     [
         (["", "NA", "?"], "none in 3 rows"),
-        ([NAN, NAN], "none in 2 rows"),
         (["1", "2", "x"], "'x' in row 3"),
-        (["1", "2", "1.2.3"], "'1.2.3' in row 3"),
         (["9,4", "1,5"], "point, got '9,4' in row 1"),
-        (["9", "1,5", "", "2,5"], "point, got '1,5' in row 2"),
         (["1", "inf"], "'inf' in row 2"),
         (["1", "1e999", "-inf"], "'1e999' in row 2 and in 1 more"),
         ([1.0, float("inf")], "'inf' in row 2"),
@@ -146,10 +139,9 @@ def test_the_share_is_that_of_the_mistakes_saved() -> None:
     assert (
         goodman_kruskal_lambda(np.zeros(60, np.int64), classes) == -1
     )  # a tie of 29 and 30 others votes for the other class
-
-
-def test_names_that_all_differ_tell_nothing() -> None:
-    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0
+    assert goodman_kruskal_lambda(ROWS, labels([0.7, 0.3])) == 0  # names that all differ
+    few = np.where(ROWS < 19, 1, 0)
+    assert goodman_kruskal_lambda(few, few) == -np.inf  # too few rows of the other class
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.9, 0.1], [0.2] * 5])
@@ -178,11 +170,6 @@ def test_gaps_that_tell_a_class_are_suspected() -> None:
     )
 
 
-def test_too_few_rows_of_other_classes_say_nothing() -> None:
-    classes = np.where(ROWS < 19, 1, 0)
-    assert goodman_kruskal_lambda(classes, classes) == -np.inf
-
-
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.95, 0.05], [0.4, 0.3, 0.2, 0.1]])
 def test_independent_columns_are_far_from_suspected(shares: list[float]) -> None:
     """Of 3000 columns, none comes half as near as it takes."""
@@ -208,13 +195,6 @@ LEAKS = (f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=labe
 
 def load(name: str, label: str = "label", **choices: Any) -> Dataset:
     return load_dataset(str(RAW / f"types_{name}.csv"), label=label, **choices)
-
-
-def told(dataset: Dataset, key: str = "kind") -> dict[str, Any]:
-    return {column["name"]: column[key] for column in dataset.facts["columns"] if column[key]}
-
-
-# Identifiers.
 
 
 def test_an_identifier_is_no_feature() -> None:
@@ -254,11 +234,9 @@ def test_a_copy_of_an_identifier_is_one(tmp_path: Path, kind: str) -> None:
     ("name", "values", "kind"),
     [
         ("id_student", [row // 2 for row in range(60)], "identifier"),
-        ("store_id", [row % 10 for row in range(60)], "number"),
         ("subject", [row % 25 for row in range(60)], "identifier"),
         ("patient_age", [row % 25 for row in range(60)], "number"),
         ("account", [10_000_000 + 977 * row for row in range(60)], "identifier"),
-        ("balance", [977 * row % 1_000_000 for row in range(60)], "number"),
         ("serial", [2**62 + 3 * row for row in range(60)], "identifier"),
         ("year", [1990 + row % 20 for row in range(60)], "number"),
         ("cycle", [row % 20 for row in range(60)], "identifier"),
@@ -289,10 +267,8 @@ def test_what_names_rows(tmp_path: Path, name: str, values: list[Any], kind: str
         (["$1,200", "$35"], WrittenForm("thousands ,", "$"), [1200, 35]),
         (["12 kg", "3.5kg"], WrittenForm("plain", "", "kg"), [12, 3.5]),
         (["75,5 %", "-3 %"], WrittenForm("decimal comma", "", "%"), [75.5, -3]),
-        (["9 km/h", "12 km/h"], WrittenForm("plain", "", "km/h"), [9, 12]),
         (["1950-2200", "2000"], WrittenForm("range"), [2075, 2000]),
         (["true", "0", "1", "False"], WrittenForm("truth"), [1, 0, 1, 0]),
-        (["Y", "n", "1.0"], WrittenForm("truth"), [1, 0, 1]),
     ],
 )
 def test_a_form_of_numbers(texts: list[str], form: WrittenForm, numbers: list[float]) -> None:
@@ -306,27 +282,14 @@ def test_a_form_of_numbers(texts: list[str], form: WrittenForm, numbers: list[fl
         ["1,234", "12,345"],  # thousands, or decimals
         ["1.5", "7"],
         ["Y", "N"],
-        ["f", "0"],
         ["a", "12 kg"],
         ["3-2", "1-4"],
         ["192.168.1.1", "10.0.0.1"],
         ["2024-01-31", "2024-02-01"],
-        ["5 kg", "3 g"],
     ],
 )
 def test_what_has_no_form_of_numbers(texts: list[str]) -> None:
     assert written_form(texts, np.ones(len(texts), np.int64)) is None
-
-
-def test_numbers_are_read_as_people_write_them_by_each_client_alone() -> None:
-    dataset = load("numbers", client_column="site")
-    numbers = {"people", "weight", "share", "built", "fee", "moved", "temperature"}
-    assert {name for name, kind in told(dataset).items() if kind == "number"} == numbers
-    assert dataset.encoding is not None
-    table = read_csv(RAW / "types_numbers.csv")
-    for site in ("n", "s", "w"):
-        rows = np.flatnonzero(np.array(table["site"].to_pylist()) == site)
-        np.testing.assert_array_equal(encoded_rows("own", table.take(rows), dataset.encoding), dataset.features[rows])
 
 
 def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
@@ -352,7 +315,6 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
     ("numbers", "codes"),
     [
         ([*range(18, 90), *[999] * 3], {"999": 3}),
-        ([*range(18, 90), *[999] * 2], {}),
         ([*range(0, 1000, 7), *[999] * 3], {}),
         ([*range(10), *[-9] * 4], {"-9": 4}),
         ([*range(-12, 12), *[-9] * 4], {}),
@@ -384,11 +346,6 @@ def test_leaks_are_told_with_the_key_that_drops_them() -> None:
     assert note.startswith("federation.drop_columns=[dsm,reason,aqi] ")
     kept = load("leaks", client_column="ward", drop_columns=("dsm", "reason", "aqi"))
     assert told(kept, "suspicion") == {}
-
-
-def test_columns_whose_sum_is_the_label_leak_it() -> None:
-    dataset = load("sums", "count", client_column="site", task="regression")
-    assert {*told(dataset, "suspicion")} == {"casual", "registered"}
 
 
 def test_sums_that_are_the_label_but_for_noise_are_no_leak() -> None:
@@ -438,15 +395,3 @@ def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
     description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
     assert (description.target_name, description.realised.label_wasserstein) == ("", None)
     assert description.realised.label_hellinger is not None
-
-
-def test_classes_that_are_one_number_in_two_spellings_are_remarked_on(tmp_path: Path) -> None:
-    """As where one of two joined files was written with decimals."""
-    draw = np.random.default_rng(0)
-    for site, spellings in (("a", ["5", "6"]), ("b", ["5.0", "6"])):
-        rows = pd.DataFrame({"x": draw.normal(size=20).round(3), "y": spellings * 10})
-        rows.to_csv(tmp_path / f"{site}.csv", index=False)
-    dataset = load_dataset(str(tmp_path / "*.csv"), label="y")
-    assert dataset.class_names == ("5", "5.0", "6")
-    assert {*told(dataset, "remark")} == {"y"}
-    assert told(load("identifiers", client_column="station"), "remark") == {}

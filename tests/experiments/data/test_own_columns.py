@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,10 @@ from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own import load_own_data
 from fedscout.experiments.data.table_files import plain_cells, read_csv
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
-from tests.experiments.data.loading import assert_refused, load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset, told
 from tests.kits.refusals import refused
 
-
-def told(dataset: Dataset, key: str = "kind") -> dict[str, str]:
-    return {column["name"]: column[key] for column in dataset.facts["columns"]}
+RAW = Path(__file__).parents[2] / "fixtures" / "raw"
 
 
 def load(tmp_path: Path, table: pd.DataFrame, label: str, client: str | None = None, **choices: Any) -> Dataset:
@@ -50,8 +46,7 @@ def test_tweets(tmp_path: Path) -> None:
         "tweet_created": "date",
         "user_timezone": "category",
     }
-    suspected = {name: text for name, text in told(dataset, "suspicion").items() if text}
-    assert suspected == {"negativereason": "separates class negative from the others nearly exactly"}
+    assert told(dataset, "suspicion") == {"negativereason": "separates class negative from the others nearly exactly"}
     assert told(dataset, "key")["text"] == "federation.text_column=text"
     assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
 
@@ -61,7 +56,7 @@ def test_patients(tmp_path: Path) -> None:
     assert told(dataset)["patient_id"] == "identifier"
     assert told(dataset)["ward"] == "constant"
     assert told(dataset, "became")["admitted"] == "year, month, day, weekday (read as day-month-year)"
-    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["discharge_code"]
+    assert [*told(dataset, "suspicion")] == ["discharge_code"]
     assert dataset.facts["columns_left_out"] == ("patient_id", "ward")
 
 
@@ -111,7 +106,7 @@ def test_a_copy_of_a_quantity_is_suspected(tmp_path: Path) -> None:
         {"euros": euros, "dollars": np.round(euros * 1.1, 2), "size": euros + draw.normal(0, 40, 2000)}
     )
     dataset = load(tmp_path, table, "euros", task="regression")
-    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["dollars"]
+    assert [*told(dataset, "suspicion")] == ["dollars"]
 
 
 def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
@@ -148,29 +143,30 @@ def test_a_kind_is_a_key_of_the_configuration() -> None:
 
 
 def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
-    """Dates and overruled columns are read from a client's own rows, whatever the others hold."""
-    table = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
-    dataset = load(tmp_path, table, "outcome", "hospital", columns={"lab": "number"})
-    assert dataset.encoding is not None
-    for hospital in ("h0", "h1", "h2"):
-        rows = np.flatnonzero(table["hospital"] == hospital)
-        own = read_csv(saved(table.iloc[rows], tmp_path / "own.csv"))
-        np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows])
+    """Dates, formatted numbers and overruled columns are read from a client's own rows, whatever the others hold."""
+    visits = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
+    written = pd.read_csv(RAW / "types_numbers.csv", dtype=str)
+    for table, label, client, kinds in (
+        (visits, "outcome", "hospital", {"lab": "number"}),
+        (written, "label", "site", {}),
+    ):
+        dataset = load(tmp_path, table, label, client, columns=kinds)
+        assert dataset.encoding is not None
+        for _, rows in table.groupby(client):
+            own = read_csv(saved(rows, tmp_path / "own.csv"))
+            np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows.index])
 
 
 @pytest.mark.parametrize(
     ("cells", "order", "first"),
     [
         (["2024-02-29", ""], "year-month-day", [2024, 2, 29, 3]),
-        (["2024-02-29T10:05:00Z"], "year-month-day", [2024, 2, 29, 3, 10, 5]),
         (["2015-02-24 11:35:52 -0800"], "year-month-day", [2015, 2, 24, 1, 11, 35]),
         (["01.02.2024", "NA"], "day-month-year", [2024, 2, 1, 3]),
-        (["1/2/2024"], "month-day-year", [2024, 1, 2, 1]),
         (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
         (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
         (["12 Mar 2024", "1 May 2024"], "day-month name-year", [2024, 3, 12, 1]),
         (["29-FEB-2024 10:05", "NA"], "day-month name-year", [2024, 2, 29, 3, 10, 5]),
-        (["3rd September 2024"], "day-month name-year", [2024, 9, 3, 1]),
         (["Mar 12, 2024", "Sept. 3, 2024"], "month name-day-year", [2024, 3, 12, 1]),
         (["march 12 2024 1:30 pm"], "month name-day-year", [2024, 3, 12, 1, 13, 30]),
         (["12:05 AM"], "time of day", [0, 5]),
@@ -180,7 +176,7 @@ def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
 def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first: list[int]) -> None:
     column = pa.chunked_array([plain_cells(pa.array(cells))])
     assert date_order(column) == order
-    parts = parts_of_time("t", column, order)  # type: ignore[arg-type]
+    parts = parts_of_time(column, order)  # type: ignore[arg-type]
     assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
 
 
@@ -189,13 +185,9 @@ def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first:
     [
         ["2023-02-29"],
         ["31.04.2024"],
-        ["25:00"],
         ["2024-01-01", "soon"],
         ["1.5"],
-        ["99"],
-        ["31 Apr 2024"],
         ["12 Mar 24"],
-        ["Mar 2024"],
         ["12 Marble 2024"],
         ["12 Mar 2024", "Mar 12, 2024"],
         ["may be", "12 May 2024"],
@@ -213,7 +205,7 @@ def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path
 
 def test_weekdays_are_those_of_the_calendar() -> None:
     days = pd.date_range("1899-12-25", periods=60_000, freq="D")
-    parts = parts_of_time("t", pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
+    parts = parts_of_time(pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
     np.testing.assert_array_equal(parts["weekday"], days.day_of_week)
     np.testing.assert_array_equal(parts["day"], days.day)
 
@@ -221,19 +213,23 @@ def test_weekdays_are_those_of_the_calendar() -> None:
 # Dates with a fault.
 
 
-@pytest.mark.parametrize("wrong", ["2024-02-30", "2024-13-01", "31.04.2024"])
-def test_one_impossible_date_names_its_row(tmp_path: Path, wrong: str) -> None:
-    """No such day, no such month, and one that is written otherwise."""
-    table = pd.DataFrame({"when": [f"2024-01-{day:02}" for day in range(1, 31)], "y": ["a", "b"] * 15})
-    table.loc[6, "when"] = wrong
-    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", f"'{wrong}' in row 7"))
+MARCH = [f"{day:02}/03/2024" for day in range(1, 29)]
 
 
-def test_days_first_beside_months_first_are_said(tmp_path: Path) -> None:
-    days = [f"{day:02}/03/2024" for day in range(1, 29)]
-    table = pd.DataFrame({"when": [*days, "03/29/2024", "03/30/2024"], "y": ["a", "b"] * 15})
-    named = ("'when'", "'13/03/2024' in row 13", "'03/29/2024' in row 29")
-    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
+@pytest.mark.parametrize(
+    ("days", "named"),
+    [
+        *(
+            ([f"2024-01-{day:02}" for day in range(1, 7)] + [wrong] + ["2024-01-08"] * 23, (f"'{wrong}' in row 7",))
+            for wrong in ("2024-02-30", "2024-13-01", "31.04.2024")
+        ),
+        ([*MARCH, "03/29/2024", "03/30/2024"], ("'13/03/2024' in row 13", "'03/29/2024' in row 29")),
+    ],
+    ids=["no such day", "no such month", "written otherwise", "days first beside months first"],
+)
+def test_dates_with_a_fault_name_its_row(tmp_path: Path, days: list[str], named: tuple[str, ...]) -> None:
+    table = pd.DataFrame({"when": days, "y": ["a", "b"] * 15})
+    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", *named))
 
 
 # A label that is a quantity is predicted as one without being asked; classes stay classes.
@@ -280,13 +276,6 @@ def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp
     table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
     assert not predicts_quantity(tmp_path, table, "product")
     assert predicts_quantity(tmp_path, table.assign(product=table["product"] / 8), "product")
-
-
-def test_databases_tell_the_task_too(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
-        TABLE.to_sql("t", database, index=False)
-    request = DatasetRequest(dataset=f"sqlite:///{tmp_path / 't.db'}", label="load")
-    assert load_own_data(request).targets is not None
 
 
 def test_rows_given_in_python_tell_the_task_too() -> None:

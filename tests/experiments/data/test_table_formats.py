@@ -19,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import fedscout
 from fedscout.engine.errors import ConfigurationError, DataError, UserError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data.files import ReadLimits
@@ -102,18 +101,9 @@ def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
 # A table that is too large.
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_table_beyond_the_limit_is_sampled(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    path = str(save(patients(), tmp_path / name))
-    limits = ReadLimits(max_rows=150)
-    dataset = load_dataset(path, limits, max_rows=120, **ROLES)
-    assert (dataset.num_rows, dataset.facts["num_rows_not_sampled"]) == (120, 80)
-    assert "120 of its 200 rows" in caplog.text
-    np.testing.assert_array_equal(load_dataset(path, limits, max_rows=120, **ROLES).features, dataset.features)
-
-
-def test_a_sample_follows_the_seed_and_not_the_blocks(tmp_path: Path) -> None:
+def test_a_table_beyond_the_limit_is_sampled_by_the_seed_whatever_its_blocks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = pd.DataFrame({"x": np.arange(5000) / 8, "y": ["a", "b"] * 2500})
     save(rows, tmp_path / "t.csv")
     rows.to_parquet(tmp_path / "t.parquet", row_group_size=77)
@@ -121,11 +111,14 @@ def test_a_sample_follows_the_seed_and_not_the_blocks(tmp_path: Path) -> None:
     def drawn(name: str, seed: int) -> np.ndarray:
         keys = {"dataset": tmp_path / name, "label": "y", "max_rows": 900, "max_file_rows": 4999, "seed": seed}
         config = load_config([f"federation.{key}={value}" for key, value in keys.items()])
-        return np.sort(build_federation(config.federation, config.model).features[:, 0])
+        federation = build_federation(config.federation, config.model)
+        assert federation.facts["num_rows_not_sampled"] == 4100
+        return np.sort(federation.features[:, 0])
 
     np.testing.assert_array_equal(drawn("t.csv", 0), drawn("t.parquet", 0))
     assert not np.array_equal(drawn("t.csv", 0), drawn("t.csv", 1))
     assert (np.diff(drawn("t.csv", 0)) > 0).all()
+    assert "900 of its 5000 rows" in caplog.text
 
 
 # Databases.
@@ -285,7 +278,7 @@ def test_a_table_on_the_web(tmp_path: Path, server: str) -> None:
 
 @pytest.mark.parametrize(("address", "package"), [("s3://b/t.csv", "s3fs"), ("gs://b/t.csv", "gcsfs")])
 def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str) -> None:
-    assert_refused(address, key=address, names=f"pip install {package}", kind=ConfigurationError, **ROLES)
+    assert_refused(address, key=address, names=package, kind=ConfigurationError, **ROLES)
 
 
 @pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
@@ -325,12 +318,3 @@ def test_a_key_that_comes_late_is_missing_before(tmp_path: Path) -> None:
 
 
 # From Python.
-
-
-def test_rows_of_the_datasets_library() -> None:
-    import datasets
-
-    table = pd.DataFrame({"x": np.arange(60) / 8, "site": ["a", "b", "c"] * 20, "label": [0, 1] * 30})
-    rows = datasets.Dataset.from_pandas(table)
-    federation = fedscout.Federation(rows, label="label", client_column="site")
-    assert (federation.num_clients, sum(federation.client_rows)) == (3, 60)

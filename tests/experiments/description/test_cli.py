@@ -40,30 +40,6 @@ def test_json_is_alone_and_has_the_documented_keys(cli: Cli) -> None:
     assert document["changes"][0]["num_labels_changed"] == document["clients"][2]["num_rows"]
 
 
-def test_figures_are_those_of_detect(cli: Cli) -> None:
-    quick = ("detection.outlier_repetitions=1", "detection.outlier_min_flags=1", "detection.outlier_rounds=1")
-    quick += ("federation.min_release=1",)  # clients tell all
-    found = json.loads(cli("describe", *WINE, *quick, "seed=5", "--json").out)["realised"]
-    report = json.loads(cli("detect", *WINE, *quick, "seed=5", "engine.grid=local", "--json").out)["report"]
-    assert found["label_skew"] == report["label_skew"]["value"]
-    shared = set(found) & set(report["metrics"])
-    assert len(shared) == 7
-    assert found["label_wasserstein"] is None  # the names of the classes have no order
-    assert {key: found[key] for key in shared} == pytest.approx({key: report["metrics"][key] for key in shared})
-
-
-@pytest.mark.slow
-def test_files_are_written_and_named(cli: Cli, tmp_path: Path) -> None:
-    done = cli("describe", *WINE, "--out", "a/b")
-    assert done.code == 0
-    names = ("description.json", "clients.png", "clients.svg")
-    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == sorted(names)
-    assert [line.partition(": ")[2] for line in done.out.splitlines()[-3:]] == [f"a/b/{name}" for name in names]
-    document = json.loads((tmp_path / "a" / "b" / "description.json").read_text())
-    again = cli("describe", *WINE, "--out", "a/b", "--json")
-    assert json.loads(again.out) == document
-
-
 def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Path) -> None:
     physics = "federation.physics=[{clients: [1], gravity: 20, pole_length: 0.1}]"
     done = cli("describe", "federation.dataset=cartpole", "federation.num_clients=3", physics, "--out", "out")
@@ -78,8 +54,6 @@ def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["federation.datase=wine"], ("federation.datase ", "federation.dataset")),
-        (["federation.dataset=wine", "federation.num_clients=500"], ("num_clients ", "500")),
         (["--out", "file"], ("--out ", "got file")),
         (["--out", "file/below"], ("--out ", "got file/below")),
     ],
@@ -90,13 +64,6 @@ def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, arguments: list[str], n
     assert (done.code, done.out, len(done.err.splitlines())) == (ENDED_WRONG, "", 1)
     assert done.err.startswith("fedscout: ")
     assert all(part in done.err for part in named)
-
-
-def test_a_file_that_cannot_be_replaced_is_a_mistake(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "out" / "clients.png").mkdir(parents=True)
-    done = cli("describe", *WINE, "--out", "out")
-    assert (done.code, len(done.err.splitlines())) == (ENDED_WRONG, 1)
-    assert "out/clients.png " in done.err
 
 
 @pytest.mark.slow
