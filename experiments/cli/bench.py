@@ -57,7 +57,6 @@ def engine(
         PEERS,
         SERVER_ROWS,
         TRAINING,
-        EngineBenchConfig,
         measure_engine,
         report_lines,
     )
@@ -75,10 +74,9 @@ def engine(
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     training = TRAINING.model_copy(update={"precision": precision})
-    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, training)
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
-    report = measure_engine(task, specs, config, bench_config, note)
+    report = measure_engine(task, specs, config, training, repeats, PEERS if peers else (), peer_seconds, note)
     _show(as_json, report.document(), report_lines(report))
 
 

@@ -85,10 +85,10 @@ def sweep(
         return
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.page import report_of_finished
-    from fedscout.experiments.reports.sweep_console import SweepProgress, show_not_completed, show_sweep
+    from fedscout.experiments.reports.sweep_console import GridProgress, show_not_completed, show_sweep
     from fedscout.experiments.sweeps.run import run_sweep, summary_document
 
-    progress = SweepProgress(len(planned.configurations))
+    progress = GridProgress("studies")
     with progress.live():
         outcome = run_sweep(planned, folder, progress.display(), parallel, verbose, user_folders())
     report_path = report_of_finished(outcome.folder)
@@ -273,7 +273,7 @@ def tune_table(
         refine_table,
     )
     from fedscout.experiments.reports.console import out_console, show_json
-    from fedscout.experiments.reports.sweep_console import TuningProgress, show_table, table_document
+    from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
     options = {
         "heterogeneities": _numbers("--heterogeneity", heterogeneity, float),
@@ -291,7 +291,7 @@ def tune_table(
         _check_refine_options({**options, "proxy": proxy})
         coarse = read_coarse(refine, settings or [], config_file, threshold)
         work = partial(refine_table, coarse, out)
-    progress = TuningProgress()
+    progress = GridProgress("cells")
     with progress.live():
         tuned = work(progress.display(), parallel, verbose, user_folders())
     if as_json:

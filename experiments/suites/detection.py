@@ -59,8 +59,8 @@ from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import CellContext, Measured, together
-from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Measured
+from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
 from fedscout.experiments.grids.federation_runner import IN_PROCESS
 from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure
@@ -231,7 +231,7 @@ class Detections:
         """Run detection on every federation that a row includes."""
         rows = {row: method.arguments for row, method in experiment.rows.items() if isinstance(method, Given)}
         evaluated: list[_Federation] = []
-        absent: dict[str, str] = {}
+        missing: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
                 raise ConfigurationError.of("cases", f"be from {', '.join(CASES)}", repr(case))
@@ -243,17 +243,15 @@ class Detections:
             try:
                 evaluated += self._detected(dataset, case, clients, context)
             except UserError as error:
-                absent[name] = str(error)
-        if not evaluated and absent:
-            raise UserError([next(iter(absent.values()))])
-        values: dict[Cell, tuple[float | None, ...]] = {}
+                missing[name] = str(error)
+        if not evaluated and missing:
+            raise UserError([next(iter(missing.values()))])
+        cells = {}
         for (row, selection), rule, measure_name in product(rows.items(), RULES, MEASURES):
             of_row = [evaluation for evaluation in evaluated if evaluation.is_of(selection)]
-            column = f"{measure_name}, {rule}"
-            values[row, column] = tuple(
-                evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row
-            )
-        return Measured(values, absent=absent)
+            values = tuple(evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row)
+            cells[row, f"{measure_name}, {rule}"] = CellValues(values=values)
+        return Measured(cells, missing)
 
     def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[_Federation]:
         """Yield the evaluated federations of one data set, case and number of clients."""
@@ -371,20 +369,20 @@ DRAWS: Final[Mapping[str, Draw]] = {
 }
 
 
-@dataclass(frozen=True)
-class WithheldLabels:
+class WithheldLabels(CellByCell):
     """Detected label skew by label distribution (rows: `labels`, `min_release`) and clients' rows (columns)."""
 
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+    def cell(
+        self,
+        cell: Cell,
+        settings: Settings,
+        context: CellContext,
+        *,
+        labels: str,
+        min_release: int = Release().min_release,
+    ) -> CellValues:
         """Draw one federation per seed for equal clients, and a quarter as many for others."""
-        parts = []
-        for row, method in experiment.rows.items():
-            assert isinstance(method, Given)
-            labels, min_release = method.arguments["labels"], method.arguments.get("min_release", Release().min_release)
-            count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
-            for sizes in experiment.federations:
-                context.note(f"{row} × {sizes}")
-                found, withheld = found_skew(labels, sizes, DRAWS[labels], count, min_release)
-                cell = row, sizes
-                parts.append(Measured({cell: found}, figures={"share of rows withheld": {cell: (withheld,)}}))
-        return together(parts)
+        del settings
+        count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
+        found, withheld = found_skew(labels, cell[1], DRAWS[labels], count, min_release)
+        return CellValues(values=found, figures={"share of rows withheld": (withheld,)})

@@ -18,12 +18,12 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import other_seeds
+from fedscout.experiments.grids.folder import GridFolder
 from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.published import measurements
 from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
-from fedscout.experiments.sweeps.sweep import SweepFolder
 from fedscout.experiments.timings.engine import TRAINING, work_federation
 
 WINE: Settings = {
@@ -47,7 +47,7 @@ def measured(
 ) -> Measured:
     document = {"title": "a test", "columns": columns or {"skewed": SKEWED}, "rows": rows}
     context = CellContext(folder, settings, seeds)
-    return run_cells(Experiment.model_validate(document), SweepFolder(folder), context, engine)
+    return run_cells(Experiment.model_validate(document), GridFolder(folder), context, engine)
 
 
 def num_trials(folder: Path) -> int:

@@ -22,7 +22,7 @@ from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.experiments.sweeps import sweep as study_run
 from fedscout.experiments.sweeps.results import TABLE_COLUMNS, axis_type
-from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome, run_sweep, scored_by
+from fedscout.experiments.sweeps.run import SweepOutcome, run_sweep, scored_by
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, run_one
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import UNLIKE
@@ -272,7 +272,7 @@ def test_a_lost_study_harms_no_other_and_goes_on_later(tmp_path: Path, monkeypat
 
 def test_one_process_runs_one_study_at_a_time(tmp_path: Path) -> None:
     with refused(ConfigurationError, key="--parallel", names="engine.grid=local"):
-        run_sweep(small("seed=0,1"), tmp_path / "out", SweepDisplay(), parallel=2)
+        run_sweep(small("seed=0,1"), tmp_path / "out", parallel=2)
 
 
 @pytest.mark.slow
