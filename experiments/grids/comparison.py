@@ -73,7 +73,7 @@ class GroupMean(BaseModel, frozen=True):
     columns: int
 
 
-class StatementResult(BaseModel, frozen=True):
+class StatementResult(Statement, frozen=True):
     """A statement and its verdict.
 
     Attributes:
@@ -81,10 +81,6 @@ class StatementResult(BaseModel, frozen=True):
         published: The same difference of the published numbers, if both are known.
     """
 
-    first: Cell
-    second: Cell
-    relation: Relation
-    says: str
     difference: PairedDifference | None
     published: float | None
     verdict: Verdict
@@ -270,10 +266,7 @@ def _statement(
     difference = _difference(experiment, measured, one.first, one.second)
     first, second = printed.get(one.first), printed.get(one.second)
     return StatementResult(
-        first=one.first,
-        second=one.second,
-        relation=one.relation,
-        says=one.says,
+        **one.model_dump(),
         difference=difference,
         published=None if first is None or second is None else first.value - second.value,
         verdict=verdict_of(one.relation, difference),

@@ -6,7 +6,7 @@ While running, both show what is in progress and the time left; at the end, the 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fedscout.experiments.grids.workers import Display, Piece
     from fedscout.experiments.sweeps.results import Mean
     from fedscout.experiments.sweeps.run import SweepOutcome
-    from fedscout.experiments.sweeps.sweep import Sweep
 
 
 NAMED = 2
@@ -96,20 +95,6 @@ class GridProgress(WorkLine):
             description=visible("; ".join(names[:NAMED]) + rest) or ("starting" if self._left else "reading"),
             counts=f"{num_ended}/{len(self._pieces)} {self._what}, {sum(trials)} trials under way{time_left}",
         )
-
-
-def show_points(console: Console, sweep: Sweep, listed: Sequence[Mapping[str, Any]]) -> None:
-    """Print the studies of a sweep, one per line, without running them."""
-    from fedscout.experiments.sweeps.sweep import value_text
-
-    keys = [key.rpartition(".")[2] for key in sweep.axes]
-    table = plain_table(*keys, "state", title=f"{len(listed)} studies", numbers=keys)
-    table.add_column("folder", overflow="fold")
-    for configuration, entry in zip(sweep.configurations, listed, strict=True):
-        progress = f"{entry['trials']} of {entry['planned_trials']} trials" if entry["trials"] else "new"
-        cells = [value_text(value) for value in configuration.setting.values()]
-        table.add_row(*cells, "finished" if entry["finished"] else progress, str(entry["study"]))
-    console.print(table)
 
 
 def show_sweep(console: Console, outcome: SweepOutcome) -> None:

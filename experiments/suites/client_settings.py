@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +81,7 @@ from fedscout.experiments.grids.cells import (
 from fedscout.experiments.grids.experiment import Cell, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
 from fedscout.experiments.grids.workers import Display
+from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import best_of
 from fedscout.search.study import study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
@@ -146,14 +147,6 @@ class SettingsTuning:
     def num_clients(self) -> int:
         """Clients of the federation."""
         return self.runner.federation.num_clients
-
-    @property
-    def num_test_rows(self) -> int:
-        """Number of rows of all clients' test parts."""
-        return sum(
-            len(self.runner.federation.partition.client(client)) - len(self.train_rows(client))
-            for client in range(self.num_clients)
-        )
 
     @cached_property
     def config(self) -> StudyConfig:
@@ -263,14 +256,6 @@ class SettingsTuning:
         (trial,) = ledger.run([_with_settings(trial_settings, settings)])
         return trial
 
-    def random_settings(self, count: int) -> Iterator[Setting]:
-        """Yield settings drawn from the ranges of the search."""
-        generator = stream(self.seed, "random-settings")
-        space = study_space(self.config.search, self.runner.ledger(self.config).facts)
-        for _ in range(count):
-            drawn = space.random(generator).local_training(self.config.training.local())
-            yield drawn.learning_rate, drawn.batch_size, drawn.local_epochs
-
 
 def _with_settings(asked: TrialSettings, settings: Settings) -> TrialSettings:
     """Return a trial whose clients train with some settings."""
@@ -363,8 +348,12 @@ def finer_table(tuning: SettingsTuning, _: str, *, grid: tuple[int, int] | None 
 
 
 def random_table(tuning: SettingsTuning, _: str) -> Settings:
-    """Return a table of randomly drawn settings."""
-    return Settings(_table_at(tuning, tuning.grid, list(tuning.random_settings(len(tuning.grid)))))
+    """Return a table of settings drawn from the ranges of the search."""
+    generator = stream(tuning.seed, "random-settings")
+    space = study_space(tuning.config.search, tuning.runner.ledger(tuning.config).facts)
+    drawn = [space.random(generator).local_training(tuning.config.training.local()) for _ in tuning.grid]
+    settings = [(training.learning_rate, training.batch_size, training.local_epochs) for training in drawn]
+    return Settings(_table_at(tuning, tuning.grid, settings))
 
 
 def shuffled_table(tuning: SettingsTuning, kind: str) -> Settings:
@@ -547,7 +536,7 @@ class SettingsCells(CellByCell):
         return CellValues(
             values=tuple(best_round(trial, chance) for trial in trials),
             test_to_train=split_ratio(built.config),
-            resolution=1 / tunings[0].num_test_rows,
+            resolution=resolution([trials]),
             failures=failures_of(trials),
             figures={
                 "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),

@@ -44,7 +44,6 @@ from typing import Any, Final
 
 import numpy as np
 from flwr.app import Error, Message
-from pydantic import BaseModel
 
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
@@ -106,7 +105,7 @@ class AbsentClients:
 
 DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
 RULES = ("published", "calibrated")
-MEASURES = {"recall": "found", "false alarms": "false_alarm", "blamed": "blamed"}
+MEASURES = ("recall", "false alarms", "blamed")
 ANY = "any"
 SEEDS_APART = 10_000
 
@@ -170,21 +169,8 @@ def case_arguments(name: str, num_clients: int) -> list[str]:
     return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
 
 
-class Verdict(BaseModel, frozen=True):
-    """The evaluation of one rule of one detector on one federation.
-
-    Attributes:
-        measured: Whether the rule could decide; if not, it detected nothing.
-        found: Whether it detected what there was; None if there was nothing to detect, or the truth is open.
-        false_alarm: Whether it detected what was not there; None if a detection would not be false, or the truth is
-            open.
-        blamed: Whether it flagged an unaffected client; None if no individual clients are affected.
-    """
-
-    measured: bool
-    found: bool | None = None
-    false_alarm: bool | None = None
-    blamed: bool | None = None
+Verdict = Mapping[str, bool]
+"""The evaluation of one rule of one detector on one federation: those of `MEASURES` that are defined."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +189,8 @@ class _Federation:
     def value(self, detector: str, rule: str, measure_name: str) -> float | None:
         """Return 1 or 0 for a rule's figure on a detector, or on `any`; None if it is undefined."""
         names = [name for name in DETECTORS if detector in (ANY, name)]
-        figures = [getattr(self.verdicts[rule, name], MEASURES[measure_name]) for name in names]
-        defined = [figure for figure in figures if figure is not None]
+        verdicts = [self.verdicts[rule, name] for name in names]
+        defined = [verdict[measure_name] for verdict in verdicts if measure_name in verdict]
         return float(any(defined)) if defined else None
 
 
@@ -275,25 +261,30 @@ class Detections:
                 report = measure(opens_grids, config)
             replied = {facts.client for facts in report.clients}
             affected = [client for client in pipeline.federation.affected_clients if client in replied]
+            findings: dict[str, Sequence[Finding | CalibratedFinding]] = {
+                "published": report.findings,
+                "calibrated": report.calibrated,
+            }
             verdicts: dict[tuple[str, str], Verdict] = {
-                **{("published", finding.name): verdict(finding, truth, affected) for finding in report.findings},
-                **{("calibrated", finding.name): verdict(finding, truth, affected) for finding in report.calibrated},
+                (rule, finding.name): verdict(finding, truth, affected)
+                for rule, of_rule in findings.items()
+                for finding in of_rule
             }
             yield _Federation(dataset, case, clients, verdicts)
 
 
 def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
     """Return the evaluation of a finding against the truth; `affected` are the affected clients that replied."""
-    expected, flagged, measured = truth[finding.name], set(finding.flagged_clients), finding.measured
+    expected, flagged = truth[finding.name], set(finding.flagged_clients)
     if truth["outliers"] and not affected:
-        return Verdict(measured=measured)
+        return {}
     if expected is False:
-        return Verdict(measured=measured, false_alarm=finding.detected)
+        return {"false alarms": finding.detected}
     attackers = set(affected) if truth["outliers"] else set()
-    blamed = not flagged <= attackers if attackers else None
+    blamed = {"blamed": not flagged <= attackers} if attackers else {}
     if finding.name == "outliers":
-        return Verdict(measured=measured, found=attackers <= flagged, blamed=blamed)
-    return Verdict(measured=measured, found=finding.detected if expected else None, blamed=blamed)
+        return {"recall": attackers <= flagged, **blamed}
+    return {"recall": finding.detected, **blamed} if expected else blamed
 
 
 SHARES: Final[Mapping[str, tuple[float, ...]]] = {

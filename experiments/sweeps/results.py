@@ -255,22 +255,6 @@ def write_table(table: pa.Table, folder: SweepFolder) -> None:
     folder.write("table.csv", lambda path: csv.write_csv(table, path))
 
 
-def failed_before(folder: Path) -> set[str]:
-    """Return the digests of the studies whose own error made them fail in the sweep's last run."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder / "table.parquet"
-    if not path.is_file():  # a pipe would be waited for
-        return set()
-    try:
-        with pq.ParquetFile(path) as file:
-            rows = file.read(columns=["config_hash", "status"]).to_pylist()
-    except (OSError, pa.ArrowException):
-        return set()
-    return {row["config_hash"] for row in rows if row.get("status") == "failed" and "config_hash" in row}
-
-
 SEEDS = ("seed", "federation.seed")
 
 

@@ -33,7 +33,6 @@ from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.sweeps.results import (
     Group,
     ended_study,
-    failed_before,
     groups_of,
     measure_of,
     table_of,
@@ -46,7 +45,6 @@ from fedscout.experiments.sweeps.sweep import (
     SweepStudy,
     data_digests,
     open_sweep_folder,
-    reason_against,
     run_one,
     run_stored,
 )
@@ -139,16 +137,13 @@ def in_order(studies: Mapping[int, SweepStudy]) -> list[SweepStudy]:
 
 
 def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:
-    """Return the studies that need not be run, by position: finished with the current data and code, or impossible."""
+    """Return the studies that are finished with the current data and code, by position."""
     studies: dict[int, SweepStudy] = {}
-    failed = failed_before(folder.path)
     digest_of = data_digests()
     for position, one in enumerate(sweep.configurations):
         changed = partial(has_changed_since, folder.study(one), one.config, partial(digest_of, one.config))
         if folder.result(one) is not None and not changed():
             studies[position] = ended_study(folder, one, End("completed"))
-        elif one.digest in failed and (reason := reason_against(one.config)) is not None:
-            studies[position] = ended_study(folder, one, End("failed", reason))
     return studies
 
 

@@ -368,21 +368,6 @@ def run_stored(
     return end.with_stored_paths(local_folder, str(storage))
 
 
-def reason_against(config: StudyConfig) -> str | None:
-    """Return why a study can't start, checked without running it; None if it may."""
-    from fedscout.experiments.federation import built_study
-    from fedscout.experiments.studies.checks import own_selection
-    from fedscout.experiments.studies.workflow import cohort_of
-    from fedscout.search.study import planned_space
-
-    try:
-        config, federation = built_study(config)
-        planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
-    except UserError as mistake:
-        return str(mistake)
-    return None
-
-
 def data_digests() -> Callable[[StudyConfig], str | None]:
     """Return a cached function that returns the current digest of a study's data; None if unreadable."""
     from fedscout.experiments.federation import build_federation, data_digest

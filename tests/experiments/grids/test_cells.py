@@ -107,12 +107,6 @@ def test_the_best_of_the_rates_on_tuning_seeds_is_taken(tmp_path: Path) -> None:
     assert found == (at(best, fresh),)
 
 
-def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:
-    found = measured(tmp_path, {"last": {}, "best": {"score": "best_round"}})
-    pairs = zip(found.values["best", "skewed"], found.values["last", "skewed"], strict=True)
-    assert all(one >= other for one, other in pairs)  # type: ignore[operator]
-
-
 def test_seconds_are_those_of_the_simulated_clock(tmp_path: Path) -> None:
     latency: Settings = {
         **SKEWED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,11 +88,6 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     assert found.verdict == "not measured"  # a single pair says nothing of noise
 
 
-def test_a_cell_that_was_not_measured_is_empty() -> None:
-    gone = next(one for one in cell_results(experiment(), numbers(VALUES)) if one.row == "gone")
-    assert (gone.values, gone.mean, gone.low) == ((), None, None)
-
-
 def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
     document = {
         "title": "means",
@@ -159,57 +154,19 @@ def test_a_share_has_wilson_s_interval() -> None:
 # What is drawn of a study: panels of intervals, or curves over what is a quantity.
 
 
-ROWS, COLUMNS = ("one", "other"), ("round 1", "round 2", "round 10")
-Steps = Literal["rows", "columns"]
-
-
-def drawn(steps: Steps | None) -> dict[str, Any]:
-    values = {(row, column): (0.1 * place, 0.2) for row in ROWS for place, column in enumerate(COLUMNS)}
-    experiment = Experiment.model_validate(
-        {
-            "title": "two curves",
-            "rows": {row: {} for row in ROWS},
-            "columns": {column: {} for column in COLUMNS},
-            "published": {"one": {"round 2": 0.5}},
-        }
-    )
-    whole = ExperimentResult(
-        name="source/fig",
-        title="two curves",
-        scale="",
-        unit="accuracy",
-        date="2026-11-23",
-        version="0",
-        command="",
-        seconds=0,
-        test_to_train=0,
-        rows=ROWS,
-        columns=COLUMNS,
-        reference=None,
-        cells=cell_results(experiment, numbers(values)),
-        statements=(),
-        notes=(),
-        absent={},
-        steps=steps,
-    )
-    document: dict[str, Any] = experiment_picture(whole).to_dict()
-    return document
-
-
-def test_curves_go_over_the_steps_in_their_order() -> None:
-    ways: tuple[tuple[Steps, tuple[str, ...], tuple[str, ...]], ...] = (
-        ("columns", COLUMNS, ROWS),
-        ("rows", ROWS, COLUMNS),
-    )
-    for steps, along, curves in ways:
-        chart = drawn(steps)
-        x = chart["layer"][0]["encoding"]["x"]
-        assert x["sort"] == list(along)
-        (points,) = chart["datasets"].values()
-        assert {point[x["field"]] for point in points} == {*along}
-        assert {point["curve"] for point in points} == {*curves}
-        assert [point["published"] for point in points].count(None) == 5
-
-
-def test_what_is_no_quantity_is_in_panels() -> None:
-    assert [panel["title"] for panel in drawn(None)["concat"]] == list(ROWS)
+@pytest.mark.parametrize(("steps", "along"), [("columns", 3), ("rows", 2), (None, None)])
+def test_curves_go_over_the_steps_and_what_is_no_quantity_is_in_panels(steps: str | None, along: int | None) -> None:
+    rows, columns = ("one", "other"), ("round 1", "round 2", "round 10")
+    document = {"title": "t", "rows": {row: {} for row in rows}, "columns": {column: {} for column in columns}}
+    plain = Experiment.model_validate({**document, "published": {"one": {"round 2": 0.5}}})
+    values = {(row, column): (0.1 * place, 0.2) for row in rows for place, column in enumerate(columns)}
+    facts = {"title": "t", "rows": rows, "columns": columns, "unit": "accuracy", "steps": steps}
+    result = ExperimentResult.model_construct(**facts, cells=cell_results(plain, numbers(values)))  # type: ignore[arg-type]
+    chart: dict[str, Any] = experiment_picture(result).to_dict()
+    if along is None:
+        assert [panel["title"] for panel in chart["concat"]] == [*rows]
+        return
+    assert len(chart["layer"][0]["encoding"]["x"]["sort"]) == along
+    (points,) = chart["datasets"].values()
+    assert len({point["curve"] for point in points}) == 6 / along
+    assert [point["published"] for point in points].count(None) == 5

@@ -18,7 +18,6 @@ from fedscout.experiments.timings.engine import (
     PeerTiming,
     joined,
     measure_engine,
-    report_lines,
 )
 from fedscout.experiments.timings.peers.work import Task
 from fedscout.strategies import StrategySpec, parse_strategy
@@ -92,18 +91,6 @@ def test_peers_are_compared_with_our_fedavg_and_the_missing_say_why() -> None:
     assert document["peers"]["bare-loop"]["seconds_per_round"] == 3.5
     assert document["peers"]["bare-loop"]["times_ours"] == 3.5 / 2.0
     assert EngineReport(timings=(MEDIAN,), peers=peers).document()["compared"] == "fedmedian"
-
-
-def test_the_table_for_people() -> None:
-    peers: dict[str, PeerResult] = {"bare-loop": peer(4.0), "flower": MissingPeer(missing="not installed: do this")}
-    lines = report_lines(EngineReport(timings=(FEDAVG, MEDIAN), peers=peers))
-    rows = {" ".join(line.split()) for line in lines}
-    assert lines[0] == "dense, 4 clients of 8 rows, 2 hosts, 3 rounds each"
-    assert "fedscout, fedavg 2000.00 1000.00 3000.00" in rows
-    assert "fedscout, fedmedian 5000.00 2000.00 6000.00 FedAvg +3000.0 ms, x 2.50" in rows
-    assert "bare-loop 4000.00 4000.00 4000.00 fedscout, fedavg x 2.00" in rows
-    assert "flower not installed: do this" in rows
-    assert "fedmedian: train 500.0, hosts 250.0; driver 10.0 µs per client and round" in lines
 
 
 class Turns:
