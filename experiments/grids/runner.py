@@ -27,10 +27,10 @@ from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, cell_name, measure_cell
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.folder import GridFolder, read_json
 from fedscout.experiments.grids.methods import Detect, Train, imported
-from fedscout.experiments.grids.workers import Display, End, end_by, run_pieces
+from fedscout.experiments.studies.grid_folder import GridFolder, read_json
 from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.studies.workers import Display, End, end_by, run_pieces
 from fedscout.experiments.studies.workflow import with_strategy
 from fedscout.strategies import parse_strategy
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import LogError
-from fedscout.experiments.charts import gain_map, winner_map
-from fedscout.experiments.grids.folder import read_json
-from fedscout.experiments.grids.tables import curves
+from fedscout.experiments.charts import curves, gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.studies.grid_folder import read_json
 from fedscout.experiments.sweeps.results import (
     FEDAVG,
     LABELS,

@@ -20,7 +20,7 @@ from fedscout.search.objective import Measure
 
 if TYPE_CHECKING:
     from fedscout.experiments.client_settings.tuning import TunedTable
-    from fedscout.experiments.grids.workers import Display, Piece
+    from fedscout.experiments.studies.workers import Display, Piece
     from fedscout.experiments.sweeps.results import Mean
     from fedscout.experiments.sweeps.run import SweepOutcome
 
@@ -49,7 +49,7 @@ class GridProgress(WorkLine):
 
     def display(self) -> Display:
         """Return the callbacks for a grid."""
-        from fedscout.experiments.grids.workers import Display
+        from fedscout.experiments.studies.workers import Display
 
         return Display(known=self.known, begun=self.begun, ended=self.ended, tick=self._refresh)
 

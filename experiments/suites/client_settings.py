@@ -80,7 +80,7 @@ from fedscout.experiments.grids.cells import (
 )
 from fedscout.experiments.grids.experiment import Cell, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
-from fedscout.experiments.grids.workers import Display
+from fedscout.experiments.studies.workers import Display
 from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import best_of
 from fedscout.search.study import study_space

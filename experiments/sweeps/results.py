@@ -33,8 +33,8 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
-from fedscout.experiments.grids.workers import End
 from fedscout.experiments.studies.checks import measures_of_study
+from fedscout.experiments.studies.workers import End
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, SweepFolder, SweepStudy, value_text
 from fedscout.search.confirmation.intervals import (
     UNBOUNDED,

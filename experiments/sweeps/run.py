@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.runtime.files import LOCK
 from fedscout.engine.runtime.storage import Storage, refresh, storage_of
-from fedscout.experiments.grids.workers import (
+from fedscout.experiments.studies.checks import measures_of_study
+from fedscout.experiments.studies.run_folder import has_changed_since
+from fedscout.experiments.studies.workers import (
     Display,
     End,
     Piece,
@@ -28,8 +30,6 @@ from fedscout.experiments.grids.workers import (
     share_out,
     with_share,
 )
-from fedscout.experiments.studies.checks import measures_of_study
-from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.sweeps.results import (
     Group,
     ended_study,

@@ -34,9 +34,9 @@ from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.engine.trials.log import num_trials
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
-from fedscout.experiments.grids.folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
-from fedscout.experiments.grids.workers import End, NodeStorage, await_release, end_by
+from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
 from fedscout.experiments.studies.run_folder import remove_if_unused
+from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by
 
 DIGEST_DIGITS = 10
 NAME_CHARACTERS = 120

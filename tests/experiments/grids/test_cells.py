@@ -18,10 +18,10 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import other_seeds
-from fedscout.experiments.grids.folder import GridFolder
 from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.published import measurements
 from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
+from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
 from fedscout.experiments.timings.engine import TRAINING, work_federation

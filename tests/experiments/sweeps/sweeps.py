@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.experiments.grids.workers import Display
+from fedscout.experiments.studies.workers import Display
 from fedscout.experiments.sweeps.run import SweepOutcome, run_sweep
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, read_sweep
 from tests.experiments.cli.conftest import SMALL

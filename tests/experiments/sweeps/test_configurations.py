@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.workers import await_release
 from fedscout.experiments.studies.run_folder import open_run_folder
+from fedscout.experiments.studies.workers import await_release
 from fedscout.experiments.sweeps.sweep import (
     NAME_CHARACTERS,
     Sweep,

@@ -138,7 +138,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets,
 
 
 UNSHARED = """
-from fedscout.experiments.grids import workers
+from fedscout.experiments.studies import workers
 
 def storage_for(pool, folder, witness):
     pool._folders = pool._start(pool._ray.remote(workers.FolderActor), pool._own)

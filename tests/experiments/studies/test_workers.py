@@ -16,8 +16,8 @@ from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.engine.runtime.files import folder_lock, remove_file, write_atomically
 from fedscout.engine.runtime.storage import mounted
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids import workers
-from fedscout.experiments.grids.workers import (
+from fedscout.experiments.studies import workers
+from fedscout.experiments.studies.workers import (
     ATTEMPTS,
     ClusterCpus,
     Display,
