@@ -284,6 +284,6 @@ def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_studies_at_most(group_rows: int) -> None:
     """Through the ledger, the search's own choice and the confirmation."""
     population = Population((0.6,) * 9, (0.0,) * 9, group_rows, alike=0.5 if group_rows > 1 else 0.0)
-    num_studies, config = 1500, SearchConfig(confirmation_seeds=5)
+    num_studies, config = 600, SearchConfig(confirmation_seeds=5)
     verdicts = [simulated_study(population, config, number)[1].verdict for number in range(num_studies)]
     assert stats.binomtest(verdicts.count("better"), num_studies, 0.025, alternative="greater").pvalue > 1e-3
