@@ -664,6 +664,32 @@ MAP_ROW = 46
 MIDDLE = "#8fa3b8"
 
 
+def curves(points: Sequence[Mapping[str, Any]], x_title: str, y_title: str) -> alt.LayerChart | alt.FacetChart:
+    """Return a chart with one curve of means with intervals per colour, and published numbers hollow.
+
+    Args:
+        points: Of each mean its `step` along x and its `curve`, both in their order of appearance, `mean`, `low`,
+            `high`, and `published`, if there are such numbers.
+        x_title: Title of the axis of steps.
+        y_title: Unit of the means.
+    """
+    steps, names = (list(dict.fromkeys(point[field] for point in points)) for field in ("step", "curve"))
+    x = alt.X("step:N", sort=steps, title=x_title or None, axis=alt.Axis(labelAngle=0))
+    is_published = any(point.get("published") is not None for point in points)
+    published = {"published__Q": "published"} if is_published else {}
+    tooltip = tooltips(curve=" ", step=x_title or " ", mean__Q="mean", low__Q="from", high__Q="to", **published)
+    base = alt.Chart(inline(points)).encode(x, alt.Color("curve:N", sort=names, title=None), tooltip=tooltip)
+    scale = alt.Scale(zero=False, nice=True)
+    layers = [
+        base.mark_line(size=2).encode(alt.Y("mean:Q", title=y_title, scale=scale)),
+        base.mark_rule(size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
+        base.mark_point(filled=True, size=50, opacity=1).encode(alt.Y("mean:Q")),
+    ]
+    if is_published:
+        layers.append(base.mark_point(filled=False, size=70, shape="diamond").encode(alt.Y("published:Q")))
+    return alt.layer(*layers)
+
+
 def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: str) -> alt.TopLevelMixin:
     """Return a map of the gain by setting; cells whose interval contains 0 or is missing are outlined.
 

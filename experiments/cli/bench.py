@@ -57,7 +57,6 @@ def engine(
         PEERS,
         SERVER_ROWS,
         TRAINING,
-        EngineBenchConfig,
         measure_engine,
         report_lines,
     )
@@ -75,37 +74,10 @@ def engine(
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     training = TRAINING.model_copy(update={"precision": precision})
-    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, training)
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
-    report = measure_engine(task, specs, config, bench_config, note)
+    report = measure_engine(task, specs, config, training, repeats, PEERS if peers else (), peer_seconds, note)
     _show(as_json, report.document(), report_lines(report))
-
-
-@bench.command()
-def kernels(
-    turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest is reported.")] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """Compare training and scoring of large models and of a block of small ones with matrix products, on one core."""
-    from fedscout.engine.runtime.ray import prepare_environment
-
-    prepare_environment(verbose=False)
-    from fedscout.experiments.timings.kernels import (
-        block_lines,
-        block_timings,
-        kernel_timings,
-        product_rates,
-        table_lines,
-    )
-
-    rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_timings(turns)
-    document = {
-        "products": rates,
-        "timings": [timing.model_dump() for timing in timings],
-        "blocks": [block.model_dump() for block in blocks],
-    }
-    _show(as_json, document, [*table_lines(rates, timings), "", *block_lines(blocks)])
 
 
 @bench.command()

@@ -85,10 +85,10 @@ def sweep(
         return
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.page import report_of_finished
-    from fedscout.experiments.reports.sweep_console import SweepProgress, show_not_completed, show_sweep
+    from fedscout.experiments.reports.sweep_console import GridProgress, show_not_completed, show_sweep
     from fedscout.experiments.sweeps.run import run_sweep, summary_document
 
-    progress = SweepProgress(len(planned.configurations))
+    progress = GridProgress("studies")
     with progress.live():
         outcome = run_sweep(planned, folder, progress.display(), parallel, verbose, user_folders())
     report_path = report_of_finished(outcome.folder)
@@ -141,7 +141,7 @@ def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
     """Print the cells of an experiment and whether they are finished."""
     from fedscout.experiments.grids.experiment import read_experiment
     from fedscout.experiments.grids.runner import finished_cells
-    from fedscout.experiments.reports.console import markdown_table, show_json
+    from fedscout.experiments.reports.console import show_json
 
     experiment = read_experiment(file).only(run.rows, run.columns).parts()
     finished = finished_cells(experiment, folder, run.context(experiment, folder))
@@ -149,16 +149,14 @@ def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
     if as_json:
         show_json({"out": str(folder), "cells": listed})
         return
-    cell_rows = [[entry["row"], entry["column"], "finished" if entry["finished"] else ""] for entry in listed]
-    show("\n".join(markdown_table(["row", "column", ""], cell_rows)))
+    _show_listed(["row", "column"], [(entry["row"], entry["column"], entry["finished"]) for entry in listed])
 
 
 def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     """Print the studies and their state from earlier commands."""
     from fedscout.experiments.config import planned_trials
-    from fedscout.experiments.reports.console import out_console, show_json
-    from fedscout.experiments.reports.sweep_console import show_points
-    from fedscout.experiments.sweeps.sweep import check_sweep_folder
+    from fedscout.experiments.reports.console import show_json
+    from fedscout.experiments.sweeps.sweep import check_sweep_folder, value_text
 
     folder = check_sweep_folder(out, planned)
     listed = [
@@ -174,7 +172,19 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     if as_json:
         show_json({"out": str(folder.path), "studies": listed})
         return
-    show_points(out_console(), planned, listed)
+    rows = [
+        (*map(value_text, one.setting.values()), *(entry[name] for name in ("study", "trials", "finished")))
+        for one, entry in zip(planned.configurations, listed, strict=True)
+    ]
+    _show_listed([*(key.rpartition(".")[2] for key in planned.axes), "folder", "trials"], rows)
+
+
+def _show_listed(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table whose rows end with whether the study or the cell is finished."""
+    from fedscout.experiments.reports.console import markdown_table
+
+    texts = [[*row, "finished" if finished else ""] for *row, finished in rows]
+    show("\n".join(markdown_table([*headings, ""], texts)))
 
 
 Number = TypeVar("Number", int, float)
@@ -273,7 +283,7 @@ def tune_table(
         refine_table,
     )
     from fedscout.experiments.reports.console import out_console, show_json
-    from fedscout.experiments.reports.sweep_console import TuningProgress, show_table, table_document
+    from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
     options = {
         "heterogeneities": _numbers("--heterogeneity", heterogeneity, float),
@@ -291,7 +301,7 @@ def tune_table(
         _check_refine_options({**options, "proxy": proxy})
         coarse = read_coarse(refine, settings or [], config_file, threshold)
         work = partial(refine_table, coarse, out)
-    progress = TuningProgress()
+    progress = GridProgress("cells")
     with progress.live():
         tuned = work(progress.display(), parallel, verbose, user_folders())
     if as_json:

@@ -48,7 +48,6 @@ from fedscout.experiments.client_settings.tuning import (
     CellResult,
     CellTuning,
     TunedTable,
-    TuningDisplay,
     folder_of,
     plan_cells,
     tune_table,
@@ -58,6 +57,7 @@ from fedscout.experiments.config import StudyConfig, check_searchable, config_of
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.client_settings import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
+from fedscout.experiments.studies.workers import Display
 from fedscout.search.settings_table_file import read_settings_table
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
@@ -221,7 +221,7 @@ def _chooses_settings(config: StudyConfig) -> bool:
 def make_table(
     request: TableRequest,
     out: Path,
-    display: TuningDisplay,
+    display: Display,
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
@@ -396,7 +396,7 @@ def read_coarse(
 def refine_table(
     coarse: CoarseTable,
     out: Path,
-    display: TuningDisplay,
+    display: Display,
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),

@@ -20,17 +20,16 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, EngineError, LogError
+from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.runtime.files import UNUSABLE, folder_lock, folder_made, read_json_object, remove_unfinished
+from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
@@ -46,13 +45,13 @@ from fedscout.experiments.client_settings.proxies import (
     warm_started_by,
 )
 from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.studies.grid_folder import locked_folder
 from fedscout.experiments.studies.run_folder import RunFolder, federation_code
 from fedscout.experiments.studies.runner import open_runner
+from fedscout.experiments.studies.workers import Display, End, Piece, await_release, end_by, run_pieces
 from fedscout.experiments.studies.workflow import study_facts
-from fedscout.experiments.sweeps import workers
-from fedscout.experiments.sweeps.sweep import StudyEnd, await_release, end_by
 from fedscout.search.config import View
-from fedscout.search.ledger import BASELINE, Ledger, StudyEvents, best_of
+from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import Objective
 from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.optuna import num_random
@@ -165,7 +164,6 @@ def tune_cell(
     first: Sequence[Setting],
     digest: str,
     folder: Path,
-    told: Callable[[Trial, bool], None] | None = None,
 ) -> CellResult:
     """Tune a cell, resuming an earlier run, and write the result to its folder.
 
@@ -175,7 +173,6 @@ def tune_cell(
         first: Settings to try first.
         digest: Of everything that determines its results.
         folder: Of its log, absolute; used by this process alone.
-        told: Called with each trial, and whether it was in the log.
 
     Raises:
         ConfigurationError: If there are too few proxy rows, or if every setting failed.
@@ -184,7 +181,7 @@ def tune_cell(
     name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
     federation = cell_federation(clients, tuning.proxy, tuning.model, name)
     trials = tune_federation(
-        federation, _config_of_cell(tuning, place), tuning.patience, first, digest, folder, tuning.proxy.digest(), told
+        federation, _config_of_cell(tuning, place), tuning.patience, first, digest, folder, tuning.proxy.digest()
     )
     result = _result(tuning, place, clients, trials)
     RunFolder(folder).write_json(RESULT_FILE, asdict(result))
@@ -199,7 +196,6 @@ def tune_federation(
     digest: str,
     folder: Path,
     data_digest: str,
-    told: Callable[[Trial, bool], None] | None = None,
 ) -> list[Trial]:
     """Tune one setting for all clients of a federation, resuming an earlier run; return the trials in order.
 
@@ -211,14 +207,13 @@ def tune_federation(
         digest: Of everything that determines the results.
         folder: Of its log, absolute; used by this process alone.
         data_digest: Of the rows.
-        told: Called with each trial, and whether it was in the log.
     """
     facts = study_facts(config, federation)
     at_end = _ScoreAtEnd("accuracy", facts.num_rounds)
     facts = replace(facts, config_hash=digest, objectives=(at_end,), data_digest=data_digest)
     seed = integer(config.seed, digest) % LARGEST_SEED
     with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
-        ledger = Ledger(facts, runner, TrialLog(folder), StudyEvents(on_record=told))
+        ledger = Ledger(facts, runner, TrialLog(folder))
         strategy = parse_strategy(config.strategy or {"kind": "fedavg"}, facts.cohort)
         return search_setting(config, ledger, first, patience, seed, strategy)
 
@@ -325,23 +320,6 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
-class TuningDisplay:
-    """Optional progress callbacks of the tuning of a table.
-
-    Attributes:
-        known: Called once with all cells, and the indices of those that are already tuned.
-        begun: Called with the index of a cell that starts or restarts.
-        ended: Called with the index of a cell that ended.
-        tick: Called about twice a second if cells are tuned in parallel, else after each trial.
-    """
-
-    known: Callable[[Sequence[PlannedCell], Sequence[int]], None] = lambda _cells, _known: None
-    begun: Callable[[int], None] = lambda _: None
-    ended: Callable[[int], None] = lambda _: None
-    tick: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
 class TunedTable:
     """A table that has been written.
 
@@ -391,7 +369,7 @@ def tune_table(
     tuning: CellTuning,
     planned: Sequence[PlannedCell],
     folder: Path,
-    display: TuningDisplay,
+    display: Display,
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
@@ -402,10 +380,25 @@ def tune_table(
         UserError: If the folder can't be used, or a cell can't be tuned.
         EngineError: If a cell was lost to an infrastructure failure.
     """
-    with _locked_folder(folder):
+    with locked_folder(folder):
         results = {position: result for position, cell in enumerate(planned) if (result := stored_result(cell))}
-        display.known(planned, list(results))
-        for position, end in _run_all(tuning, planned, results, display, parallel, verbose, search_path):
+        budget = tuning.config.search.budget
+        pieces = [Piece(cell.folder.name, cell.folder, budget, cell.place.quantity) for cell in planned]
+        display.known(pieces, list(results))
+        pending = [position for position in range(len(planned)) if position not in results]
+        cells = [planned[position] for position in pending]
+        ends = run_pieces(
+            tuning.config.engine,
+            run_cell,
+            [(tuning, cell, [planned[other] for other in cell.after]) for cell in cells],
+            parallel,
+            display.of(pending),
+            [[pending.index(other) for other in cell.after if other in pending] for cell in cells],
+            verbose,
+            search_path,
+        )
+        for place, end in ends:
+            position = pending[place]
             if end.status == "failed":
                 raise ConfigurationError(end.error or "a cell failed")
             result = stored_result(planned[position])
@@ -439,21 +432,7 @@ def stored_result(cell: PlannedCell) -> CellResult | None:
         return None
 
 
-@contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder of a table's logs, created if missing."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(folder_made(folder))
-            stack.enter_context(folder_lock(folder))
-        except OSError as error:
-            raise LogError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
-        yield
-
-
-def run_cell(
-    tuning: CellTuning, cell: PlannedCell, before: Sequence[PlannedCell], told: Callable[[], None] = lambda: None
-) -> StudyEnd:
+def run_cell(tuning: CellTuning, cell: PlannedCell, before: Sequence[PlannedCell]) -> End:
     """Tune one cell, and return how it ended; only an interruption raises an exception."""
     with cheap_collections():
         try:
@@ -464,60 +443,9 @@ def run_cell(
                     remove_unfinished(cell.folder / name)
                 results = [result for earlier in before if (result := stored_result(earlier)) is not None]
                 first = [*cell.known, *(result.setting for result in results)]
-                tune_cell(tuning, cell.place, first, cell.digest, cell.folder, lambda _trial, _known: told())
-            end = StudyEnd("completed")
+                tune_cell(tuning, cell.place, first, cell.digest, cell.folder)
+            end = End("completed")
         except Exception as error:  # told by whoever waits for it
             end = end_by(error)
         gc.collect()
     return end
-
-
-class CellWorker:
-    """A worker that tunes cells, one after the other, in a process of its own."""
-
-    def __init__(self, environment: Mapping[str, str], search_path: tuple[str, ...], tuning: CellTuning) -> None:
-        import os
-        import sys
-
-        os.environ.update(environment)
-        sys.path.extend(folder for folder in search_path if folder not in sys.path)
-        self._tuning = tuning
-
-    def run(self, cell: PlannedCell, before: Sequence[PlannedCell]) -> StudyEnd:
-        """Tune one cell to its end."""
-        return run_cell(self._tuning, cell, before)
-
-
-def _run_all(
-    tuning: CellTuning,
-    planned: Sequence[PlannedCell],
-    found: Mapping[int, CellResult],
-    display: TuningDisplay,
-    parallel: int | None,
-    verbose: bool,
-    search_path: tuple[str, ...],
-) -> Iterator[tuple[int, StudyEnd]]:
-    """Tune the cells without a result, in this process or on Ray, and yield each index with its end."""
-    pending = [position for position in range(len(planned)) if position not in found]
-    if not pending:
-        return
-    before = [[planned[near] for near in planned[position].after] for position in pending]
-    engine = tuning.config.engine
-    if engine.grid == "local":
-        workers.check_sequential(parallel, "with engine.grid=local, which uses only this process")
-        for position, near in zip(pending, before, strict=True):
-            display.begun(position)
-            yield position, run_cell(tuning, planned[position], near, display.tick)
-        return
-    from fedscout.engine.runtime.ray import ray_runtime
-
-    with ray_runtime(engine, verbose) as ray:
-        num_parallel = parallel or min(len(pending), workers.cluster_cpus(ray).driver_cpus)
-        settings = (workers.worker_environment(), search_path, ray.put(tuning))
-        places = {position: place for place, position in enumerate(pending)}
-        after = [[places[near] for near in planned[position].after if near in places] for position in pending]
-        cells = [(planned[position], near) for position, near in zip(pending, before, strict=True)]
-        with closing(workers.StudyWorkerPool(ray, *settings, worker=CellWorker)) as pool:
-            ends = pool.run(cells, num_parallel, lambda place: display.begun(pending[place]), display.tick, after)
-            for place, end in ends:
-                yield pending[place], end

@@ -31,8 +31,8 @@ from fedscout.experiments.grids.federation_runner import measurement_folder
 from fedscout.experiments.grids.methods import Method
 from fedscout.experiments.grids.runner import CELLS, run_cells
 from fedscout.experiments.grids.tables import experiment_picture, result_lines, summary_lines
+from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.run_folder import versions
-from fedscout.experiments.sweeps.sweep import SweepFolder
 from fedscout.search.language_model import NAME as LLM_RECORD
 
 WHOLE = "all.md"
@@ -167,11 +167,11 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
             entry_run = replace(run, command=run.command.format(entry=entry))
             result = run_one(experiment, entry.name, folder, entry_run)
-        SweepFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
+        GridFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
         yield result
 
 
-def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) -> ExperimentResult:
+def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> ExperimentResult:
     """Run an experiment into a locked folder, write its result there, and return it.
 
     Raises:

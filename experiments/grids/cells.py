@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, StrategyError
+from fedscout.engine.errors import ConfigurationError, RecommenderError, UserError
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.experiment import Cell, Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import (
     Choice,
     FederationRunner,
     built_federation,
     open_federation,
     other_seeds,
+    read_config,
     search_seeds,
 )
 from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
@@ -73,38 +76,70 @@ class CellContext:
         return other_seeds(self.fresh_stream, self.num_seeds)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The numbers of cells.
+class CellValues(BaseModel, frozen=True):
+    """The numbers of a cell, as its file stores them.
 
     Attributes:
-        values: By cell.
-        test_to_train: n_test / n_train of their splits, by which intervals are widened; 0 without a split.
-        absent: What could not be measured, and why.
-        figures: Further numbers of cells by their name: one per seed, or a single one such as a tuned client rate.
+        values: One per seed.
+        test_to_train: n_test / n_train of the split, by which intervals are widened; 0 without a split.
         resolution: Step of the scale, such as the share of one test row; 0 if unknown.
+        failures: A description of failed trials; empty without any.
+        figures: Further numbers by their name: one per seed, or a single one such as a tuned client rate.
     """
 
-    values: Mapping[Cell, Values]
+    values: Values
     test_to_train: float = 0.0
-    absent: Mapping[str, str] = field(default_factory=dict)
-    figures: Mapping[str, Mapping[Cell, Values]] = field(default_factory=dict)
     resolution: float = 0.0
+    failures: str = ""
+    figures: Mapping[str, Values] = {}
 
 
-def together(parts: Sequence[Measured]) -> Measured:
-    """Return the numbers of several parts of an experiment as one."""
-    figures: dict[str, dict[Cell, Values]] = {}
-    for part in parts:
-        for name, cells in part.figures.items():
-            figures.setdefault(name, {}).update(cells)
-    return Measured(
-        {cell: values for part in parts for cell, values in part.values.items()},
-        max((part.test_to_train for part in parts), default=0.0),
-        {what: why for part in parts for what, why in part.absent.items()},
-        figures,
-        max((part.resolution for part in parts), default=0.0),
-    )
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of all measured cells.
+
+    Attributes:
+        cells: By row and column.
+        missing: What could not be measured, and why.
+    """
+
+    cells: Mapping[Cell, CellValues]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """What could not be measured and what failed, and why."""
+        failures = {cell_name(cell): numbers.failures for cell, numbers in self.cells.items() if numbers.failures}
+        return {**self.missing, **failures}
+
+    @property
+    def test_to_train(self) -> float:
+        """The largest n_test / n_train of the cells' splits."""
+        return max((numbers.test_to_train for numbers in self.cells.values()), default=0.0)
+
+    @property
+    def resolution(self) -> float:
+        """The coarsest step of the cells' scales."""
+        return max((numbers.resolution for numbers in self.cells.values()), default=0.0)
+
+    @property
+    def values(self) -> dict[Cell, Values]:
+        """The values of each cell."""
+        return {cell: numbers.values for cell, numbers in self.cells.items()}
+
+    @property
+    def figures(self) -> dict[str, dict[Cell, Values]]:
+        """Further numbers by their name, for all cells that have them."""
+        figures: dict[str, dict[Cell, Values]] = {}
+        for cell, numbers in self.cells.items():
+            for name, values in numbers.figures.items():
+                figures.setdefault(name, {})[cell] = values
+        return figures
+
+
+def cell_name(cell: Cell) -> str:
+    """Return a cell's name in messages."""
+    return " × ".join(cell)
 
 
 class Measurement(Protocol):
@@ -119,11 +154,49 @@ class Measurement(Protocol):
         ...
 
 
-def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Measured:
-    """Return the numbers of one cell; absent if its data or its method are unavailable.
+class CellByCell(ABC):
+    """A measurement of an experiment's cells one after the other, from the arguments of rows of kind `given`."""
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Measure every cell; one whose data or settings can't be used is missing.
+
+        Raises:
+            ConfigurationError: If a setting is none of a study.
+        """
+        for settings in experiment.federations.values():
+            read_config(arguments(settings), context.settings)
+        cells, missing = {}, {}
+        for cell in experiment.cells():
+            method, settings = experiment.rows[cell[0]], experiment.federations[cell[1]]
+            if not isinstance(method, Given) or not self.includes(cell, settings):
+                continue
+            context.note(cell_name(cell))
+            try:
+                cells[cell] = self.cell(cell, settings, context, **method.arguments)
+            except UserError as reason:
+                missing[cell_name(cell)] = str(reason)
+        return Measured(cells, missing)
+
+    def includes(self, cell: Cell, settings: Settings) -> bool:
+        """Return whether a cell is measured."""
+        del cell, settings
+        return True
+
+    @abstractmethod
+    def cell(self, *facts: Any, **arguments: Any) -> CellValues:
+        """Return the numbers of a cell.
+
+        Args:
+            facts: Row and column, the column's settings, and the context with folder, settings and seeds.
+            arguments: Of its row.
+        """
+
+
+def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> CellValues:
+    """Return the numbers of one cell.
 
     Raises:
-        UserError: If a setting is wrong.
+        UserError: If its data or its method are unavailable, or a setting is wrong.
     """
     row, column = cell
     method = experiment.rows[row]
@@ -131,33 +204,15 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Me
     assert not isinstance(method, Given)
     given = arguments(experiment.federations[column])
     method_arguments = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
-    try:
-        if isinstance(method, Detect):
-            return Measured({cell: _detected(method, (*given, *method_arguments), context)})
-        built = built_federation(" × ".join(cell), (*given, *method_arguments), context.settings)
-        with open_federation(built, context.folder) as runner:
-            result = _measured(method, runner, context)
-    except (DataError, StrategyError, RecommenderError, _UnavailableError) as reason:
-        return Measured({}, absent={" × ".join(cell): str(reason)})
-    absent = {" × ".join(cell): result.failures} if result.failures else {}
-    figures = {} if result.rate is None else {RATE: {cell: (result.rate,)}}
-    return Measured({cell: result.values}, split_ratio(built.config), absent, figures, result.resolution)
+    if isinstance(method, Detect):
+        return CellValues(values=_detected(method, (*given, *method_arguments), context))
+    built = built_federation(cell_name(cell), (*given, *method_arguments), context.settings)
+    with open_federation(built, context.folder) as runner:
+        numbers = _measured(method, runner, context)
+    return numbers.model_copy(update={"test_to_train": split_ratio(built.config)})
 
 
-class _UnavailableError(Exception):
-    """A method is unavailable, for example without a language model."""
-
-
-class _CellValues(NamedTuple):
-    """A cell's values (one per seed), scale step, tuned client rate if any, and a description of failed trials."""
-
-    values: Values
-    resolution: float
-    rate: float | None = None
-    failures: str = ""
-
-
-def _measured(method: Method, runner: FederationRunner, context: CellContext) -> _CellValues:
+def _measured(method: Method, runner: FederationRunner, context: CellContext) -> CellValues:
     if isinstance(method, Train):
         return _trained(method, runner, context)
     seeds = search_seeds(context.num_seeds)
@@ -168,13 +223,13 @@ def _measured(method: Method, runner: FederationRunner, context: CellContext) ->
             max((trial.fitness for trial in seed_trials if trial.spec.kind == method.strategy), default=None)
             for seed_trials in trials
         ]
-        return _CellValues(tuple(best), resolution(trials))
+        return CellValues(values=tuple(best), resolution=resolution(trials))
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
-    return _CellValues(tuple(record.fitness for record in records), resolution([records]))
+    return CellValues(values=tuple(record.fitness for record in records), resolution=resolution([records]))
 
 
-def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _CellValues:
+def _trained(method: Train, runner: FederationRunner, context: CellContext) -> CellValues:
     config = with_strategy(runner.config)
     federation = runner.federation
     study = study_facts(config, federation.without_rows())
@@ -204,11 +259,18 @@ def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _
         means = [float(np.mean(np.array(scores(records(tuning, candidate)), np.float64))) for candidate in method.rates]
         rate = method.rates[means.index(max(means))]
     trials = records(context.fresh_seeds, rate)
-    reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
-    failures = f"{len(reasons)} of {len(trials)} trainings failed; first error: {reasons[0]}" if reasons else ""
+    failures = failures_of(trials)
+    figures: dict[str, Values] = {} if rate is None else {RATE: (rate,)}
     if method.seconds_to is not None:
-        return _CellValues(tuple(seconds_to(trial, method.seconds_to) for trial in trials), 0.0, rate, failures)
-    return _CellValues(scores(trials), resolution([trials]), rate, failures)
+        times = tuple(seconds_to(trial, method.seconds_to) for trial in trials)
+        return CellValues(values=times, failures=failures, figures=figures)
+    return CellValues(values=scores(trials), resolution=resolution([trials]), failures=failures, figures=figures)
+
+
+def failures_of(trials: Sequence[Trial]) -> str:
+    """Return a description of the failed trials; empty without any."""
+    reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
+    return f"{len(reasons)} of {len(trials)} trainings failed; first error: {reasons[0]}" if reasons else ""
 
 
 def best_round(trial: Trial, chance: float) -> float:
@@ -240,7 +302,7 @@ def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
         return RECOMMENDERS[method.by].choose(task)
     asks_language_model = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
     if asks_language_model and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
-        raise _UnavailableError(reason)
+        raise RecommenderError(reason)
     if isinstance(method, Choose):
         with language_model(task.config(given), task.context.out) as model:
             return Choice(recommend_by_llm(task.situation(), model).spec)

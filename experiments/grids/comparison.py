@@ -13,7 +13,6 @@ That two cells are equal can only be contradicted: an interval that contains zer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import isfinite
 from typing import Literal
@@ -22,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from fedscout.engine.seeds import stream
-from fedscout.experiments.grids.cells import Measured, Values
+from fedscout.experiments.grids.cells import CellValues, Measured, Values
 from fedscout.experiments.grids.experiment import SHARE, Cell, Experiment, Number, Relation, Statement, part_name
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
 
@@ -74,7 +73,7 @@ class GroupMean(BaseModel, frozen=True):
     columns: int
 
 
-class StatementResult(BaseModel, frozen=True):
+class StatementResult(Statement, frozen=True):
     """A statement and its verdict.
 
     Attributes:
@@ -82,10 +81,6 @@ class StatementResult(BaseModel, frozen=True):
         published: The same difference of the published numbers, if both are known.
     """
 
-    first: Cell
-    second: Cell
-    relation: Relation
-    says: str
     difference: PairedDifference | None
     published: float | None
     verdict: Verdict
@@ -144,15 +139,20 @@ def means(experiment: Experiment, parts: Measured) -> Measured:
     """Return an experiment's cells averaged over their parts; a cell that lacks a part is left out."""
     if not experiment.levels:
         return parts
-    values = {}
+    cells = {}
     for row, column in experiment.cells():
-        of_levels = [parts.values.get((row, part_name(column, level))) for level in experiment.levels]
-        if all(of_levels):
-            values[row, column] = _means(of_levels)
-    return replace(parts, values=values, figures={})
+        of_levels = [parts.cells.get((row, part_name(column, level))) for level in experiment.levels]
+        measured = [numbers for numbers in of_levels if numbers is not None]
+        if len(measured) == len(of_levels):
+            cells[row, column] = CellValues(
+                values=_means([numbers.values for numbers in measured]),
+                test_to_train=parts.test_to_train,
+                resolution=parts.resolution,
+            )
+    return Measured(cells, parts.absent)
 
 
-def _means(of_levels: Sequence[Values | None]) -> Values:
+def _means(of_levels: Sequence[Values]) -> Values:
     """Return the mean for each seed; None if a level has no value."""
     mean = np.mean(np.array(of_levels, np.float64), axis=0)
     return tuple(None if np.isnan(value) else float(value) for value in mean)
@@ -218,7 +218,8 @@ def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tupl
 
 
 def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:
-    values = tuple(value for value in measured.values.get(cell, ()) if value is not None)
+    numbers = measured.cells.get(cell)
+    values = () if numbers is None else tuple(_present(numbers.values))
     mean = _mean(experiment, measured, values) if values else None
     row, column = cell
     compared = experiment.reference not in (None, row)
@@ -232,7 +233,7 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
         low=None if mean is None else mean[1],
         high=None if mean is None else mean[2],
         gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
-        figures={name: cells[cell] for name, cells in measured.figures.items() if cell in cells},
+        figures={} if numbers is None else numbers.figures,
     )
 
 
@@ -265,10 +266,7 @@ def _statement(
     difference = _difference(experiment, measured, one.first, one.second)
     first, second = printed.get(one.first), printed.get(one.second)
     return StatementResult(
-        first=one.first,
-        second=one.second,
-        relation=one.relation,
-        says=one.says,
+        **one.model_dump(),
         difference=difference,
         published=None if first is None or second is None else first.value - second.value,
         verdict=verdict_of(one.relation, difference),

@@ -75,12 +75,14 @@ NO_SETTINGS: Mapping[str, str] = {
 }
 """Groups and keys that an experiment must not set, and why."""
 
+PLAIN: Mapping[str, Any] = {"settings": {}, "axes": {}, "method": {}}
+"""Fields of an experiment whose columns and rows hold all their settings."""
+
 Levels = list[Any] | dict[str, Any]
 """Values of a key, or their names and values."""
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(BaseModel, frozen=True):
     """A claim about two cells.
 
     Attributes:
@@ -223,16 +225,8 @@ class Experiment(BaseModel):
             for column, settings in self.federations.items()
             for level, level_settings in self.levels.items()
         }
-        left_out: dict[str, Any] = {
-            "settings": {},
-            "axes": {},
-            "mean_over": {},
-            "method": {},
-            "statements": {},
-            "published": {},
-            "groups": {},
-        }
-        return Experiment.model_validate({**self._fields(), **left_out, "columns": columns})
+        of_means: dict[str, Any] = {"mean_over": {}, "statements": {}, "published": {}, "groups": {}}
+        return self._with(**PLAIN, **of_means, columns=columns)
 
     @property
     def bounds(self) -> Bounds:
@@ -298,23 +292,30 @@ class Experiment(BaseModel):
             for statement in self.said()
             if {statement.first, statement.second} <= cells
         }
-        cleared = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
-        parts = {"rows": kept_rows, "columns": federations, "published": published, "statements": statements}
-        kept_of = {group: [name for name in members if name in federations] for group, members in self.groups.items()}
-        parts["groups"] = {group: members for group, members in kept_of.items() if members}
-        return Experiment.model_validate({**self._fields(), **cleared, **parts})
+        kept_of = {group: tuple(name for name in names if name in federations) for group, names in self.groups.items()}
+        return self._with(
+            **PLAIN,
+            factor=1.0,
+            rows=kept_rows,
+            columns=federations,
+            published=published,
+            statements=statements,
+            groups={group: names for group, names in kept_of.items() if names},
+        )
 
     def with_rows(self, rows: Mapping[str, Method]) -> Experiment:
         """Return the experiment with further rows."""
-        return Experiment.model_validate({**self._fields(), "method": {}, "rows": {**self.rows, **rows}})
+        return self._with(method={}, rows={**self.rows, **rows})
 
     def _keys(self) -> set[str]:
         """Return every key that is set anywhere."""
         methods = [method.settings for method in self.rows.values() if method is not None]
         return {*self.settings, *self.axes, *self.mean_over}.union(*self.columns.values(), *methods)
 
-    def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in Experiment.model_fields}
+    def _with(self, **changes: Any) -> Experiment:
+        """Return the experiment with other fields, validated."""
+        fields = {name: getattr(self, name) for name in Experiment.model_fields}
+        return Experiment.model_validate({**fields, **changes})
 
     def _read(self, text: str, says: str) -> Iterator[Statement]:
         """Yield the statements in a text.
@@ -341,7 +342,8 @@ class Experiment(BaseModel):
         ):
             both = self._columns(text, left_columns), self._columns(text, right_columns)
             for first, second in zip(*both, strict=True):
-                yield Statement((left_row, first), (right_row, second), RELATIONS[sign], says)
+                cells = {"first": (left_row, first), "second": (right_row, second)}
+                yield Statement(**cells, relation=RELATIONS[sign], says=says)
 
     def _columns(self, text: str, names: str) -> list[str]:
         columns = [*self.federations] if names == "*" else [name.strip() for name in names.split(" | ")]

@@ -23,20 +23,19 @@ from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import FederationFacts, Session
-from fedscout.engine.runtime.files import LOCK, folder_lock
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import built_study, data_digest
+from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.experiments.sweeps.sweep import STUDIES, SweepFolder, read_json
 from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
 from fedscout.search.study import StudyOutcome, planned_space
@@ -297,7 +296,7 @@ class FederationRunner:
                 return HeterogeneityReport.model_validate(stored.get("report"))
         report = measure(self.trials, config).without_timings()
         text = json.dumps({"detection": detection, "report": report.model_dump(mode="json")})
-        SweepFolder(self._folder).write_text(path.name, text)
+        GridFolder(self._folder).write_text(path.name, text)
         return report
 
 
@@ -310,7 +309,7 @@ def open_federation(built: BuiltFederation, out: Path) -> Iterator[FederationRun
 
 
 @contextmanager
-def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]:
+def measurement_folder(out: Path, own: Collection[str]) -> Iterator[GridFolder]:
     """Yield the locked folder of a measurement, new or of an earlier run.
 
     Args:
@@ -320,17 +319,6 @@ def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]
     Raises:
         LogError: If it holds anything else, is not writable or is in use.
     """
-    out = out.absolute()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        others = sorted({entry.name for entry in out.iterdir()} - {STUDIES, LOCK, *own})
-    except OSError as error:
-        raise LogError.of("--out", "be a folder that can be written", f"{out}: {error.strerror}") from error
-    if others:
-        raise LogError.of(
-            "--out",
-            "be a new or empty folder, or that of an earlier measurement",
-            f"{out} with {', '.join(others[:5])}",
-        )
-    with folder_lock(out):
-        yield SweepFolder(out)
+    refuse_others(out.absolute(), [STUDIES, *own])
+    with locked_folder(out) as folder:
+        yield folder

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import altair as alt
 
-from fedscout.experiments.charts import inline, tooltips
+from fedscout.experiments.charts import curves, inline, tooltips
 from fedscout.experiments.grids.cells import Values
 from fedscout.experiments.grids.comparison import CellResult, ExperimentResult, GroupMean, StatementResult, Verdict
 from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, part_name
@@ -241,14 +241,4 @@ def _curves(result: ExperimentResult) -> alt.LayerChart | alt.FacetChart:
         }
         for cell in result.cells
     ]
-    x = alt.X("step:N", sort=list(steps), title=None, axis=alt.Axis(labelAngle=0))
-    tooltip = tooltips(curve=" ", step=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
-    colour = alt.Color("curve:N", sort=list(dict.fromkeys(point["curve"] for point in points)), title=None)
-    base = alt.Chart(inline(points)).encode(x, colour, tooltip=tooltip)
-    scale = alt.Scale(zero=False, nice=True)
-    return alt.layer(
-        base.mark_line(size=2).encode(alt.Y("mean:Q", title=result.unit, scale=scale)),
-        base.mark_rule(size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
-        base.mark_point(filled=True, size=50, opacity=1).encode(alt.Y("mean:Q")),
-        base.mark_point(filled=False, size=70, shape="diamond").encode(alt.Y("published:Q")),
-    ).properties(width=STEP_PIXELS * len(steps), height=CURVES_PIXELS)
+    return curves(points, "", result.unit).properties(width=STEP_PIXELS * len(steps), height=CURVES_PIXELS)

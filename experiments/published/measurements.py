@@ -25,7 +25,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import DataError
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.runner import TrialRunner
-from fedscout.experiments.grids.cells import CellContext, Measured, Values
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import BuiltFederation, built_federation, read_config
 from fedscout.experiments.studies.runner import open_runner
@@ -66,9 +66,9 @@ class TimedStudies:
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run all rows in each repetition."""
-        absent: dict[str, str] = {}
+        missing: dict[str, str] = {}
         ratios: dict[Cell, list[float]] = {}
-        for column, _ in built_columns(experiment, context, absent):
+        for column, _ in built_columns(experiment, context, missing):
             _study_seconds(None, arguments(experiment.federations[column]), context)  # the first one loads libraries
             for turn in range(context.num_seeds):
                 context.note(f"turn {turn}")
@@ -77,7 +77,7 @@ class TimedStudies:
                 training_seconds = next(seconds[row] for row, settings in self.studies.items() if settings is None)
                 for row in self.studies:
                     ratios.setdefault((row, column), []).append(seconds[row] / training_seconds)
-        return Measured({cell: tuple(values) for cell, values in ratios.items()}, absent=absent)
+        return Measured({cell: CellValues(values=tuple(values)) for cell, values in ratios.items()}, missing)
 
 
 def _study_seconds(settings: Sequence[str] | None, fixed: Sequence[str], context: CellContext) -> float:
@@ -103,9 +103,9 @@ class TimedDetections:
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time every federation, alternating detection and rounds."""
-        values: dict[Cell, Values] = {}
-        absent: dict[str, str] = {}
-        for column, built in built_columns(experiment, context, absent):
+        cells: dict[Cell, CellValues] = {}
+        missing: dict[str, str] = {}
+        for column, built in built_columns(experiment, context, missing):
             context.note(column)
             training = built.config.training.local()
             turns: list[dict[str, float]] = []
@@ -124,8 +124,9 @@ class TimedDetections:
                         | {"detection, seconds": seconds[WHOLE], "one round, seconds": round_time}
                         | {"detection, rounds": seconds[WHOLE] / round_time}
                     )
-            values |= {(row, column): tuple(turn[row] for turn in turns[1:]) for row in experiment.rows}
-        return Measured(values, absent=absent)
+            for row in experiment.rows:
+                cells[row, column] = CellValues(values=tuple(turn[row] for turn in turns[1:]))
+        return Measured(cells, missing)
 
 
 def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
@@ -165,11 +166,11 @@ def _seconds(module: Callable[[], object]) -> float:
 
 
 def built_columns(
-    experiment: Experiment, context: CellContext, absent: dict[str, str]
+    experiment: Experiment, context: CellContext, missing: dict[str, str]
 ) -> Iterator[tuple[str, BuiltFederation]]:
-    """Yield every column whose data are available; `absent` receives the reasons of the others."""
+    """Yield every column whose data are available; `missing` receives the reasons of the others."""
     for column, settings in experiment.federations.items():
         try:
             yield column, built_federation(column, arguments(settings), context.settings)
         except DataError as error:
-            absent[column] = str(error)
+            missing[column] = str(error)

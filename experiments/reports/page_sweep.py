@@ -8,26 +8,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import LogError
-from fedscout.experiments.charts import gain_map, winner_map
+from fedscout.experiments.charts import curves, gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.studies.grid_folder import read_json
 from fedscout.experiments.sweeps.results import (
     FEDAVG,
     LABELS,
-    OUTLINED_LEGEND,
     SEEDS,
     TUNED,
     Group,
     Row,
-    SweepPlot,
+    axis_values,
     compared_choosers,
     groups_of,
-    plot_of,
+    layout_of,
+    measure_of,
+    points_of,
 )
-from fedscout.experiments.sweeps.sweep import BINDING, read_json, value_text
+from fedscout.experiments.sweeps.sweep import BINDING, value_text
 from fedscout.search.objective import MEASURES, UNLIKE, Measure
 
 MOST_PANELS = 6
@@ -47,23 +50,19 @@ def sweep_page(folder: Path) -> Page:
     groups = groups_of(rows, axes)
     measure = _measure(rows)
     cells = _cells(groups, rows, measure)
+    seeds = "fresh seeds" if measure_of(rows) == "accuracy" else "the search's seed"
     failed = list({row["study"]: row for row in rows if row["status"] != "completed"}.values())
+    reasons = tuple(f"{row['study']} {row['status']}: {row['error']}" for row in failed[:20])
     sections = (
-        _maps(cells, groups, plot_of(rows, axes, measure)),
+        _maps(cells, groups, measure, seeds),
         _list(cells, groups, measure),
-        Section("studies", "Studies", table=_studies(rows, axes), missing=tuple(_reason(row) for row in failed[:20])),
+        Section("studies", "Studies", table=_studies(rows, axes), missing=reasons),
     )
     headline, lead = _verdict(cells, measure)
     num_studies = len({row["study"] for row in rows})
     figures = (("combinations of values", str(len(groups))), ("studies", str(num_studies)))
-    return Page(
-        f"sweep over {', '.join(_short(axis, axes) for axis in axes)}",
-        headline,
-        lead,
-        figures,
-        sections,
-        footer=folder.name,
-    )
+    title = f"sweep over {', '.join(_short(axis, axes) for axis in axes)}"
+    return Page(title, headline, lead, figures, sections, footer=folder.name)
 
 
 def _short(axis: str, axes: Sequence[str]) -> str:
@@ -92,10 +91,10 @@ def _measure(rows: Sequence[Row]) -> Measure:
 
 
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
-    """Return one row per group with a difference: its index, gain, and recommended strategy."""
+    """Return one row per group with a difference: its group, gain, and recommended strategy."""
     choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
     cells = []
-    for place, group in enumerate(groups):
+    for group in groups:
         gain = group.gain
         if gain is None:
             continue
@@ -105,7 +104,7 @@ def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> li
         better = group.is_distinguished and gain.mean > 0
         cells.append(
             {
-                "place": place,
+                "group": group,
                 "gain": factor * gain.mean,
                 "low": None if gain.low is None else factor * gain.low,
                 "high": None if gain.high is None else factor * gain.high,
@@ -139,30 +138,34 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
     return headline, tuple(lead)
 
 
-def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Section:
+def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seeds: str) -> Section:
     title = "Which strategy wins where"
     if not cells:
         return Section("maps", title, missing=("There is nothing to compare.",))
-    values, layout, panels, measure = plot.values, plot.layout, plot.panels, plot.measure
+    scored = [group for group in groups if group.accuracy]
+    values = axis_values(scored)
+    layout, names = layout_of(values), list(values)
+    panels = [
+        dict(zip(layout.panels, panel, strict=True)) for panel in product(*(values[axis] for axis in layout.panels))
+    ]
     is_tuned = any(TUNED in group.accuracy for group in groups)
     rival = "the stronger of FedAvg and tuned FedAvg" if is_tuned else "FedAvg at the configured learning rate"
+    x_name, y_name = axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
     pictures = []
-    for number, fixed in enumerate(panels[:MOST_PANELS]):
-        panel_cells = _panel_cells(cells, groups, fixed, values, (layout.x, layout.colour))
+    for number, fixed in enumerate(panels[:MOST_PANELS], start=1):
+        panel_cells = _panel_cells(cells, fixed, values, (layout.colour, layout.x))
         if not panel_cells:
             continue
-        fixed_text = "".join(
-            f" At {_short(axis, list(values))} = {value_text(value)}." for axis, value in fixed.items()
-        )
-        names = list(values)
-        axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
-        ending = f"-{number + 1}" if len(panels) > 1 else ""
-        gain = f"Gain over {rival}, in {measure.unit}; outlined where the interval contains zero.{fixed_text}"
+        where = "".join(f" At {_short(axis, names)} = {value_text(value)}." for axis, value in fixed.items())
+        ending = f"-{number}" if len(panels) > 1 else ""
+        gain = f"Gain over {rival}, in {measure.unit}; outlined where the interval contains zero.{where}"
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(panel_cells, axes, measure.unit)))
-        winner = f"Recommended strategy: FedAvg, unless another strategy is shown to be better.{fixed_text}"
+        winner = f"Recommended strategy: FedAvg, unless another strategy is shown to be better.{where}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(panel_cells, axes)))
-        means = f"Means over seeds with their 95 % intervals; {OUTLINED_LEGEND}.{fixed_text}"
-        pictures.append(Picture(f"means{ending}", means, plot.chart(fixed)))
+        points = points_of([group for group in scored if fixed.items() <= group.values.items()], layout, measure)
+        means = f"Means over seeds with their 95 % intervals{f', by {y_name}' if y_name else ''}.{where}"
+        chart = curves(points, x_name, f"{measure.name} on {seeds}")
+        pictures.append(Picture(f"means{ending}", means, chart))
     missing = (
         (f"Shown: {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
     )
@@ -171,25 +174,16 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Se
 
 def _panel_cells(
     cells: Sequence[Cell],
-    groups: Sequence[Group],
     fixed: Mapping[str, Any],
     values: Mapping[str, Sequence[Any]],
     axes: tuple[str | None, str | None],
 ) -> list[Cell]:
-    """Return the cells of a panel with `x` and `y`, in the order of the axes' values."""
-    along, down = axes
-    rows = []
-    for cell in cells:
-        group_values = groups[cell["place"]].values
-        if not fixed.items() <= group_values.items():
-            continue
-        positions = [
-            (0, "") if axis is None else (values[axis].index(group_values[axis]), value_text(group_values[axis]))
-            for axis in (along, down)
-        ]
-        rows.append({**cell, "x": positions[0][1], "y": positions[1][1], "order": (positions[1][0], positions[0][0])})
-    rows.sort(key=lambda row: row["order"])
-    return [{name: value for name, value in row.items() if name != "order"} for row in rows]
+    """Return the cells of a panel with `y` and `x`, in the order of these axes' values."""
+    panel = [cell for cell in cells if fixed.items() <= cell["group"].values.items()]
+    panel.sort(key=lambda cell: [values[axis].index(cell["group"].values[axis]) for axis in axes if axis])
+    texts = [["" if axis is None else value_text(cell["group"].values[axis]) for axis in axes] for cell in panel]
+    facts = [{name: value for name, value in cell.items() if name != "group"} for cell in panel]
+    return [{**fact, "y": y, "x": x} for fact, (y, x) in zip(facts, texts, strict=True)]
 
 
 def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
@@ -197,11 +191,11 @@ def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> S
     references = [chooser for chooser in (FEDAVG, TUNED) if any(chooser in group.accuracy for group in groups)]
     rows = []
     for cell in cells:
-        group = groups[cell["place"]]
+        group: Group = cell["group"]
         ends = "" if cell["low"] is None else f"{cell['low']:+.1f} to {cell['high']:+.1f}"
-        axis_values = [value_text(group.values[axis]) for axis in axes]
         means = [f"{group.accuracy[chooser].mean:.4f}" if chooser in group.accuracy else "" for chooser in references]
-        rows.append((*axis_values, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
+        texts = [value_text(group.values[axis]) for axis in axes]
+        rows.append((*texts, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
     axis_names = [_short(axis, axes) for axis in axes]
     reference_headings = [f"{measure.name} of {LABELS[chooser]}" for chooser in references]
     headings = (*axis_names, *reference_headings, f"gain, {measure.unit}", "95 % interval", "chosen", "recommended")
@@ -222,7 +216,3 @@ def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:
         for name, row in per_study.items()
     ]
     return Table(("study", *seeds, "status", "trials", "time"), table_rows[:200], ("status",))
-
-
-def _reason(row: Row) -> str:
-    return f"{row['study']} {row['status']}: {row['error']}"

@@ -149,7 +149,7 @@ class WorkLine:
         """Return a context manager that shows the line."""
         return self._progress
 
-    def _seconds_left(self, done: int, to_do: int) -> float | None:
+    def _seconds_left(self, done: float, to_do: float) -> float | None:
         """Return the estimated time left from the progress since `_started`; None without progress."""
         if self._started is None or done <= 0:
             return None

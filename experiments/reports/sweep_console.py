@@ -6,7 +6,7 @@ While running, both show what is in progress and the time left; at the end, the 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,97 +19,82 @@ from fedscout.experiments.text import tell, visible
 from fedscout.search.objective import Measure
 
 if TYPE_CHECKING:
-    from fedscout.experiments.client_settings.tuning import PlannedCell, TunedTable, TuningDisplay
+    from fedscout.experiments.client_settings.tuning import TunedTable
+    from fedscout.experiments.studies.workers import Display, Piece
     from fedscout.experiments.sweeps.results import Mean
-    from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome
-    from fedscout.experiments.sweeps.sweep import GridConfiguration, StudyEnd, Sweep, SweepFolder
+    from fedscout.experiments.sweeps.run import SweepOutcome
 
 
 NAMED = 2
-"""Number of running studies that are named; the others are counted."""
+"""Number of running pieces that are named; the others are counted."""
 
 TOLD = 20
 """Number of incomplete studies that are listed on standard error; the table has all."""
 
 
-class SweepProgress(WorkLine):
-    """Progress of a sweep: running studies, number of finished ones, and time left."""
+class GridProgress(WorkLine):
+    """Progress of a sweep or of tuning: running pieces, number of finished ones, their trials, and time left.
 
-    def __init__(self, num_studies: int) -> None:
+    Args:
+        what: What a piece is, in the plural.
+    """
+
+    def __init__(self, what: str) -> None:
         super().__init__()
-        self._num_studies = num_studies
-        self._num_ended = 0
-        self._running: dict[str, GridConfiguration] = {}
-        self._planned: dict[str, int] = {}
-        self._before = 0
-        self._done = 0
+        self._what = what
+        self._pieces: Sequence[Piece] = ()
+        self._left: set[int] = set()
+        self._running: set[int] = set()
+        self._ended: set[int] = set()
 
-    def display(self) -> SweepDisplay:
-        """Return the callbacks for a sweep."""
-        from fedscout.experiments.sweeps.run import SweepDisplay
+    def display(self) -> Display:
+        """Return the callbacks for a grid."""
+        from fedscout.experiments.studies.workers import Display
 
-        return SweepDisplay(known=self.known, begun=self.begun, ended=self.ended, tick=self.tick)
+        return Display(known=self.known, begun=self.begun, ended=self.ended, tick=self._refresh)
 
-    def known(self, known: Sequence[GridConfiguration], pending: Sequence[GridConfiguration]) -> None:
-        """Set the finished studies and those that must be run."""
-        from fedscout.experiments.config import planned_trials
+    def known(self, pieces: Sequence[Piece], finished: Collection[int]) -> None:
+        """Set all pieces and those that are finished."""
+        self._pieces, self._left = pieces, {*range(len(pieces))} - {*finished}
+        self._refresh()
 
-        self._num_ended = len(known)
-        self._planned = {one.digest: planned_trials(one.config)[0] for one in pending}
-        self._refresh(0)
+    def begun(self, position: int) -> None:
+        """Record that a piece started or restarted."""
+        if self._started is None:
+            self._started = time.monotonic()
+        self._running.add(position)
+        self._refresh()
 
-    def begun(self, one: GridConfiguration) -> None:
-        """Record that a study started or restarted."""
-        self._running[one.digest] = one
-        self._refresh(0)
+    def ended(self, position: int) -> None:
+        """Record that a piece ended."""
+        for positions in (self._left, self._running):
+            positions.discard(position)
+        self._ended.add(position)
+        self._refresh()
 
-    def ended(self, one: GridConfiguration, end: StudyEnd) -> None:
-        """Record that a study ended."""
-        self._running.pop(one.digest, None)
-        self._num_ended += 1
-        self._done += self._planned.get(one.digest, 0)
-        self._refresh(0)
-
-    def tick(self, folder: SweepFolder) -> None:
-        """Update the progress of running studies from their logs; called periodically."""
-        if self.shown:
-            running = list(self._running.values())
-            self._refresh(
-                sum(
-                    min(folder.num_trials(configuration), self._planned[configuration.digest])
-                    for configuration in running
-                )
-            )
-
-    def _refresh(self, under_way: int) -> None:
-        done, total = self._done + under_way, sum(self._planned.values())
-        if self._started is None and self._running:
-            self._started, self._before = time.monotonic(), done
-        seconds = self._seconds_left(done - self._before, total - done)
+    def _refresh(self) -> None:
+        if not self.shown:
+            return
+        running = [self._pieces[position] for position in sorted(self._running)]
+        trials = [num_trials(piece.folder / "trials") for piece in running]
+        done = sum(self._pieces[position].weight for position in self._ended)
+        done += sum(
+            piece.weight * min(1.0, number / max(1, piece.num_trials))
+            for piece, number in zip(running, trials, strict=True)
+        )
+        total = sum(self._pieces[position].weight for position in self._left | self._ended)
+        seconds = self._seconds_left(done, total - done)
         time_left = "" if seconds is None else f", about {duration(seconds)} left"
-        names = [one.name.rpartition("-")[0] or one.name for one in self._running.values()]
+        names = [piece.name.rpartition("-")[0] or piece.name for piece in running]
         rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        num_ended = len(self._pieces) - len(self._left)
         self._progress.update(
             self._task,
             total=total or 1,
             completed=done if total else 1,
-            description=visible("; ".join(names[:NAMED]) + rest) or ("reading" if done == total else "starting"),
-            counts=f"{self._num_ended}/{self._num_studies} studies, {done}/{total} trials{time_left}",
+            description=visible("; ".join(names[:NAMED]) + rest) or ("starting" if self._left else "reading"),
+            counts=f"{num_ended}/{len(self._pieces)} {self._what}, {sum(trials)} trials under way{time_left}",
         )
-
-
-def show_points(console: Console, sweep: Sweep, listed: Sequence[Mapping[str, Any]]) -> None:
-    """Print the studies of a sweep, one per line, without running them."""
-    from fedscout.experiments.sweeps.sweep import value_text
-
-    keys = [key.rpartition(".")[2] for key in sweep.axes]
-    table = plain_table(*keys, "state", title=f"{len(listed)} studies", numbers=keys)
-    table.add_column("folder", overflow="fold")
-    for configuration, entry in zip(sweep.configurations, listed, strict=True):
-        progress = f"{entry['trials']} of {entry['planned_trials']} trials" if entry["trials"] else "new"
-        cells = [value_text(value) for value in configuration.setting.values()]
-        table.add_row(*cells, "finished" if entry["finished"] else progress, str(entry["study"]))
-    console.print(table)
 
 
 def show_sweep(console: Console, outcome: SweepOutcome) -> None:
@@ -165,64 +150,6 @@ def show_not_completed(outcome: SweepOutcome) -> None:
         tell(f"{len(others) - TOLD} more did not complete; the table lists them")
     if outcome.with_status("lost"):
         tell("run the same command to resume the lost studies")
-
-
-class TuningProgress(WorkLine):
-    """Progress of tuning: running cells, number of finished ones, settings tried, and time left.
-
-    The time left is estimated from the rows of cells, to which their number of steps is proportional.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cells: Sequence[PlannedCell] = ()
-        self._left: dict[int, int] = {}
-        self._running: set[int] = set()
-        self._done = 0
-
-    def display(self) -> TuningDisplay:
-        """Return the callbacks for a tuner."""
-        from fedscout.experiments.client_settings.tuning import TuningDisplay
-
-        return TuningDisplay(known=self.known, begun=self.begun, ended=self.ended, tick=self._refresh)
-
-    def known(self, cells: Sequence[PlannedCell], known: Sequence[int]) -> None:
-        """Set the planned cells and those that are finished."""
-        self._cells = cells
-        self._left = {place: cell.place.quantity for place, cell in enumerate(cells) if place not in known}
-        self._refresh()
-
-    def begun(self, position: int) -> None:
-        """Record that a cell started or restarted."""
-        if self._started is None:
-            self._started = time.monotonic()
-        self._running.add(position)
-        self._refresh()
-
-    def ended(self, position: int) -> None:
-        """Record that a cell ended."""
-        self._running.discard(position)
-        self._done += self._left.pop(position, 0)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        if not self.shown:
-            return
-        seconds = self._seconds_left(self._done, sum(self._left.values()))
-        time_left = "" if seconds is None else f", about {duration(seconds)} left"
-        names = [self._cells[position].folder.name.rpartition("-")[0] for position in sorted(self._running)]
-        rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        num_done, total = len(self._cells) - len(self._left), len(self._cells)
-        self._progress.update(
-            self._task,
-            total=total or 1,
-            completed=num_done,
-            description=visible("; ".join(names[:NAMED]) + rest) or "reading",
-            counts=f"{num_done}/{total} cells, {self._num_trials()} settings tried{time_left}",
-        )
-
-    def _num_trials(self) -> int:
-        return sum(num_trials(cell.folder / "trials") for cell in self._cells)
 
 
 def table_document(tuned: TunedTable) -> dict[str, Any]:

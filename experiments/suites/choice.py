@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError
 from fedscout.experiments.config import check_searchable
-from fedscout.experiments.grids.cells import CellContext, Measured, Values, split_ratio, together
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, Values, cell_name, split_ratio
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import (
     Choice,
@@ -164,10 +164,6 @@ def _choosers(experiment: Experiment, is_replay: bool) -> dict[str, Recommender 
     return dict(sorted(choosers.items(), key=lambda item: isinstance(item[1], Recommender) and item[1].is_warm))
 
 
-def _measured(cell: Cell, values: Values, figures: Mapping[str, Values]) -> Measured:
-    return Measured({cell: values}, figures={name: {cell: numbers} for name, numbers in figures.items()})
-
-
 # By replay.
 
 
@@ -198,7 +194,8 @@ class Replayed:
             or (is_warm and federation_trials.about.half == "development")
         ]
         federations = [ReplayedFederation(federation_trials, settings) for federation_trials in needed]
-        to_learn, parts = Archive(), []
+        to_learn = Archive()
+        cells: dict[Cell, CellValues] = {}
         for row, by in choosers.items():
             context.note(row)
             for federation in federations:
@@ -212,11 +209,11 @@ class Replayed:
                         choice, archived = archive.choose(by, federation, seed)
                         results.append((federation.scores_of(choice), choice.cost, archived))
                 if federation.name in experiment.federations:
-                    parts.append(_replayed((row, federation.name), federation, results))
-        return together(parts)
+                    cells[row, federation.name] = _replayed(federation, results)
+        return Measured(cells)
 
 
-def _replayed(cell: Cell, federation: ReplayedFederation, found: Sequence[tuple[Scores, float, float]]) -> Measured:
+def _replayed(federation: ReplayedFederation, found: Sequence[tuple[Scores, float, float]]) -> CellValues:
     """Return a cell from the choice on each seed: its scores on all seeds, its cost, and its archive."""
     gains = (federation.oracle - federation.tuned).tolist()
     gain = float(federation.oracle.mean()) - float(federation.baseline.mean())
@@ -239,8 +236,8 @@ def _replayed(cell: Cell, federation: ReplayedFederation, found: Sequence[tuple[
     ]  # a seed judges the mean of what was chosen on all others
     difference = paired_difference(means, [0.0] * len(means), resolution=federation.resolution, span=ACCURACY.span)
     is_below = difference.mean < -SMALLEST_TUNED_GAIN and difference.verdict < 0
-    all_figures = {name: tuple(numbers) for name, numbers in figures.items()}
-    return _measured(cell, tuple(values), {**all_figures, "share below tuned FedAvg": (float(is_below),)})
+    figures["share below tuned FedAvg"] = [float(is_below)]
+    return CellValues(values=tuple(values), figures={name: tuple(numbers) for name, numbers in figures.items()})
 
 
 # By training.
@@ -312,14 +309,16 @@ class Trainings:
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run the recommenders, warm starts last, and train what the logs lack."""
         choosers = _choosers(experiment, is_replay=False)
-        parts, archive = [], Archive()
+        archive = Archive()
+        cells: dict[Cell, CellValues] = {}
+        missing: dict[str, str] = {}
         with ExitStack() as stack:
             runners = []
             for column, settings in experiment.federations.items():
                 try:
                     built = built_federation(column, arguments(settings), context.settings)
                 except DataError as error:
-                    parts.append(Measured({}, absent={column: str(error)}))
+                    missing[column] = str(error)
                     continue
                 check_searchable(built.config)
                 runners.append(stack.enter_context(open_federation(built, context.folder)))
@@ -328,16 +327,17 @@ class Trainings:
             turns = [(row, by, runner) for runner in runners for row, by in recommenders.items()]
             for row, by, runner in sorted(turns, key=lambda turn: turn[1].is_warm):
                 cell = row, runner.name
-                context.note(" × ".join(cell))
+                context.note(cell_name(cell))
                 if reason := _impossible(by, runner, archive):
-                    parts.append(Measured({}, absent={" × ".join(cell): reason}))
+                    missing[cell_name(cell)] = reason
                     continue
                 try:
                     chosen[cell] = [archive.choose(by, runner, seed) for seed in search_seeds(self.search_seeds)]
                 except RecommenderError as error:
-                    parts.append(Measured({}, absent={" × ".join(cell): str(error)}))
-            parts += [self._judged(runner, choosers, chosen, context) for runner in runners]
-        return together(parts)
+                    missing[cell_name(cell)] = str(error)
+            for runner in runners:
+                cells |= self._judged(runner, choosers, chosen, context)
+        return Measured(cells, missing)
 
     def _judged(
         self,
@@ -345,7 +345,7 @@ class Trainings:
         asked: Mapping[str, Recommender | str],
         chosen: Mapping[Cell, Sequence[tuple[Choice, float]]],
         context: CellContext,
-    ) -> Measured:
+    ) -> dict[Cell, CellValues]:
         """Return the cells of a federation, trained on the fresh seeds."""
         context.note(f"{runner.name}: grid and fresh seeds")
         fresh = context.fresh_seeds
@@ -355,7 +355,7 @@ class Trainings:
         tuned = runner.scores(tunings, fresh).mean(axis=0)
         resolution, ratio = runner.resolution(fresh), split_ratio(runner.config)
         special = {ORACLE: oracle, WORST: lowest, REFERENCE: tuned}
-        parts = []
+        cells = {}
         for row, by in asked.items():
             cell = row, runner.name
             if isinstance(by, str):
@@ -382,8 +382,8 @@ class Trainings:
                 "share worse than FedAvg": tuple(float(value.high is not None and value.high < 0) for value in versus),
             }
             gains = (oracle - tuned).tolist()
-            parts.append(_measured(cell, tuple(regret_tuned(value, gains) for value in lost), figures))
-        return together(parts)
+            cells[cell] = CellValues(values=tuple(regret_tuned(value, gains) for value in lost), figures=figures)
+        return cells
 
 
 def _impossible(recommender: Recommender, runner: FederationRunner, archive: Archive) -> str | None:

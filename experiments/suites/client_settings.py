@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,6 @@ from fedscout.engine.contracts.client_table import (
     heterogeneity_index,
 )
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial, TrialSettings
 from fedscout.experiments.client_settings.proxies import (
@@ -63,7 +62,6 @@ from fedscout.experiments.client_settings.tuning import (
     CellResult,
     CellTuning,
     Setting,
-    TuningDisplay,
     plan_cells,
     search_setting,
     tune_federation,
@@ -71,10 +69,19 @@ from fedscout.experiments.client_settings.tuning import (
 )
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
-from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, split_ratio, together
-from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.cells import (
+    CellByCell,
+    CellContext,
+    CellValues,
+    best_round,
+    chance_level,
+    failures_of,
+    split_ratio,
+)
+from fedscout.experiments.grids.experiment import Cell, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
-from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.studies.workers import Display
+from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import best_of
 from fedscout.search.study import study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
@@ -141,14 +148,6 @@ class SettingsTuning:
         """Clients of the federation."""
         return self.runner.federation.num_clients
 
-    @property
-    def num_test_rows(self) -> int:
-        """Number of rows of all clients' test parts."""
-        return sum(
-            len(self.runner.federation.partition.client(client)) - len(self.train_rows(client))
-            for client in range(self.num_clients)
-        )
-
     @cached_property
     def config(self) -> StudyConfig:
         """The study's configuration on this seed."""
@@ -195,7 +194,7 @@ class SettingsTuning:
         """
         folder = self.out / TABLES
         planned = plan_cells(tuning, cells, folder, {place: result.setting for place, result in (known or {}).items()})
-        display = TuningDisplay(ended=lambda position: self.note(f"  cell {planned[position].folder.name}"))
+        display = Display(ended=lambda position: self.note(f"  cell {planned[position].folder.name}"))
         return tune_table(tuning, planned, folder, display)
 
     def train_rows(self, client: int, validation_share: float = 0.0) -> IntArray:
@@ -256,14 +255,6 @@ class SettingsTuning:
         trial_settings = ledger.facts.trial("confirmation", settings.strategy or strategy)
         (trial,) = ledger.run([_with_settings(trial_settings, settings)])
         return trial
-
-    def random_settings(self, count: int) -> Iterator[Setting]:
-        """Yield settings drawn from the ranges of the search."""
-        generator = stream(self.seed, "random-settings")
-        space = study_space(self.config.search, self.runner.ledger(self.config).facts)
-        for _ in range(count):
-            drawn = space.random(generator).local_training(self.config.training.local())
-            yield drawn.learning_rate, drawn.batch_size, drawn.local_epochs
 
 
 def _with_settings(asked: TrialSettings, settings: Settings) -> TrialSettings:
@@ -357,8 +348,12 @@ def finer_table(tuning: SettingsTuning, _: str, *, grid: tuple[int, int] | None 
 
 
 def random_table(tuning: SettingsTuning, _: str) -> Settings:
-    """Return a table of randomly drawn settings."""
-    return Settings(_table_at(tuning, tuning.grid, list(tuning.random_settings(len(tuning.grid)))))
+    """Return a table of settings drawn from the ranges of the search."""
+    generator = stream(tuning.seed, "random-settings")
+    space = study_space(tuning.config.search, tuning.runner.ledger(tuning.config).facts)
+    drawn = [space.random(generator).local_training(tuning.config.training.local()) for _ in tuning.grid]
+    settings = [(training.learning_rate, training.batch_size, training.local_epochs) for training in drawn]
+    return Settings(_table_at(tuning, tuning.grid, settings))
 
 
 def shuffled_table(tuning: SettingsTuning, kind: str) -> Settings:
@@ -497,7 +492,7 @@ def _neighbouring_settings(setting: Setting) -> list[Setting]:
 
 
 @dataclass(frozen=True)
-class SettingsCells:
+class SettingsCells(CellByCell):
     """Accuracy of the best round, by ways to obtain settings (rows, of kind `given`) and federations (columns).
 
     A seed fixes split, initial model and batches, and the tuning is repeated on it, so an interval includes the
@@ -511,53 +506,44 @@ class SettingsCells:
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
 
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Tune and train what is not in the logs."""
-        parts = []
-        for column, settings in experiment.federations.items():
-            if "federation.dataset" not in settings or column not in (self.columns or experiment.federations):
-                continue
-            try:
-                built = built_federation(column, arguments(settings), context.settings)
-            except DataError as error:
-                parts.append(Measured({}, absent={column: str(error)}))
-                continue
-            check_searchable(built.config)
-            with open_federation(built, context.folder) as runner:
-                out = context.folder / BENCHMARK
-                tunings = [SettingsTuning(runner, seed, out, context.note) for seed in context.fresh_seeds]
-                for row, method in experiment.rows.items():
-                    if isinstance(method, Given) and row in (self.rows or experiment.rows):
-                        context.note(f"{row} × {column}")
-                        parts.append(_measured((row, column), tunings, **method.arguments))
-        return together(parts)
+    def includes(self, cell: Cell, settings: Mapping[str, Any]) -> bool:
+        """Return whether a cell is measured."""
+        row, column = cell
+        is_named = row in (self.rows or (row,)) and column in (self.columns or (column,))
+        return is_named and "federation.dataset" in settings
 
-
-def _measured(
-    cell: Cell, tunings: Sequence[SettingsTuning], way: str, strategy: str = UNIFORM.kind, **options: Any
-) -> Measured:
-    """Return a cell: the settings obtained in one way on every seed, and the strategy trained with them."""
-    spec = UNIFORM if strategy == UNIFORM.kind else parse_strategy(strategy)
-    config, name = tunings[0].config, " × ".join(cell)
-    try:
-        settings_by_seed = [WAYS[way](tuning, strategy, **options) for tuning in tunings]
-        trials = [tuning.trial(settings, spec) for tuning, settings in zip(tunings, settings_by_seed, strict=True)]
-    except UserError as error:
-        return Measured({}, absent={name: str(error)})
-    chance = chance_level(tunings[0].runner.federation)
-    failures = [trial.error or "" for trial in trials if trial.status == "failed"]
-    figures = {
-        "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
-        "steps of proxy clients": tuple(float(settings.proxy_steps) for settings in settings_by_seed),
-        "steps of clients": tuple(float(settings.client_steps) for settings in settings_by_seed),
-    }
-    return Measured(
-        {cell: tuple(best_round(trial, chance) for trial in trials)},
-        split_ratio(config),
-        {name: f"{len(failures)} of {len(trials)} trainings failed; first error: {failures[0]}"} if failures else {},
-        {figure: {cell: numbers} for figure, numbers in figures.items()},
-        1 / tunings[0].num_test_rows,
-    )
+    def cell(
+        self,
+        cell: Cell,
+        settings: Mapping[str, Any],
+        context: CellContext,
+        *,
+        way: str,
+        strategy: str = UNIFORM.kind,
+        **options: Any,
+    ) -> CellValues:
+        """Obtain the settings in one way on every seed, and train the strategy with them."""
+        built = built_federation(cell[1], arguments(settings), context.settings)
+        check_searchable(built.config)
+        with open_federation(built, context.folder) as runner:
+            tunings = [
+                SettingsTuning(runner, seed, context.folder / BENCHMARK, context.note) for seed in context.fresh_seeds
+            ]
+            spec = UNIFORM if strategy == UNIFORM.kind else parse_strategy(strategy)
+            tuned = [WAYS[way](tuning, strategy, **options) for tuning in tunings]
+            trials = [tuning.trial(own, spec) for tuning, own in zip(tunings, tuned, strict=True)]
+        chance = chance_level(built.federation)
+        return CellValues(
+            values=tuple(best_round(trial, chance) for trial in trials),
+            test_to_train=split_ratio(built.config),
+            resolution=resolution([trials]),
+            failures=failures_of(trials),
+            figures={
+                "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
+                "steps of proxy clients": tuple(float(own.proxy_steps) for own in tuned),
+                "steps of clients": tuple(float(own.client_steps) for own in tuned),
+            },
+        )
 
 
 def last_accuracy(trial: Trial, chance: float) -> float:

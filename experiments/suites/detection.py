@@ -44,7 +44,6 @@ from typing import Any, Final
 
 import numpy as np
 from flwr.app import Error, Message
-from pydantic import BaseModel
 
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
@@ -59,8 +58,8 @@ from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import CellContext, Measured, together
-from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Measured
+from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
 from fedscout.experiments.grids.federation_runner import IN_PROCESS
 from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure
@@ -106,7 +105,7 @@ class AbsentClients:
 
 DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
 RULES = ("published", "calibrated")
-MEASURES = {"recall": "found", "false alarms": "false_alarm", "blamed": "blamed"}
+MEASURES = ("recall", "false alarms", "blamed")
 ANY = "any"
 SEEDS_APART = 10_000
 
@@ -170,21 +169,8 @@ def case_arguments(name: str, num_clients: int) -> list[str]:
     return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
 
 
-class Verdict(BaseModel, frozen=True):
-    """The evaluation of one rule of one detector on one federation.
-
-    Attributes:
-        measured: Whether the rule could decide; if not, it detected nothing.
-        found: Whether it detected what there was; None if there was nothing to detect, or the truth is open.
-        false_alarm: Whether it detected what was not there; None if a detection would not be false, or the truth is
-            open.
-        blamed: Whether it flagged an unaffected client; None if no individual clients are affected.
-    """
-
-    measured: bool
-    found: bool | None = None
-    false_alarm: bool | None = None
-    blamed: bool | None = None
+Verdict = Mapping[str, bool]
+"""The evaluation of one rule of one detector on one federation: those of `MEASURES` that are defined."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +189,8 @@ class _Federation:
     def value(self, detector: str, rule: str, measure_name: str) -> float | None:
         """Return 1 or 0 for a rule's figure on a detector, or on `any`; None if it is undefined."""
         names = [name for name in DETECTORS if detector in (ANY, name)]
-        figures = [getattr(self.verdicts[rule, name], MEASURES[measure_name]) for name in names]
-        defined = [figure for figure in figures if figure is not None]
+        verdicts = [self.verdicts[rule, name] for name in names]
+        defined = [verdict[measure_name] for verdict in verdicts if measure_name in verdict]
         return float(any(defined)) if defined else None
 
 
@@ -231,7 +217,7 @@ class Detections:
         """Run detection on every federation that a row includes."""
         rows = {row: method.arguments for row, method in experiment.rows.items() if isinstance(method, Given)}
         evaluated: list[_Federation] = []
-        absent: dict[str, str] = {}
+        missing: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
                 raise ConfigurationError.of("cases", f"be from {', '.join(CASES)}", repr(case))
@@ -243,17 +229,15 @@ class Detections:
             try:
                 evaluated += self._detected(dataset, case, clients, context)
             except UserError as error:
-                absent[name] = str(error)
-        if not evaluated and absent:
-            raise UserError([next(iter(absent.values()))])
-        values: dict[Cell, tuple[float | None, ...]] = {}
+                missing[name] = str(error)
+        if not evaluated and missing:
+            raise UserError([next(iter(missing.values()))])
+        cells = {}
         for (row, selection), rule, measure_name in product(rows.items(), RULES, MEASURES):
             of_row = [evaluation for evaluation in evaluated if evaluation.is_of(selection)]
-            column = f"{measure_name}, {rule}"
-            values[row, column] = tuple(
-                evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row
-            )
-        return Measured(values, absent=absent)
+            values = tuple(evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row)
+            cells[row, f"{measure_name}, {rule}"] = CellValues(values=values)
+        return Measured(cells, missing)
 
     def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[_Federation]:
         """Yield the evaluated federations of one data set, case and number of clients."""
@@ -277,25 +261,30 @@ class Detections:
                 report = measure(opens_grids, config)
             replied = {facts.client for facts in report.clients}
             affected = [client for client in pipeline.federation.affected_clients if client in replied]
+            findings: dict[str, Sequence[Finding | CalibratedFinding]] = {
+                "published": report.findings,
+                "calibrated": report.calibrated,
+            }
             verdicts: dict[tuple[str, str], Verdict] = {
-                **{("published", finding.name): verdict(finding, truth, affected) for finding in report.findings},
-                **{("calibrated", finding.name): verdict(finding, truth, affected) for finding in report.calibrated},
+                (rule, finding.name): verdict(finding, truth, affected)
+                for rule, of_rule in findings.items()
+                for finding in of_rule
             }
             yield _Federation(dataset, case, clients, verdicts)
 
 
 def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
     """Return the evaluation of a finding against the truth; `affected` are the affected clients that replied."""
-    expected, flagged, measured = truth[finding.name], set(finding.flagged_clients), finding.measured
+    expected, flagged = truth[finding.name], set(finding.flagged_clients)
     if truth["outliers"] and not affected:
-        return Verdict(measured=measured)
+        return {}
     if expected is False:
-        return Verdict(measured=measured, false_alarm=finding.detected)
+        return {"false alarms": finding.detected}
     attackers = set(affected) if truth["outliers"] else set()
-    blamed = not flagged <= attackers if attackers else None
+    blamed = {"blamed": not flagged <= attackers} if attackers else {}
     if finding.name == "outliers":
-        return Verdict(measured=measured, found=attackers <= flagged, blamed=blamed)
-    return Verdict(measured=measured, found=finding.detected if expected else None, blamed=blamed)
+        return {"recall": attackers <= flagged, **blamed}
+    return {"recall": finding.detected, **blamed} if expected else blamed
 
 
 SHARES: Final[Mapping[str, tuple[float, ...]]] = {
@@ -371,20 +360,20 @@ DRAWS: Final[Mapping[str, Draw]] = {
 }
 
 
-@dataclass(frozen=True)
-class WithheldLabels:
+class WithheldLabels(CellByCell):
     """Detected label skew by label distribution (rows: `labels`, `min_release`) and clients' rows (columns)."""
 
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+    def cell(
+        self,
+        cell: Cell,
+        settings: Settings,
+        context: CellContext,
+        *,
+        labels: str,
+        min_release: int = Release().min_release,
+    ) -> CellValues:
         """Draw one federation per seed for equal clients, and a quarter as many for others."""
-        parts = []
-        for row, method in experiment.rows.items():
-            assert isinstance(method, Given)
-            labels, min_release = method.arguments["labels"], method.arguments.get("min_release", Release().min_release)
-            count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
-            for sizes in experiment.federations:
-                context.note(f"{row} × {sizes}")
-                found, withheld = found_skew(labels, sizes, DRAWS[labels], count, min_release)
-                cell = row, sizes
-                parts.append(Measured({cell: found}, figures={"share of rows withheld": {cell: (withheld,)}}))
-        return together(parts)
+        del settings
+        count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
+        found, withheld = found_skew(labels, cell[1], DRAWS[labels], count, min_release)
+        return CellValues(values=found, figures={"share of rows withheld": (withheld,)})

@@ -24,9 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +32,11 @@ import numpy.typing as npt
 from fedscout.engine.data.split import split_client
 from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
-from fedscout.experiments.grids.cells import CellContext, Measured, together
-from fedscout.experiments.grids.experiment import Cell, Experiment
-from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Values
+from fedscout.experiments.grids.experiment import Cell, Settings
+from fedscout.experiments.suites.replay import NoLog
 from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import confirm_winner
@@ -189,8 +186,12 @@ SAME_ROWS_STUDIES = 100
 """Largest number of studies per cell with this truth, as it takes long."""
 
 
-@dataclass(frozen=True)
-class Coverage:
+FIGURES = ("share here", "share better", "share wrongly", "seeds used", "half width")
+"""Of a study: whether the interval for another run contains its truth (for the first studies only); whether the
+verdict is better; whether it is better or worse and wrong; the fresh seeds; half the width of the interval."""
+
+
+class Coverage(CellByCell):
     """Coverage of the interval for new data, by population (rows) and maximum number of fresh seeds (columns).
 
     A row's arguments are those of a `Population`, FedAvg first, then the candidates, and `batch`, the seeds between
@@ -198,109 +199,52 @@ class Coverage:
     that of the studies.
     """
 
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Simulate studies of every row and column."""
-        parts = []
-        for (row, method), column in product(experiment.rows.items(), experiment.federations):
-            assert isinstance(method, Given)
-            context.note(f"{row} × {column}")
-            row_arguments = {**method.arguments}
-            simulation = Simulation(batch=row_arguments.pop("batch", None), population=Population.of(**row_arguments))
-            parts.append(_coverage((row, column), simulation, int(column.split()[0]), context.num_seeds))
-        return together(parts)
+    def cell(
+        self, cell: Cell, settings: Settings, context: CellContext, *, batch: int | None = None, **population: Any
+    ) -> CellValues:
+        """Simulate the studies of a row and column."""
+        del settings
+        drawn_from, num_seeds = Population.of(**population), int(cell[1].split()[0])
+        config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
+        studies = [
+            _judged(drawn_from, *simulated_study(drawn_from, config, number), number)
+            for number in range(context.num_seeds)
+        ]
+        holds, *others = zip(*studies, strict=True)
+        figures = {"truth": (_truths(drawn_from)[1],), **dict(zip(FIGURES, others, strict=True))}
+        return CellValues(values=holds, figures=figures)
 
 
-class Simulation(NamedTuple):
-    """A population, and the number of seeds between looks; None for a single look."""
-
-    population: Population
-    batch: int | None = None
-
-
-FIGURES = {
-    "here": "share here",
-    "better": "share better",
-    "wrong": "share wrongly",
-    "seeds_used": "seeds used",
-    "half_width": "half width",
-}
-"""Figures of a study: whether the interval for another run contains its truth (for the first studies only); whether
-the verdict is better; whether the verdict is better or worse and wrong."""
-
-
-class _StudyOutcome(NamedTuple):
-    """The results of one study compared with the truth."""
-
-    seeds_used: float
-    new_data: float
-    here: float
-    better: float
-    wrong: float
-    half_width: float
-
-
-def _coverage(cell: Cell, simulation: Simulation, seeds: int, num_studies: int) -> Measured:
-    studies = [_judged(simulation, *_study(simulation, seeds, number), number) for number in range(num_studies)]
-    values_by_field = {name: tuple(float(getattr(study, name)) for study in studies) for name in _StudyOutcome._fields}
-    figures: dict[str, tuple[float | None, ...]] = {"truth": (_truths(simulation.population)[1],)}
-    for name, figure_name in FIGURES.items():
-        figures[figure_name] = tuple(None if np.isnan(value) else value for value in values_by_field[name])
-    return Measured(
-        {cell: values_by_field["new_data"]}, figures={name: {cell: values} for name, values in figures.items()}
-    )
-
-
-def _judged(simulation: Simulation, sample: Sample, confirmation: Confirmation, number: int) -> _StudyOutcome:
-    names = [str(spec) for spec in configurations(len(simulation.population.separations))]
+def _judged(population: Population, sample: Sample, confirmation: Confirmation, number: int) -> Values:
+    """Return whether a study's interval holds the truth about new data, and its figures in the order of `FIGURES`."""
+    names = [str(spec) for spec in configurations(len(population.separations))]
     pick = names.index(confirmation.contestants[0].name)
-    truth, difference = _truths(simulation.population)[pick], confirmation.versus["fedavg"]["own"]
+    truth, difference = _truths(population)[pick], confirmation.versus["fedavg"]["own"]
     low, high, here_low, here_high = (
         np.nan if end is None else end
         for end in (difference.low, difference.high, difference.here_low, difference.here_high)
     )
-    here = np.nan
+    num_seeds, here = len(confirmation.seeds), None
     if number < SAME_ROWS_STUDIES:
-        here = (
-            here_low
-            <= _truth_on_same_rows(simulation.population, sample, number, pick, len(confirmation.seeds))
-            <= here_high
-        )
+        truth_here = _truth_on_same_rows(population, sample, number, pick, num_seeds)
+        here = float(here_low <= truth_here <= here_high)
     better, worse = (confirmation.verdict == verdict for verdict in ("better", "worse"))
-    return _StudyOutcome(
-        seeds_used=len(confirmation.seeds),
-        new_data=low <= truth <= high,
-        here=here,
-        better=better,
-        wrong=(better and truth <= 0) or (worse and truth >= 0),
-        half_width=(high - low) / 2,
-    )
+    wrong = (better and truth <= 0) or (worse and truth >= 0)
+    half_width = None if np.isnan(high - low) else (high - low) / 2
+    return float(low <= truth <= high), here, float(better), float(wrong), float(num_seeds), half_width
 
 
-class _NoLog:
-    """A log that stores nothing."""
-
-    def read(self, config_hash: str | None = None) -> list[Trial]:
-        del config_hash
-        return []
-
-    def append(self, trial: Trial) -> Path:
-        del trial
-        return Path()
-
-
-def _study(simulation: Simulation, seeds: int, number: int) -> tuple[Sample, Confirmation]:
+def simulated_study(population: Population, config: SearchConfig, number: int) -> tuple[Sample, Confirmation]:
     """Return a drawn federation, and the confirmation of the best candidate on the study's seed."""
-    sample, specs = Sample(simulation.population, number), configurations(len(simulation.population.separations))
+    sample, specs = Sample(population, number), configurations(len(population.separations))
     facts = StudyFacts(
         "simulated", 1, Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1), Session(seed=number), guessing=sample.guessing
     )
-    runner = cast(TrialRunner, SimulatedRunner(sample, specs))
-    ledger = Ledger(facts, runner, cast(TrialLog, _NoLog()))
+    ledger = Ledger(facts, cast(TrialRunner, SimulatedRunner(sample, specs)), NoLog())
     searched = ledger.run([facts.trial("search", spec) for spec in specs[1:]])
     scored = [trial for trial in searched if trial.status == "completed"]
     if not scored:  # no candidate went through: another federation
-        return _study(simulation, seeds, number + 10**6)
-    config = SearchConfig(confirmation_seeds=seeds, confirmation_batch=simulation.batch)
+        return simulated_study(population, config, number + 10**6)
     confirmation = confirm_winner(config, ledger, scored, [])
     assert confirmation is not None
     return sample, confirmation

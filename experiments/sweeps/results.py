@@ -11,33 +11,31 @@ values, each a mean over c seeds of its own, S² is 1/c of the variance of one s
 S². A group of a single study has that study's own interval. Neither interval covers other data sets of the same kind,
 and both are clipped to the bounds of the measure.
 
-The chart shows the measure against one axis, by a second axis (colour) and by chooser (line style). A point is a mean
-over seeds, and its bar the 95 % interval for new data where scores on fresh seeds exist; a single study has its own
-interval. A hollow point marks a choice of the search that is not shown to differ from FedAvg; overlapping bars do not
-imply that, as scores are paired. The x axis is `federation.partition.alpha` if the sweep varies it, else the first
-numeric axis, else the first axis; colour is the next one. Every combination of further axes has its own panel, as a
-mean over different federations would be meaningless.
+The chart shows the measure against one axis; a curve is a chooser at a value of a second axis. A point is a mean over
+seeds, and its bar the 95 % interval for new data where scores on fresh seeds exist; a single study has its own
+interval. Overlapping bars do not imply that two choosers are alike, as scores are paired. The x axis is
+`federation.partition.alpha` if the sweep varies it, else the first numeric axis, else the first axis; the second one is
+the next. Every combination of further axes has its own panel, as a mean over different federations would be
+meaningless.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
-from fedscout.experiments.charts import CATEGORIES, inline, tooltips
 from fedscout.experiments.studies.checks import measures_of_study
-from fedscout.experiments.sweeps.sweep import GridConfiguration, StudyEnd, Sweep, SweepFolder, SweepStudy, value_text
+from fedscout.experiments.studies.workers import End
+from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, SweepFolder, SweepStudy, value_text
 from fedscout.search.confirmation.intervals import (
     UNBOUNDED,
     Bounds,
@@ -47,7 +45,7 @@ from fedscout.search.confirmation.intervals import (
     paired_difference,
     tested_to_trained,
 )
-from fedscout.search.objective import ACCURACY, Measure
+from fedscout.search.objective import Measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +105,7 @@ TABLE_COLUMNS: Mapping[str, str] = {
 """Name and type of every column beside those of the axes; docs/sweep.md says what they mean."""
 
 
-def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> SweepStudy:
+def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepStudy:
     """Return an ended study with its table rows; paths are relative to the sweep's folder."""
     path = folder.study(one)
     shared: Row = {
@@ -226,14 +224,12 @@ def _gain(confirmation: Mapping[str, Any]) -> Row:
 
 
 def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
-    """Return the table: the axes' columns first, rows in the order of the grid."""
+    """Return the table of studies in the order of the grid: the axes' columns first."""
     import pyarrow as pa
 
     axes = {key: axis_type([one.setting[key] for one in sweep.configurations]) for key in sweep.axes}
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in {**axes, **TABLE_COLUMNS}.items()])
-    position = {one.digest: number for number, one in enumerate(sweep.configurations)}
-    ordered = sorted(studies, key=lambda study: position[study.configuration.digest])
-    rows = [dict(row) for study in ordered for row in study.rows]
+    rows = [dict(row) for study in studies for row in study.rows]
     for row in rows:
         texts = [key for key, kind in axes.items() if kind == "string" and row[key] is not None]
         row.update({key: value_text(row[key]) for key in texts})
@@ -257,22 +253,6 @@ def write_table(table: pa.Table, folder: SweepFolder) -> None:
 
     folder.write("table.parquet", lambda path: pq.write_table(table, path))
     folder.write("table.csv", lambda path: csv.write_csv(table, path))
-
-
-def failed_before(folder: Path) -> set[str]:
-    """Return the digests of the studies whose own error made them fail in the sweep's last run."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder / "table.parquet"
-    if not path.is_file():  # a pipe would be waited for
-        return set()
-    try:
-        with pq.ParquetFile(path) as file:
-            rows = file.read(columns=["config_hash", "status"]).to_pylist()
-    except (OSError, pa.ArrowException):
-        return set()
-    return {row["config_hash"] for row in rows if row.get("status") == "failed" and "config_hash" in row}
 
 
 SEEDS = ("seed", "federation.seed")
@@ -416,15 +396,6 @@ def _test_to_train(rows: Sequence[Row]) -> float:
 
 
 PREFERRED_AXIS = "federation.partition.alpha"
-WHERE_SEARCHED = "the search's seed"
-OUTLINED_LEGEND = "hollow: no significant difference from FedAvg"
-STYLES: Mapping[str, tuple[Sequence[int], str]] = {
-    FEDAVG: ([6, 4], "circle"),
-    TUNED: ([2, 3], "square"),
-    BEST: ([1, 0], "triangle-up"),
-    CHALLENGER: ([1, 0], "triangle-up"),
-}
-"""Dashes and shape of each chooser; the search's choice has a solid line."""
 
 
 @dataclass(frozen=True)
@@ -449,98 +420,35 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True)
-class SweepPlot:
-    """The data of a sweep's chart.
+def axis_values(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """Return the distinct values of each axis: numbers ascending, anything else in the order of the groups."""
+    values = {}
+    for axis in groups[0].values if groups else ():
+        distinct = list(dict.fromkeys(group.values[axis] for group in groups))
+        values[axis] = sorted(distinct) if all(map(_is_number, distinct)) else distinct
+    return values
 
-    Attributes:
-        groups: Studies that differ only in seeds and have scores.
-        choosers: The compared choosers, in order.
-        values: The distinct values of each axis but those of seeds: numbers ascending, others in the table's order.
-        layout: The role of each axis.
-        measure: The measure of the scores.
-        seeds: A description of the seeds that the scores are measured on.
-    """
 
-    groups: Sequence[Group]
-    choosers: Sequence[str]
-    values: Mapping[str, Sequence[Any]]
-    layout: PlotLayout
-    measure: Measure
-    seeds: str
-
-    @property
-    def panels(self) -> list[dict[str, Any]]:
-        """The values of the axes that form panels, one combination per panel."""
-        axes = self.layout.panels
-        return [dict(zip(axes, panel, strict=True)) for panel in product(*(self.values[axis] for axis in axes))]
-
-    def chart(self, panel: Mapping[str, Any]) -> alt.LayerChart | alt.FacetChart:
-        """Return the chart of the groups of a panel."""
-        x_values: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
-        numeric = all(map(_is_number, x_values))
-        if numeric:
-            is_log = min(x_values) > 0 and max(x_values) >= 10 * min(x_values)
-            scale = alt.Scale(type="log" if is_log else "linear", zero=False, nice=False, padding=12)
-            x = alt.X("x:Q", scale=scale, axis=alt.Axis(values=x_values, format="~g"), title=self.layout.x)
-        else:
-            x = alt.X("x:N", sort=None, axis=alt.Axis(labelAngle=0), title=self.layout.x)
-        y = alt.Y("score:Q", title=f"{self.measure.name} on {self.seeds}", scale=alt.Scale(zero=False))
-        labels = [LABELS[chooser] for chooser in self.choosers]
-        dash = alt.Scale(domain=labels, range=[STYLES[chooser][0] for chooser in self.choosers])
-        shape = alt.Scale(domain=labels, range=[STYLES[chooser][1] for chooser in self.choosers])
-        tooltip = tooltips(
-            chooser=" ", colour=self.layout.colour or "", score__Q=self.measure.name, low__Q="from", high__Q="to"
-        )
-        base = alt.Chart().encode(x=x, color=self._colour(), tooltip=tooltip)
-        marked = base.encode(y, alt.Shape("chooser:N", scale=shape, title=None))
-        return alt.layer(
-            base.mark_line().encode(y, alt.StrokeDash("chooser:N", scale=dash, legend=None)),
-            base.mark_rule(opacity=0.5, size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
-            marked.transform_filter("datum.shown").mark_point(filled=True, size=45, opacity=1),
-            marked.transform_filter("!datum.shown").mark_point(filled=False, fill="white", size=45, opacity=1),
-            data=inline(self._points(panel)),
-        )
-
-    def _colour(self) -> Any:
-        axis = self.layout.colour
-        if axis is None:
-            return alt.value(CATEGORIES[0])
-        domain = [value_text(value) for value in self.values[axis]]
-        return alt.Color("colour:N", scale=alt.Scale(domain=domain), title=axis.rpartition(".")[2])
-
-    def _points(self, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield one point per group and chooser, ordered along x."""
-        x_axis, colour = self.layout.x, self.layout.colour
-        panel_groups = [group for group in self.groups if panel.items() <= group.values.items()]
-        order = self.values[x_axis] if x_axis else []
-        bounds = self.measure.worst, self.measure.best
-        for group in sorted(panel_groups, key=lambda group: order.index(group.values[x_axis]) if x_axis else 0):
-            value = group.values[x_axis] if x_axis else ""
-            for chooser in self.choosers:
-                if (mean := group.accuracy.get(chooser)) is None:
-                    continue
-                is_hollow = chooser == self.choosers[-1] != FEDAVG and not group.is_distinguished
-                yield {
-                    "x": value if _is_number(value) else value_text(value),
-                    "colour": value_text(group.values[colour]) if colour else "",
-                    "chooser": LABELS[chooser],
-                    "score": mean.mean,
+def points_of(groups: Sequence[Group], layout: PlotLayout, measure: Measure) -> list[dict[str, Any]]:
+    """Return the means of a panel's groups, ordered along x, with their intervals within the measure's bounds."""
+    values = axis_values(groups)
+    bounds = measure.worst, measure.best
+    points = []
+    axes = [axis for axis in (layout.x, layout.colour) if axis is not None]
+    for group in sorted(groups, key=lambda group: [values[axis].index(group.values[axis]) for axis in axes]):
+        colour = [] if layout.colour is None else [f"{layout.colour.rpartition('.')[2]} {_text(group, layout.colour)}"]
+        for chooser, mean in group.accuracy.items():
+            points.append(
+                {
+                    "step": _text(group, layout.x),
+                    "curve": ", ".join([LABELS[chooser], *colour]),
+                    "mean": mean.mean,
                     "low": float(np.clip(mean.mean if mean.low is None else mean.low, *bounds)),
                     "high": float(np.clip(mean.mean if mean.high is None else mean.high, *bounds)),
-                    "shown": not is_hollow,
                 }
+            )
+    return points
 
 
-def plot_of(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURACY) -> SweepPlot:
-    """Return the chart data of a table's rows; `axes` includes those of seeds."""
-    groups = [group for group in groups_of(rows, axes) if group.accuracy]
-    values = {axis: _ordered([group.values[axis] for group in groups]) for axis in axes if axis not in SEEDS}
-    seeds = "fresh seeds" if measure_of(rows) == "accuracy" else WHERE_SEARCHED
-    return SweepPlot(groups, compared_choosers(rows), values, layout_of(values), measure, seeds)
-
-
-def _ordered(values: Sequence[Any]) -> list[Any]:
-    """Return the distinct values: numbers ascending, anything else in the order of the table."""
-    different = list(dict.fromkeys(values))
-    return sorted(different) if all(map(_is_number, different)) else different
+def _text(group: Group, axis: str | None) -> str:
+    return "" if axis is None else value_text(group.values[axis])

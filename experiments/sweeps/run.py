@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,21 @@ from fedscout.engine.runtime.files import LOCK
 from fedscout.engine.runtime.storage import Storage, refresh, storage_of
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
-from fedscout.experiments.sweeps import workers
+from fedscout.experiments.studies.workers import (
+    Display,
+    End,
+    Piece,
+    WorkerPool,
+    cluster_cpus,
+    driver_nodes,
+    run_pieces,
+    share_gpus,
+    share_out,
+    with_share,
+)
 from fedscout.experiments.sweeps.results import (
     Group,
     ended_study,
-    failed_before,
     groups_of,
     measure_of,
     table_of,
@@ -30,16 +40,14 @@ from fedscout.experiments.sweeps.results import (
 )
 from fedscout.experiments.sweeps.sweep import (
     GridConfiguration,
-    StudyEnd,
     Sweep,
     SweepFolder,
     SweepStudy,
     data_digests,
     open_sweep_folder,
-    reason_against,
     run_one,
+    run_stored,
 )
-from fedscout.experiments.sweeps.workers import check_sequential, driver_nodes
 from fedscout.search.objective import UNLIKE, Measure
 
 if TYPE_CHECKING:
@@ -49,23 +57,6 @@ TABLE_SECONDS = 60.0
 """Seconds between writes of the table while studies run."""
 
 logger = logging.getLogger("fedscout")
-
-
-@dataclass(frozen=True)
-class SweepDisplay:
-    """Optional progress callbacks of a sweep.
-
-    Attributes:
-        known: Called once with the studies that need not be run, and those that must.
-        begun: Called when a study starts.
-        ended: Called when a study ends.
-        tick: Called about twice a second while studies run in workers.
-    """
-
-    known: Callable[[Sequence[GridConfiguration], Sequence[GridConfiguration]], None] = lambda _known, _pending: None
-    begun: Callable[[GridConfiguration], None] = lambda _: None
-    ended: Callable[[GridConfiguration, StudyEnd], None] = lambda _one, _end: None
-    tick: Callable[[SweepFolder], None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -95,7 +86,7 @@ class SweepOutcome:
 def run_sweep(
     sweep: Sweep,
     out: Path,
-    display: SweepDisplay | None = None,
+    display: Display | None = None,
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
@@ -113,89 +104,90 @@ def run_sweep(
     Raises:
         UserError: If the folder can't be used, Ray can't be reached, or `parallel` is too large.
     """
-    display = display or SweepDisplay()
+    from fedscout.experiments.config import planned_trials
+
+    display, configurations = display or Display(), sweep.configurations
     with open_sweep_folder(out, sweep) as folder:
         studies = _known(folder, sweep)
-        pending = [one for one in sweep.configurations if one.digest not in studies]
-        display.known([one for one in sweep.configurations if one.digest in studies], pending)
+        planned = [planned_trials(one.config)[0] for one in configurations]
+        display.known(
+            [Piece(one.name, folder.study(one), n, n) for one, n in zip(configurations, planned, strict=True)],
+            list(studies),
+        )
+        pending = [position for position in range(len(configurations)) if position not in studies]
         last_written = time.monotonic()
-        for one, end in _run_all(folder, pending, display, parallel, verbose, search_path):
+        runs = [configurations[position] for position in pending]
+        for place, end in _run_all(folder, runs, display.of(pending), parallel, verbose, search_path):
+            one = runs[place]
             for warning in end.warnings:
                 logger.warning("%s: %s", one.name, warning)
             if end.details is not None:
                 folder.write_text(f"lost/{one.name}.txt", end.details)
-            studies[one.digest] = ended_study(folder, one, end)
-            display.ended(one, end)
+            studies[pending[place]] = ended_study(folder, one, end)
+            display.ended(pending[place])
             if time.monotonic() - last_written > TABLE_SECONDS:
-                write_table(table_of(sweep, list(studies.values())), folder)
+                write_table(table_of(sweep, in_order(studies)), folder)
                 last_written = time.monotonic()
-        return _conclude(folder, sweep, [studies[one.digest] for one in sweep.configurations])
+        return _conclude(folder, sweep, in_order(studies))
 
 
-def _known(folder: SweepFolder, sweep: Sweep) -> dict[str, SweepStudy]:
-    """Return the studies that need not be run: finished with the current data and code, or unable to start."""
-    studies: dict[str, SweepStudy] = {}
-    failed = failed_before(folder.path)
+def in_order(studies: Mapping[int, SweepStudy]) -> list[SweepStudy]:
+    """Return studies by their positions in the grid."""
+    return [studies[position] for position in sorted(studies)]
+
+
+def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:
+    """Return the studies that are finished with the current data and code, by position."""
+    studies: dict[int, SweepStudy] = {}
     digest_of = data_digests()
-    for one in sweep.configurations:
+    for position, one in enumerate(sweep.configurations):
         changed = partial(has_changed_since, folder.study(one), one.config, partial(digest_of, one.config))
         if folder.result(one) is not None and not changed():
-            studies[one.digest] = ended_study(folder, one, StudyEnd("completed"))
-        elif one.digest in failed and (reason := reason_against(one.config)) is not None:
-            studies[one.digest] = ended_study(folder, one, StudyEnd("failed", reason))
+            studies[position] = ended_study(folder, one, End("completed"))
     return studies
 
 
 def _run_all(
     folder: SweepFolder,
     pending: Sequence[GridConfiguration],
-    display: SweepDisplay,
+    display: Display,
     parallel: int | None,
     verbose: bool,
     search_path: tuple[str, ...],
-) -> Iterator[tuple[GridConfiguration, StudyEnd]]:
-    """Run studies in this process, or by workers on one Ray, and yield each with its end."""
+) -> Iterator[tuple[int, End]]:
+    """Run studies in this process, or by workers on one Ray, and yield the position of each with its end."""
     if not pending:
         return
-    engine = pending[0].config.engine
+    engine, configs = pending[0].config.engine, [one.config for one in pending]
     if engine.grid == "local":
-        check_sequential(parallel, "with engine.grid=local, which uses only this process")
-        for one in pending:
-            display.begun(one)
-            yield one, run_one(one.config, folder.study(one), verbose, search_path)
+        studies = [(one.config, folder.study(one), verbose, search_path) for one in pending]
+        yield from run_pieces(engine, run_one, studies, parallel, display)
         return
     from fedscout.engine.runtime.ray import ray_runtime
 
-    configs = [one.config for one in pending]
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
         on_gpus = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1).on_gpu
-        settings = (workers.worker_environment(), verbose, search_path)
-        pool = workers.StudyWorkerPool(ray, *settings, nodes=driver_nodes(ray, configs))
-        stack.callback(pool.close)
-        pool.drop_differing_nodes([workers.with_share(config, 0) for config in configs])
-        timed = any(config.training.has_time_limit for config in configs)
+        pool = stack.enter_context(closing(WorkerPool(ray, search_path, driver_nodes(ray, configs))))
+        pool.drop_differing_nodes([with_share(config, 0) for config in configs])
         if on_gpus:
-            share = workers.share_gpus(parallel)
+            share = share_gpus(parallel)
         else:
-            cpus = workers.cluster_cpus(ray, pool.nodes)
-            share = workers.share_out(cpus, len(pending), engine.num_hosts, parallel, timed)
+            timed = any(config.training.has_time_limit for config in configs)
+            share = share_out(cluster_cpus(ray, pool.nodes), len(pending), engine.num_hosts, parallel, timed)
         sweep_storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
 
-        def storage(one: GridConfiguration) -> Storage | None:
-            below = folder.study(one).relative_to(folder.path).as_posix()
-            return None if sweep_storage is None else sweep_storage.below(below)
+        def storage(study: Path) -> Storage | None:
+            return sweep_storage and sweep_storage.below(study.relative_to(folder.path).as_posix())
 
-        studies = [
-            (workers.with_share(one.config, share.num_hosts), folder.study(one), storage(one)) for one in pending
+        paths = [folder.study(one) for one in pending]
+        shared = [with_share(config, share.num_hosts) for config in configs]
+        pieces = [
+            (config, path, storage(path), verbose, search_path) for config, path in zip(shared, paths, strict=True)
         ]
-        ends = pool.run(
-            studies, share.parallel, lambda position: display.begun(pending[position]), lambda: display.tick(folder)
-        )
-        for position, end in ends:
-            if storage_of(folder.path) is not None:
-                refresh(folder.study(pending[position]))
-            yield pending[position], end
+        for position, end in pool.run(run_stored, pieces, share.parallel, display):
+            refresh(paths[position])
+            yield position, end
 
 
 def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) -> SweepOutcome:

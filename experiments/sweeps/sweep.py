@@ -16,35 +16,27 @@ studies that earlier commands finished.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import hashlib
 import json
 import logging
 import re
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UnreachableModelError, UserError
-from fedscout.engine.runtime.files import (
-    LOCK,
-    folder_lock,
-    folder_made,
-    not_written,
-    read_json_object,
-    remove_unfinished,
-    write_atomically,
-)
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError
+from fedscout.engine.runtime.files import UNUSABLE
+from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.engine.trials.log import num_trials
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
+from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
 from fedscout.experiments.studies.run_folder import remove_if_unused
+from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by
 
 DIGEST_DIGITS = 10
 NAME_CHARACTERS = 120
@@ -236,16 +228,13 @@ def _default_name(single: Mapping[str, Any], axes: Sequence[str], config: StudyC
 
 
 BINDING = "sweep.json"
-STUDIES = "studies"
-RELEASE_SECONDS = 60.0
-RELEASE_POLL_SECONDS = 0.1
 
 
-class SweepFolder:
+class SweepFolder(GridFolder):
     """The folder of one sweep, as an absolute path."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        super().__init__(path)
         studies = self.path / STUDIES
         existing = sorted(studies.iterdir()) if studies.is_dir() else []
         self._by_digest = {folder.name[-DIGEST_DIGITS:]: folder for folder in existing if folder.is_dir()}
@@ -264,35 +253,6 @@ class SweepFolder:
         """Return the number of trials in the log of a configuration's study."""
         return num_trials(self.study(one) / "trials")
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write one of the folder's JSON files atomically."""
-        self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the folder atomically."""
-        self.write(name, lambda temporary: temporary.write_text(text))
-
-    def write(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Write a file of the folder atomically; `write` writes the content to the path that it receives.
-
-        Raises:
-            EngineError: If writing fails, for example on a full disk.
-        """
-        path = self.path / name
-        try:
-            write_atomically(path, write)
-        except OSError as error:
-            raise EngineError(not_written(path, error)) from error
-        return path
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file; None if it is missing or can't be read."""
-    try:
-        return read_json_object(path)
-    except (OSError, ValueError):
-        return None
-
 
 @contextmanager
 def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
@@ -302,26 +262,16 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
         LogError: If the folder is not writable, is in use, or holds anything else: another sweep, a study.
     """
     path = path.absolute()
-    with ExitStack() as stack:
-        try:
-            _binding(path, sweep)  # a refusal leaves nothing behind
-            stack.enter_context(folder_made(path))
-        except OSError as error:
-            raise LogError(_UNUSABLE.format(path=path, reason=error.strerror)) from error
-        stack.enter_context(folder_lock(path))
-        remove_unfinished(path)
-        folder = SweepFolder(path)
-        is_new = not (path / BINDING).exists()
+    _binding(path, sweep)  # a refusal leaves nothing behind
+    with locked_folder(path):
+        folder, is_new = SweepFolder(path), not (path / BINDING).exists()
         try:
             folder.write_json(BINDING, _binding(path, sweep))
         except EngineError as error:
             if is_new:
                 remove_if_unused(path, BINDING)
-            raise LogError(_UNUSABLE.format(path=path, reason=error)) from error
+            raise LogError(UNUSABLE.format(path=path, reason=error)) from error
         yield folder
-
-
-_UNUSABLE = "--out must be a folder that can be written, got {path}: {reason}"
 
 
 def check_sweep_folder(path: Path, sweep: Sweep) -> SweepFolder:
@@ -373,59 +323,8 @@ def _stored(path: Path) -> dict[str, Any] | None:
     stored = read_json(path / BINDING)
     if stored is not None and isinstance(stored.get("axes"), list) and isinstance(stored.get("fixed"), dict):
         return stored
-    foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-    if foreign:
-        raise LogError.of(
-            "--out",
-            "be a new or empty folder, or that of an earlier sweep",
-            f"{path} with {', '.join(foreign[:5])} but no readable {BINDING}",
-        )
+    refuse_others(path)
     return None
-
-
-def await_release(study: Path, seconds: float = RELEASE_SECONDS) -> None:
-    """Wait until no process locks a study's folder; a worker of a killed sweep takes a moment to exit."""
-    if not (study / LOCK).exists():
-        return
-    deadline = time.monotonic() + seconds
-    with (study / LOCK).open("a") as lock:
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                time.sleep(RELEASE_POLL_SECONDS)
-            else:
-                return
-
-
-Status = Literal["completed", "failed", "lost"]
-
-
-@dataclass(frozen=True)
-class StudyEnd:
-    """The status of an ended study.
-
-    Attributes:
-        status: `completed`; `failed` by an error of its own that would recur, such as more clients than rows; `lost` by
-            an infrastructure failure, so that it resumes when the sweep is run again.
-        error: The reason; None if completed.
-        details: The traceback of a study that a defect ended.
-        warnings: The warnings that were logged.
-    """
-
-    status: Status
-    error: str | None = None
-    details: str | None = None
-    warnings: tuple[str, ...] = ()
-
-    def with_stored_paths(self, here: Path, there: str) -> StudyEnd:
-        """Return the end with paths of the folder where it ran replaced by where it is stored."""
-
-        def said(text: str | None) -> str | None:
-            return None if text is None else text.replace(str(here), there)
-
-        warnings = tuple(warning.replace(str(here), there) for warning in self.warnings)
-        return replace(self, error=said(self.error), details=said(self.details), warnings=warnings)
 
 
 @dataclass(frozen=True)
@@ -434,11 +333,11 @@ class SweepStudy:
 
     configuration: GridConfiguration
     folder: Path
-    end: StudyEnd
+    end: End
     rows: tuple[Mapping[str, Any], ...]
 
 
-def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> StudyEnd:
+def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> End:
     """Run a study, or resume it, as `fedscout run` does; only an interruption raises an exception."""
     from fedscout.experiments.studies.workflow import Display, run_workflow
 
@@ -446,39 +345,27 @@ def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: 
         try:
             await_release(out)
             run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
-            end = StudyEnd("completed")
+            end = End("completed")
         except Exception as error:  # one study's end is not the sweep's
             end = end_by(error)
         gc.collect()  # federation, hosts and strategies hold each other in cycles
     return replace(end, warnings=tuple(warnings))
 
 
-def end_by(error: Exception) -> StudyEnd:
-    """Return the end of a study that raised an exception; called in the `except` block."""
-    if isinstance(error, UserError) and not isinstance(error, UnreachableModelError):  # which may pass
-        return StudyEnd("failed", str(error))
-    return StudyEnd("lost", one_line(error), traceback.format_exc())
-
-
-def one_line(defect: Exception) -> str:
-    """Return an unexpected exception as one line."""
-    reason = next(iter(str(defect).strip().splitlines()), "")
-    return f"{type(defect).__name__}: {reason}" if reason else type(defect).__name__
-
-
-def reason_against(config: StudyConfig) -> str | None:
-    """Return why a study can't start, checked without running it; None if it may."""
-    from fedscout.experiments.federation import built_study
-    from fedscout.experiments.studies.checks import own_selection
-    from fedscout.experiments.studies.workflow import cohort_of
-    from fedscout.search.study import planned_space
-
+def run_stored(
+    config: StudyConfig, out: Path, storage: Storage | None, verbose: bool, search_path: tuple[str, ...]
+) -> End:
+    """Run a study in an absolute folder visible from this node, or in a storage."""
+    if storage is None:
+        return run_one(config, out, verbose, search_path)
     try:
-        config, federation = built_study(config)
-        planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
-    except UserError as mistake:
-        return str(mistake)
-    return None
+        with mounted(storage, out.name) as local_folder:
+            end = run_one(config, local_folder, verbose, search_path)
+        if isinstance(storage, NodeStorage):
+            storage.release()
+    except Exception as error:  # the storage's
+        return end_by(error)
+    return end.with_stored_paths(local_folder, str(storage))
 
 
 def data_digests() -> Callable[[StudyConfig], str | None]:

@@ -119,9 +119,6 @@ def run_rounds(
     return trial
 
 
-FIGURES = ("seconds_per_round", "median_seconds_per_round", "min_seconds_per_round")
-
-
 class RoundTimes(BaseModel, frozen=True):
     """Round times of one program on one task.
 
@@ -151,9 +148,9 @@ class RoundTimes(BaseModel, frozen=True):
         """Minimum duration of a round."""
         return min(self.round_seconds)
 
-    def times(self, other: RoundTimes) -> dict[str, float]:
-        """Return the ratio of round durations to those of another program, by each of the three figures."""
-        return {name: getattr(self, name) / getattr(other, name) for name in FIGURES}
+    def times(self, other: RoundTimes) -> float:
+        """Return the ratio of the median round to that of another program."""
+        return self.median_seconds_per_round / other.median_seconds_per_round
 
 
 PROGRAMS = Path(__file__).parent / "peers"
@@ -367,23 +364,6 @@ def joined(runs: Sequence[EngineTiming]) -> EngineTiming:
     )
 
 
-@dataclass(frozen=True)
-class EngineBenchConfig:
-    """Configuration of the benchmark besides the strategies.
-
-    Attributes:
-        repeats: Repetitions, each with newly started hosts.
-        peers: Peer frameworks to compare with.
-        peer_seconds: Time limit of a peer.
-        training: Local training of fedscout's clients; peers train in float32.
-    """
-
-    repeats: int = 1
-    peers: tuple[Peer, ...] = ()
-    peer_seconds: float = 600.0
-    training: LocalTraining = TRAINING
-
-
 class EngineReport(BaseModel, frozen=True):
     """Benchmark results: timings by strategy, and those of peers, if any."""
 
@@ -426,33 +406,44 @@ def measure_engine(
     task: Task,
     strategies: Sequence[StrategySpec],
     engine: EngineConfig,
-    bench_config: EngineBenchConfig,
+    training: LocalTraining = TRAINING,
+    repeats: int = 1,
+    peers: Sequence[Peer] = (),
+    peer_seconds: float = 600.0,
     note: Note = lambda _: None,
 ) -> EngineReport:
-    """Return the benchmark results of strategies on the same task, with peers as configured.
+    """Return the benchmark results of strategies and of peers on the same task.
 
-    `note` is called with a line of progress.
+    Args:
+        task: The task.
+        strategies: fedscout's strategies.
+        engine: Of fedscout.
+        training: Local training of fedscout's clients; peers train in float32.
+        repeats: Repetitions, each with newly started hosts.
+        peers: Programs to compare with.
+        peer_seconds: Time limit of a peer.
+        note: Called with a line of progress.
 
     Raises:
         RuntimeError: If a strategy's trial fails.
     """
     runs: list[list[EngineTiming]] = []
-    peers: dict[str, PeerResult] = {}
-    for turn in range(bench_config.repeats):
-        note(f"repetition {turn + 1} of {bench_config.repeats}: fedscout")
-        runs.append(time_engine(task, strategies, engine, bench_config.training))
-        for peer in bench_config.peers:
-            previous = peers.get(peer.name)
+    results: dict[str, PeerResult] = {}
+    for turn in range(repeats):
+        note(f"repetition {turn + 1} of {repeats}: fedscout")
+        runs.append(time_engine(task, strategies, engine, training))
+        for peer in peers:
+            previous = results.get(peer.name)
             if isinstance(previous, MissingPeer):
                 continue
-            note(f"repetition {turn + 1} of {bench_config.repeats}: {peer.name}")
-            result = run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
+            note(f"repetition {turn + 1} of {repeats}: {peer.name}")
+            result = run_peer(peer, replace(task, workers=runs[-1][0].hosts), peer_seconds)
             if previous is not None and isinstance(result, PeerTiming):
                 result = result.model_copy(update={"round_seconds": previous.round_seconds + result.round_seconds})
-            peers[peer.name] = result  # one that failed once has no result
+            results[peer.name] = result  # one that failed once has no result
     return EngineReport(
         timings=tuple(joined(strategy_runs) for strategy_runs in zip(*runs, strict=True)),
-        peers=peers if bench_config.peers else None,
+        peers=results if peers else None,
     )
 
 
@@ -471,14 +462,14 @@ def report_lines(report: EngineReport) -> list[str]:
         remark = ""
         if report.baseline is not None and timing is not report.baseline:
             extra = 1000 * (timing.median_seconds_per_round - report.baseline.median_seconds_per_round)
-            ratio = timing.times(report.baseline)["median_seconds_per_round"]
+            ratio = timing.times(report.baseline)
             remark = f"   FedAvg {extra:+.1f} ms, x {ratio:.2f}"
         lines.append(f"{_name(timing):{width}}{_figures(timing)}{remark}")
     for name, result in peers.items():
         if isinstance(result, MissingPeer):
             lines.append(f"{name:{width}}{result.missing}")
             continue
-        ratio = result.times(report.compared)["median_seconds_per_round"]
+        ratio = result.times(report.compared)
         lines.append(f"{name:{width}}{_figures(result)}   {_name(report.compared)} x {ratio:.2f}")
     lines.append("")
     for timing in report.timings:

@@ -47,6 +47,7 @@ from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense
+from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.timings.engine import run_rounds
 from fedscout.strategies import FedAvgSpec
 
@@ -429,43 +430,47 @@ def _report(
 
 def report_lines(report: ScalingReport) -> list[str]:
     """Return the report as lines of text, with all times in milliseconds."""
-    lines = [
-        "milliseconds per round: wall time, CPU time of the driver, CPU time of all hosts; (predicted by the model)",
-        "",
-        "nodes  clients  parameters               wall             driver              hosts",
+    headings = ("nodes", "clients", "parameters")
+    rows = [
+        (*_variables(each.size), *(_times(report, each, quantity) for quantity in QUANTITIES))
+        for each in report.measurements
     ]
-    for measurement in report.measurements:
-        cells = []
-        for quantity in QUANTITIES:
-            by_model = f"({_ms(report.models[quantity].seconds(measurement.size))})" if report.models else "(-)"
-            cells.append(f"{_ms(measurement.seconds[quantity]):>8} {by_model:>10}")
-        lines.append("".join([_columns(measurement.size), *cells]))
+    title = "milliseconds per round: wall time, CPU time of the driver, CPU time of all hosts; (predicted by the model)"
+    lines = [title, "", *markdown_table([*headings, *QUANTITIES], rows)]
     if report.stopped:
         lines += ["", report.stopped]
     if not report.models:
         return [*lines, "", "a model needs at least two numbers of nodes"]
-    lines += ["", *(f"{quantity:6} = {_formula(model)}" for quantity, model in report.models.items())]
+    lines += ["", *(f"{quantity} = {_formula(model)}" for quantity, model in report.models.items())]
     for quantity, predictions in report.checked.items():
         if predictions:
-            errors = ", ".join(f"{100 * measurement.error:+.0f} %" for measurement in predictions)
+            errors = ", ".join(f"{100 * prediction.error:+.0f} %" for prediction in predictions)
             hosts = predictions[0].size.hosts
             lines.append(f"check of {quantity}: a fit without {hosts} nodes has errors of {errors} there")
     link = f"{report.network.gigabits_per_second:g} Gbit/s, {1000 * report.network.latency_seconds:g} ms"
-    lines += [
+    parts = ("own_cores", "driver", "host", "network", "shared_cores")
+    forecasts = [
+        (*_variables(forecast.size), *(_ms(getattr(forecast, part)) for part in parts)) for forecast in report.forecasts
+    ]
+    part_headings = ("estimate", "driver", "one host", "network", "all on these cores")
+    return [
+        *lines,
         "",
         f"Estimate for nodes with cores of their own = driver + one host + network ({link}):",
-        "nodes  clients  parameters  estimate    driver  one host   network  all on these cores",
+        "",
+        *markdown_table([*headings, *part_headings], forecasts),
+        "",
+        f"Measured with all nodes on the {report.cores} cores of this machine, without a network.",
     ]
-    for forecast in report.forecasts:
-        parts = "".join(
-            f"{_ms(part):>10}" for part in (forecast.own_cores, forecast.driver, forecast.host, forecast.network)
-        )
-        lines.append(f"{_columns(forecast.size)}{parts}{_ms(forecast.shared_cores):>20}")
-    return [*lines, "", f"Measured with all nodes on the {report.cores} cores of this machine, without a network."]
 
 
-def _columns(size: RoundSize) -> str:
-    return f"{size.hosts:5d}  {size.clients:7d}  {size.parameters:10d}"
+def _variables(size: RoundSize) -> tuple[int, int, int]:
+    return size.hosts, size.clients, size.parameters
+
+
+def _times(report: ScalingReport, measurement: MeasuredRounds, quantity: Quantity) -> str:
+    predicted = f" ({_ms(report.models[quantity].seconds(measurement.size))})" if report.models else ""
+    return f"{_ms(measurement.seconds[quantity])}{predicted}"
 
 
 def _ms(seconds: float) -> str:

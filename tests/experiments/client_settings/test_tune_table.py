@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pandas as pd
@@ -188,11 +189,17 @@ def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: 
 # A finer table: old cells stay to the bit, new ones are tuned, the grid reaches beyond its ends where rows do.
 
 
+@pytest.fixture(scope="module")
+def tuned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table and its logs. Not to be written into."""
+    folder = tmp_path_factory.mktemp("coarse")
+    assert tune(*LOCAL, "--threshold", "0.3", "--out", folder / "coarse.parquet") == 0
+    return folder
+
+
 @pytest.fixture
-def coarse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert tune(*LOCAL, "--threshold", "0.3", "--out", "coarse.parquet") == 0
-    return tmp_path / "coarse.parquet"
+def coarse(tuned_once: Path, tmp_path: Path) -> Path:
+    return Path(copytree(tuned_once, tmp_path, dirs_exist_ok=True)) / "coarse.parquet"
 
 
 @pytest.mark.slow

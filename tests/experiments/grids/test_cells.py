@@ -21,9 +21,9 @@ from fedscout.experiments.grids.federation_runner import other_seeds
 from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.published import measurements
 from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
+from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
-from fedscout.experiments.sweeps.sweep import SweepFolder
 from fedscout.experiments.timings.engine import TRAINING, work_federation
 
 WINE: Settings = {
@@ -47,7 +47,7 @@ def measured(
 ) -> Measured:
     document = {"title": "a test", "columns": columns or {"skewed": SKEWED}, "rows": rows}
     context = CellContext(folder, settings, seeds)
-    return run_cells(Experiment.model_validate(document), SweepFolder(folder), context, engine)
+    return run_cells(Experiment.model_validate(document), GridFolder(folder), context, engine)
 
 
 def num_trials(folder: Path) -> int:
@@ -105,12 +105,6 @@ def test_the_best_of_the_rates_on_tuning_seeds_is_taken(tmp_path: Path) -> None:
     best = max(rates, key=lambda rate: np.mean([at(rate, seed) for seed in other_seeds("tuning", 2)]))
     (fresh,) = other_seeds("reproduction", 1)
     assert found == (at(best, fresh),)
-
-
-def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:
-    found = measured(tmp_path, {"last": {}, "best": {"score": "best_round"}})
-    pairs = zip(found.values["best", "skewed"], found.values["last", "skewed"], strict=True)
-    assert all(one >= other for one, other in pairs)  # type: ignore[operator]
 
 
 def test_seconds_are_those_of_the_simulated_clock(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.experiments.grids.cells import Measured
+from fedscout.experiments.grids.cells import CellValues, Measured, Values
 from fedscout.experiments.grids.comparison import (
     ExperimentResult,
     Verdict,
@@ -21,11 +22,15 @@ from fedscout.experiments.grids.comparison import (
     share,
     statement_results,
 )
-from fedscout.experiments.grids.experiment import Experiment
+from fedscout.experiments.grids.experiment import Cell, Experiment
 from fedscout.experiments.grids.tables import experiment_picture
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
 VALUES = {("high", "x"): HIGH, ("low", "x"): LOW, ("near", "x"): NEAR}
+
+
+def numbers(values: Mapping[Cell, Values], missing: Mapping[str, str] | None = None, **facts: float) -> Measured:
+    return Measured({cell: CellValues(values=own, **facts) for cell, own in values.items()}, missing or {})
 
 
 def experiment(*statements: str, reference: str | None = None) -> Experiment:
@@ -54,12 +59,12 @@ def experiment(*statements: str, reference: str | None = None) -> Experiment:
     ],
 )
 def test_verdicts(statement: str, verdict: Verdict) -> None:
-    (found,) = statement_results(experiment(f"{statement} @ x"), Measured(VALUES))
+    (found,) = statement_results(experiment(f"{statement} @ x"), numbers(VALUES))
     assert found.verdict == verdict
 
 
 def test_a_cell_has_the_interval_of_nadeau_and_bengio() -> None:
-    measured = Measured(VALUES, test_to_train=0.25)
+    measured = numbers(VALUES, test_to_train=0.25)
     cell = next(one for one in cell_results(experiment(), measured) if one.row == "high")
     half = stats.t.ppf(0.975, 2) * stdev(HIGH) * math.sqrt(1 / 3 + 0.25)
     assert (cell.low, cell.mean, cell.high) == pytest.approx((fmean(HIGH) - half, fmean(HIGH), fmean(HIGH) + half))
@@ -68,7 +73,7 @@ def test_a_cell_has_the_interval_of_nadeau_and_bengio() -> None:
 
 
 def test_the_gain_over_the_reference_is_taken_seed_by_seed() -> None:
-    gains = {one.row: one.gain for one in cell_results(experiment(reference="low"), Measured(VALUES))}
+    gains = {one.row: one.gain for one in cell_results(experiment(reference="low"), numbers(VALUES))}
     assert gains["low"] is None
     assert gains["gone"] is None
     assert gains["high"] is not None
@@ -77,15 +82,10 @@ def test_the_gain_over_the_reference_is_taken_seed_by_seed() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     some = {("high", "x"): (0.9, None, 0.8), ("low", "x"): (0.5, 0.1, None)}
-    (found,) = statement_results(experiment("high > low @ x"), Measured(some))
+    (found,) = statement_results(experiment("high > low @ x"), numbers(some))
     assert found.difference is not None
     assert found.difference.differences == pytest.approx((0.4,))
     assert found.verdict == "not measured"  # a single pair says nothing of noise
-
-
-def test_a_cell_that_was_not_measured_is_empty() -> None:
-    gone = next(one for one in cell_results(experiment(), Measured(VALUES)) if one.row == "gone")
-    assert (gone.values, gone.mean, gone.low) == ((), None, None)
 
 
 def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
@@ -101,7 +101,9 @@ def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
         ("whole", "x, scaffold"): (0.75, 0.5, 0.5),
         ("half", "x, fedavg"): (0.1, 0.2, 0.3),
     }
-    found = means(Experiment.model_validate(document), Measured(parts, 0.25, {"half × x, scaffold": "why"}))
+    found = means(
+        Experiment.model_validate(document), numbers(parts, {"half × x, scaffold": "why"}, test_to_train=0.25)
+    )
     assert found.values == {("whole", "x"): (0.625, pytest.approx(0.6), None)}
     assert (found.test_to_train, found.absent) == (0.25, {"half × x, scaffold": "why"})
 
@@ -131,7 +133,9 @@ def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
 def test_groups_average_values_and_figures_over_their_columns() -> None:
     document = {"title": "t", "columns": {"x": {}, "y": {}, "z": {}}, "rows": {"a": {}}, "groups": {"both": ["x", "y"]}}
     values = {("a", "x"): (0.2, 0.4), ("a", "y"): (0.9,), ("a", "z"): (0.0,)}
-    measured = Measured(values, figures={"cost": {("a", "x"): (3.0,), ("a", "y"): (None,)}})
+    costs: dict[str, Values] = {"x": (3.0,), "y": (None,), "z": ()}
+    cells = {cell: CellValues(values=own, figures={"cost": costs[cell[1]]}) for cell, own in values.items()}
+    measured = Measured(cells)
     found = {one.figure: one for one in group_means(Experiment.model_validate(document), measured)}
     assert (found[""].mean, found[""].columns) == (pytest.approx(0.6), 2)
     assert (found["cost"].mean, found["cost"].columns) == (3.0, 1)
@@ -150,57 +154,19 @@ def test_a_share_has_wilson_s_interval() -> None:
 # What is drawn of a study: panels of intervals, or curves over what is a quantity.
 
 
-ROWS, COLUMNS = ("one", "other"), ("round 1", "round 2", "round 10")
-Steps = Literal["rows", "columns"]
-
-
-def drawn(steps: Steps | None) -> dict[str, Any]:
-    values = {(row, column): (0.1 * place, 0.2) for row in ROWS for place, column in enumerate(COLUMNS)}
-    experiment = Experiment.model_validate(
-        {
-            "title": "two curves",
-            "rows": {row: {} for row in ROWS},
-            "columns": {column: {} for column in COLUMNS},
-            "published": {"one": {"round 2": 0.5}},
-        }
-    )
-    whole = ExperimentResult(
-        name="source/fig",
-        title="two curves",
-        scale="",
-        unit="accuracy",
-        date="2026-11-23",
-        version="0",
-        command="",
-        seconds=0,
-        test_to_train=0,
-        rows=ROWS,
-        columns=COLUMNS,
-        reference=None,
-        cells=cell_results(experiment, Measured(values)),
-        statements=(),
-        notes=(),
-        absent={},
-        steps=steps,
-    )
-    document: dict[str, Any] = experiment_picture(whole).to_dict()
-    return document
-
-
-def test_curves_go_over_the_steps_in_their_order() -> None:
-    ways: tuple[tuple[Steps, tuple[str, ...], tuple[str, ...]], ...] = (
-        ("columns", COLUMNS, ROWS),
-        ("rows", ROWS, COLUMNS),
-    )
-    for steps, along, curves in ways:
-        chart = drawn(steps)
-        x = chart["layer"][0]["encoding"]["x"]
-        assert x["sort"] == list(along)
-        (points,) = chart["datasets"].values()
-        assert {point[x["field"]] for point in points} == {*along}
-        assert {point["curve"] for point in points} == {*curves}
-        assert [point["published"] for point in points].count(None) == 5
-
-
-def test_what_is_no_quantity_is_in_panels() -> None:
-    assert [panel["title"] for panel in drawn(None)["concat"]] == list(ROWS)
+@pytest.mark.parametrize(("steps", "along"), [("columns", 3), ("rows", 2), (None, None)])
+def test_curves_go_over_the_steps_and_what_is_no_quantity_is_in_panels(steps: str | None, along: int | None) -> None:
+    rows, columns = ("one", "other"), ("round 1", "round 2", "round 10")
+    document = {"title": "t", "rows": {row: {} for row in rows}, "columns": {column: {} for column in columns}}
+    plain = Experiment.model_validate({**document, "published": {"one": {"round 2": 0.5}}})
+    values = {(row, column): (0.1 * place, 0.2) for row in rows for place, column in enumerate(columns)}
+    facts = {"title": "t", "rows": rows, "columns": columns, "unit": "accuracy", "steps": steps}
+    result = ExperimentResult.model_construct(**facts, cells=cell_results(plain, numbers(values)))  # type: ignore[arg-type]
+    chart: dict[str, Any] = experiment_picture(result).to_dict()
+    if along is None:
+        assert [panel["title"] for panel in chart["concat"]] == [*rows]
+        return
+    assert len(chart["layer"][0]["encoding"]["x"]["sort"]) == along
+    (points,) = chart["datasets"].values()
+    assert len({point["curve"] for point in points}) == 6 / along
+    assert [point["published"] for point in points].count(None) == 5

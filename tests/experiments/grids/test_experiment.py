@@ -15,7 +15,6 @@ from fedscout.experiments.grids.catalogue import Entry, catalogue, entries_named
 from fedscout.experiments.grids.experiment import (
     Experiment,
     Number,
-    Statement,
     arguments,
     is_experiment,
     read_experiment,
@@ -84,17 +83,15 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
         ("FedAvg > rules @ a | c, d", [(("FedAvg", "a"), ("rules", "a")), (("FedAvg", "c, d"), ("rules", "c, d"))]),
         ("FedAvg > rules @ *", [(("FedAvg", name), ("rules", name)) for name in ("a", "b", "c, d")]),
         ("FedAvg @ a > FedAvg @ b", [(("FedAvg", "a"), ("FedAvg", "b"))]),
+        ("FedAvg = rules @ a", [(("FedAvg", "a"), ("rules", "a"))]),
         ("FedAvg > rules > FedAdam @ a", [(("FedAvg", "a"), ("rules", "a")), (("rules", "a"), ("FedAdam", "a"))]),
     ],
 )
 def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
     found = experiment(statements={text: "said"})
-    assert list(found.said()) == [Statement(first, second, "above", "said") for first, second in pairs]
-
-
-def test_level_is_a_statement_too() -> None:
-    (found,) = experiment(statements={"FedAvg = rules @ a": ""}).said()
-    assert found.relation == "level"
+    relation = "level" if "=" in text else "above"
+    assert [(one.first, one.second) for one in found.said()] == pairs
+    assert {(one.relation, one.says) for one in found.said()} == {(relation, "said")}
 
 
 def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
@@ -166,15 +163,6 @@ def test_a_file_is_what_it_says(tmp_path: Path) -> None:
         assert not is_experiment(path)
     assert not is_experiment(tmp_path)
     assert not is_experiment(tmp_path / "none.yaml")
-
-
-def test_settings_are_arguments() -> None:
-    given = {"federation.dataset": "wine", "model.hidden": [8, 4], "strategy": {"kind": "fedadam", "eta": 0.1}}
-    assert arguments(given) == (
-        "federation.dataset=wine",
-        "model.hidden=[8, 4]",
-        'strategy={"kind": "fedadam", "eta": 0.1}',
-    )
 
 
 def test_what_rows_have_in_common_is_said_once() -> None:

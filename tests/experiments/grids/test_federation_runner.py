@@ -80,16 +80,6 @@ def test_a_long_trial_after_a_short_one_is_trained_and_takes_its_place(tmp_path:
     assert [spec.num_rounds for spec in script.ran] == [3, 7]
 
 
-def test_a_later_measurement_trains_only_what_is_new(tmp_path: Path) -> None:
-    plans = [{"seed": seed} for seed in range(5)]
-    script = ScriptedRunner(lambda settings: completed(settings.session.seed / 10, num_rounds=7))
-    first = run(sharing(tmp_path, script), plans[:3])
-    again = run(sharing(tmp_path, script), plans, config_hash="of another study")
-    assert [settings.session.seed for settings in script.ran] == [0, 1, 2, 3, 4]
-    assert [record.fitness for record in again] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
-    assert [record.fitness for record in first] == pytest.approx([0.0, 0.1, 0.2])
-
-
 def test_who_picks_the_same_shares_its_trial(tmp_path: Path) -> None:
     script = ScriptedRunner(lambda _: completed(0.5, num_rounds=7))
     records = run(sharing(tmp_path, script), [{}, {"phase": "confirmation"}, {}])

@@ -47,10 +47,12 @@ TINY: Settings = {
 }
 
 
-@pytest.fixture
-def tuning(tmp_path: Path) -> Iterator[SettingsTuning]:
-    with open_federation(built_federation("digits", arguments(TINY)), tmp_path) as runner:
-        yield SettingsTuning(runner, other_seeds("client settings", 1)[0], tmp_path)
+@pytest.fixture(scope="module")
+def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SettingsTuning]:
+    """One federation for all tests: what one of them tunes, another finds in the logs."""
+    out = tmp_path_factory.mktemp("tuning")
+    with open_federation(built_federation("digits", arguments(TINY)), out) as runner:
+        yield SettingsTuning(runner, other_seeds("client settings", 1)[0], out)
 
 
 def measure(out: Path, rows: dict[str, Any]) -> Measured:

@@ -32,8 +32,6 @@ from fedscout.experiments.suites.detection import (
     RULES,
     AbsentClients,
     Detections,
-    Verdict,
-    by_dirichlet,
     found_skew,
     from_shares,
     one_client,
@@ -45,9 +43,10 @@ from fedscout.experiments.suites.intervals import (
     Population,
     Sample,
     SimulatedRunner,
-    Simulation,
     configurations,
+    simulated_study,
 )
+from fedscout.search.config import SearchConfig
 from fedscout.search.ledger import StudyFacts
 from tests.detectors.federations import federation, gaussian_clients
 
@@ -64,12 +63,12 @@ def judged(name: str, scenario: str, flagged: tuple[int, ...], affected: tuple[i
         sentence="",
     )
     made = verdict(finding, CASES[scenario].truth, affected)
-    return made.found, made.false_alarm, made.blamed
+    return tuple(made.get(name) for name in MEASURES)
 
 
 def test_an_alarm_that_names_nobody_is_one() -> None:
     finding = CalibratedFinding(name="label_skew", rate=0.05, p_value=0.01, detected=True, sentence="")
-    assert verdict(finding, CASES["iid"].truth, ()) == Verdict(measured=True, false_alarm=True)
+    assert verdict(finding, CASES["iid"].truth, ()) == {"false alarms": True}
 
 
 def test_every_published_scenario_has_a_truth() -> None:
@@ -206,12 +205,6 @@ def test_like_clients_and_one_that_differs_are_told_apart() -> None:
     assert found_skew("c", "6 × 30", from_shares((0.95, 0.05)), 5, 1)[1] == 0
 
 
-def test_draws_have_the_clients_rows() -> None:
-    generator = np.random.default_rng(0)
-    for draw in (from_shares((0.5, 0.5)), by_dirichlet(0.3), one_client):
-        assert draw(generator, 0, 30).sum() == 30
-
-
 # Simulated studies: their truths are what they are said to be, and they go the confirmation's own way.
 
 
@@ -291,6 +284,6 @@ def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_studies_at_most(group_rows: int) -> None:
     """Through the ledger, the search's own choice and the confirmation."""
     population = Population((0.6,) * 9, (0.0,) * 9, group_rows, alike=0.5 if group_rows > 1 else 0.0)
-    num_studies, simulation = 1500, Simulation(population)
-    verdicts = [intervals._study(simulation, 5, number)[1].verdict for number in range(num_studies)]
+    num_studies, config = 600, SearchConfig(confirmation_seeds=5)
+    verdicts = [simulated_study(population, config, number)[1].verdict for number in range(num_studies)]
     assert stats.binomtest(verdicts.count("better"), num_studies, 0.025, alternative="greater").pvalue > 1e-3

@@ -14,8 +14,8 @@ import psutil
 from tests.experiments.cli.processes import REPOSITORY
 
 ZOMBIE = psutil.STATUS_ZOMBIE
-WORKER = "ray::StudyWork"
-"""As much of a worker's name as the kernel keeps."""
+WORKER = "ray::Worker"
+"""Beginning of the name of a worker, busy or not."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome, run_sweep
+from fedscout.experiments.studies.workers import Display
+from fedscout.experiments.sweeps.run import SweepOutcome, run_sweep
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, read_sweep
 from tests.experiments.cli.conftest import SMALL
 
@@ -24,7 +25,8 @@ def small(*arguments: str) -> Sweep:
 def sweep_here(sweep: Sweep, out: Path, begun: list[GridConfiguration] | None = None) -> SweepOutcome:
     """Run a sweep in this process; the studies that begin are added to `begun`."""
     told = [] if begun is None else begun
-    return run_sweep(sweep, out, SweepDisplay(begun=told.append))
+    display = Display(begun=lambda position: told.append(sweep.configurations[position]))
+    return run_sweep(sweep, out, display)
 
 
 def lasting(table: pa.Table) -> list[dict[str, Any]]:

@@ -10,18 +10,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.run_folder import open_run_folder
+from fedscout.experiments.studies.workers import await_release
 from fedscout.experiments.sweeps.sweep import (
     NAME_CHARACTERS,
     Sweep,
     argument_choices,
-    await_release,
     check_sweep_folder,
     open_sweep_folder,
     read_sweep,
@@ -66,22 +65,11 @@ def test_values_joined_by_commas_come_apart_as_they_were(values: list[str], comm
     assert split_values(comma.join(values)) == tuple(values)
 
 
-@settings(deadline=None)
-@given(st.lists(VALUES, min_size=2, max_size=4))
-def test_each_part_is_yaml_that_means_what_it_meant_in_a_list(values: list[str]) -> None:
-    together = yaml.safe_load(f"[{', '.join(values)}]")
-    assert [yaml.safe_load(part) for part in split_values(",".join(values))] == together
-
-
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("0.1", ("0.1",)),
         ("0.05,0.1,0.5,1", ("0.05", "0.1", "0.5", "1")),
-        ("[64,32]", ("[64,32]",)),
         ("[64,32],[128]", ("[64,32]", "[128]")),
-        ("{kind: iid, min_size: 2},{kind: dirichlet}", ("{kind: iid, min_size: 2}", "{kind: dirichlet}")),
-        ("'a,b',c", ("'a,b'", "c")),
         ("it's,fine", ("it's", "fine")),
         ("", ("",)),
         ("null,wine", ("null", "wine")),
@@ -122,11 +110,6 @@ def test_all_faults_are_told_at_once() -> None:
     assert [fault.given for fault in caught.value.faults] == ["'0,'", "it 2 times", None, "',1'", "'1,,2'"]
 
 
-def test_an_axis_can_not_be_given_as_a_single_value_too() -> None:
-    with refused(ConfigurationError, key="seed"):
-        argument_choices(["seed=0,1", "seed=3"])
-
-
 # The points of a sweep: the configurations of single studies, each once, with names that say which.
 
 
@@ -161,12 +144,6 @@ def test_a_file_lies_under_all_points(tmp_path: Path) -> None:
     file.write_text("training: {num_rounds: 3}\nseed: 5\n")
     for sweep in (read_sweep(["seed=0,1"], file), read_sweep([str(file), "seed=0,1"])):
         assert [(one.config.training.num_rounds, one.config.seed) for one in sweep.configurations] == [(3, 0), (3, 1)]
-
-
-def test_names_say_which_study_it_is() -> None:
-    names = [point.name for point in read_sweep(AXES).configurations]
-    assert names[0].startswith("alpha_0.1,num_clients_4,seed_0-")
-    assert len(set(names)) == len(names)
 
 
 @settings(deadline=None)

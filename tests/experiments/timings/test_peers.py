@@ -91,12 +91,6 @@ def test_where_an_epoch_is_one_batch_the_bare_loop_gives_our_model(name: WorkNam
     assert list(result.round_accuracy) == pytest.approx(accuracies)
 
 
-def test_the_bare_loop_learns() -> None:
-    net, clients = initial_model("dense"), [client_tensors("dense", client, 64) for client in range(3)]
-    accuracies = [bare_loop.one_round(net, model("dense"), clients) for _ in range(25)]
-    assert accuracies[-1] > accuracies[0] + 0.05, "labels are linear in the features"
-
-
 @pytest.mark.stress
 def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -> None:
     task = Task("dense", clients=2, samples=8, rounds=3, workers=1)
@@ -242,6 +236,6 @@ def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> Non
     for result in peers.values():
         assert len(result["round_seconds"]) == 3
         assert result["accuracy"] == pytest.approx(peers["bare-loop"]["accuracy"], abs=1e-9)
-        for figure, ratio in result["times_ours"].items():
-            assert ratio == pytest.approx(result[figure] / document[figure])
+        ratio = result["median_seconds_per_round"] / document["median_seconds_per_round"]
+        assert result["times_ours"] == pytest.approx(ratio)
     assert text.startswith("fedscout: repetition 1 of 1: fedscout\nfedscout: repetition 1 of 1: bare-loop\n")

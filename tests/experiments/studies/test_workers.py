@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +15,17 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.engine.runtime.files import folder_lock, remove_file, write_atomically
 from fedscout.engine.runtime.storage import mounted
-from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.sweeps import workers
-from fedscout.experiments.sweeps.sweep import StudyEnd
-from fedscout.experiments.sweeps.workers import (
+from fedscout.experiments.config import load_config
+from fedscout.experiments.studies import workers
+from fedscout.experiments.studies.workers import (
     ATTEMPTS,
     ClusterCpus,
+    Display,
+    End,
     FolderActor,
     NodeStorage,
     Share,
-    StudyWorkerPool,
+    WorkerPool,
     differing,
     driver_nodes,
     matching_nodes,
@@ -90,17 +91,12 @@ CLUSTER = ClusterCpus(cpus=1600, driver_cpus=1600, driver_nodes_have_cpus=True)
     [
         (LAPTOP, 1, None, None, Share(1, 2)),
         (LAPTOP, 48, None, None, Share(2, 0)),
-        (LAPTOP, 48, None, 1, Share(1, 2)),
-        (LAPTOP, 48, 2, None, Share(1, 2)),
         (LAPTOP, 48, 1, None, Share(2, 1)),
         (LAPTOP, 48, 4, None, Share(1, 4)),
         (ClusterCpus(1, 1, True), 3, None, None, Share(1, 0)),
-        (ClusterCpus(64, 64, True), 4, None, None, Share(4, 16)),
         (HEAD_ALONE, 1, None, None, Share(1, 1600)),
         (HEAD_ALONE, 48, None, None, Share(16, 100)),
         (HEAD_ALONE, 48, None, 48, Share(48, 33)),
-        (HEAD_ALONE, 480, 10, 160, Share(160, 10)),
-        (CLUSTER, 1, None, None, Share(1, 1600)),
         (CLUSTER, 48, None, None, Share(48, 33)),
         (CLUSTER, 480, 10, None, Share(160, 10)),
         (CLUSTER, 3000, None, None, Share(1600, 0)),
@@ -147,7 +143,7 @@ class MortalRay:
         number = len(self.workers)
         self.node_of[number] = scheduling_strategy.node_id
         self.workers[number] = True
-        return SimpleNamespace(run=SimpleNamespace(remote=lambda _, out: (number, int(out.name))), number=number)
+        return SimpleNamespace(run=SimpleNamespace(remote=lambda _, position: (number, position)), number=number)
 
     def wait(self, references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
         self.most_at_once = max(self.most_at_once, len(references))
@@ -155,14 +151,14 @@ class MortalRay:
         assert all(self.workers[number] for number, _ in references)
         return references[:num_returns], references[num_returns:]
 
-    def get(self, reference: tuple[int, int]) -> StudyEnd:
+    def get(self, reference: tuple[int, int]) -> End:
         from ray.exceptions import RayActorError
 
         _, position = reference
         if self._deaths[position]:
             self._deaths[position] -= 1
             raise RayActorError(error_msg="The actor died.\nIts process exited: killed by signal 9")
-        return StudyEnd("completed")
+        return End("completed")
 
     def kill(self, worker: Any) -> None:
         self.workers[worker.number] = False
@@ -177,19 +173,25 @@ class MortalRay:
         ]
 
 
-def studies(count: int) -> list[tuple[StudyConfig, Path]]:
-    config = load_config()
-    return [(config, Path("/nowhere") / str(position)) for position in range(count)]
+def ends_of(
+    ray: MortalRay,
+    count: int,
+    parallel: int,
+    begun: Callable[[int], None] = lambda _: None,
+    after: Sequence[set[int]] = (),
+) -> Iterator[tuple[int, End]]:
+    """Run numbered pieces of work that nobody does, on all nodes, and end their workers."""
+    pool = WorkerPool(ray, nodes=ray.cpus)
+    yield from pool.run(End, [(position,) for position in range(count)], parallel, Display(begun=begun), after)
+    pool.close()
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 4))
 def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], parallel: int) -> None:
     ray = MortalRay(deaths)
-    pool = StudyWorkerPool(ray)
     begun: list[int] = []
-    ends = list(pool.run(studies(len(deaths)), parallel, begun.append, lambda: None))
-    pool.close()
+    ends = list(ends_of(ray, len(deaths), parallel, begun.append))
     assert sorted(position for position, _ in ends) == list(range(len(deaths)))
     for position, end in ends:
         assert end.status == ("lost" if deaths[position] >= ATTEMPTS else "completed")
@@ -200,15 +202,14 @@ def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], 
 
 def test_a_worker_runs_one_study_after_the_other() -> None:
     ray = MortalRay([0] * 6)
-    list(StudyWorkerPool(ray).run(studies(6), 2, lambda _: None, lambda: None))
+    list(ends_of(ray, 6, 2))
     assert len(ray.workers) == 2
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6))
 def test_workers_are_spread_over_nodes_as_their_cpus_are(cpus: list[int]) -> None:
     ray = MortalRay([0] * sum(cpus), cpus)
-    pool = StudyWorkerPool(ray, nodes=ray.cpus)
-    list(pool.run(studies(sum(cpus)), sum(cpus), lambda _: None, lambda: None))
+    list(ends_of(ray, sum(cpus), sum(cpus)))
     workers = [*ray.node_of.values()]
     assert {node: workers.count(node) for node in ray.cpus} == ray.cpus
 
@@ -221,7 +222,7 @@ def test_a_lost_node_s_studies_begin_again_on_those_that_are_left() -> None:
         if position == 2:
             ray.alive.discard(lost)
 
-    ends = dict(StudyWorkerPool(ray, nodes=ray.cpus).run(studies(3), 3, begun, lambda: None))
+    ends = dict(ends_of(ray, 3, 3, begun))
     assert {end.status for end in ends.values()} == {"completed"}
     assert [*ray.node_of.values()][:3] == [own, lost, third]
     assert lost not in [*ray.node_of.values()][3:]
@@ -236,14 +237,13 @@ def test_a_study_begins_when_those_before_it_have_ended() -> None:
         assert before[position] <= ended
         begun.append(position)
 
-    pool = StudyWorkerPool(MortalRay([1, 0, 0, 0]))
-    for position, _ in pool.run(studies(4), 4, begins, lambda: None, before):
+    for position, _ in ends_of(MortalRay([1, 0, 0, 0]), 4, 4, begins, before):
         ended.add(position)
     assert sorted({*begun}) == [0, 1, 2, 3]
 
 
 def test_the_reason_of_a_death_is_told_in_a_line() -> None:
-    ((_, end),) = StudyWorkerPool(MortalRay([2])).run(studies(1), 1, lambda _: None, lambda: None)
+    ((_, end),) = ends_of(MortalRay([2]), 1, 1)
     assert end.error == "its process died: Its process exited: killed by signal 9"
 
 

@@ -1,8 +1,9 @@
-"""Worker processes of a sweep on Ray: placement, shares of the CPUs, and storage of studies' folders.
+"""Execution of grids of studies or cells, in this process or by workers on one Ray, with failures contained.
 
-A worker is an actor without a CPU slot that runs one study after the other. The hosts that it starts belong to it and
-end with it. So a study whose process or node dies affects no other; it is retried once from its log and checkpoints,
-and reported as lost if it dies again.
+A worker is an actor without a CPU slot that does one piece of work after the other: a study of a sweep, a cell of an
+experiment, or a cell of a table of client settings. The hosts that it starts belong to it and end with it. So a piece
+whose process or node dies affects no other; it is retried once, a study from its log and checkpoints, and reported as
+lost if it dies again.
 
 A round waits for the slowest of its hosts, and hosts must be started for every study. So if there are at least as many
 studies as CPUs, whole studies run in parallel: one per CPU, each in its own process without hosts. If there are fewer,
@@ -21,27 +22,135 @@ equal those of its successor.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from fedscout.engine.errors import ConfigurationError, EngineError, UserError
-from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made, not_written, write_atomically
-from fedscout.engine.runtime.storage import Storage, mounted
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.errors import ConfigurationError, UnreachableModelError, UserError
+from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
+from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.runner import num_processors
-from fedscout.experiments.sweeps.sweep import StudyEnd, await_release, end_by, one_line, run_one
 from fedscout.search.config import ONE_SHOT
 
 ANSWER_SECONDS = 120.0
+RELEASE_SECONDS = 60.0
+RELEASE_POLL_SECONDS = 0.1
+
+Status = Literal["completed", "failed", "lost"]
+
+
+@dataclass(frozen=True)
+class End:
+    """How a study or a cell ended.
+
+    Attributes:
+        status: `completed`; `failed` by an error of its own that would recur, such as more clients than rows; `lost` by
+            an infrastructure failure, so that it resumes when the command is run again.
+        error: The reason; None if completed.
+        details: The traceback of a study that a defect ended.
+        warnings: The warnings that were logged.
+        result: What was computed, if it is not written to files.
+    """
+
+    status: Status
+    error: str | None = None
+    details: str | None = None
+    warnings: tuple[str, ...] = ()
+    result: Any = None
+
+    def with_stored_paths(self, here: Path, there: str) -> End:
+        """Return the end with paths of the folder where it ran replaced by where it is stored."""
+
+        def stored(text: str) -> str:
+            return text.replace(str(here), there)
+
+        return replace(
+            self,
+            error=self.error and stored(self.error),
+            details=self.details and stored(self.details),
+            warnings=tuple(map(stored, self.warnings)),
+        )
+
+
+class Piece(NamedTuple):
+    """A study or a cell as progress shows it.
+
+    Attributes:
+        name: Its name.
+        folder: The folder with the log of its trials.
+        num_trials: Its planned trials.
+        weight: Its share of the work of all pieces, in any unit.
+    """
+
+    name: str
+    folder: Path
+    num_trials: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Display:
+    """Optional progress callbacks of a grid.
+
+    Attributes:
+        known: Called once with all pieces, and the positions of those that need not be run.
+        begun: Called with the position of a piece that starts or restarts.
+        ended: Called with the position of a piece that ended.
+        tick: Called about twice a second while pieces run in workers.
+    """
+
+    known: Callable[[Sequence[Piece], Collection[int]], None] = lambda _pieces, _finished: None
+    begun: Callable[[int], None] = lambda _: None
+    ended: Callable[[int], None] = lambda _: None
+    tick: Callable[[], None] = lambda: None
+
+    def of(self, positions: Sequence[int]) -> Display:
+        """Return the callbacks for the pieces at these positions."""
+        return replace(
+            self,
+            begun=lambda place: self.begun(positions[place]),
+            ended=lambda place: self.ended(positions[place]),
+        )
+
+
+def end_by(error: Exception) -> End:
+    """Return the end of work that raised an exception; called in the `except` block."""
+    if isinstance(error, UserError) and not isinstance(error, UnreachableModelError):  # which may pass
+        return End("failed", str(error))
+    return End("lost", one_line(error), traceback.format_exc())
+
+
+def one_line(defect: Exception) -> str:
+    """Return an unexpected exception as one line."""
+    reason = next(iter(str(defect).strip().splitlines()), "")
+    return f"{type(defect).__name__}: {reason}" if reason else type(defect).__name__
+
+
+def await_release(study: Path, seconds: float = RELEASE_SECONDS) -> None:
+    """Wait until no process locks a study's folder; a worker of a killed command takes a moment to exit."""
+    if not (study / LOCK).exists():
+        return
+    deadline = time.monotonic() + seconds
+    with (study / LOCK).open("a") as lock:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(RELEASE_POLL_SECONDS)
+            else:
+                return
 
 
 def driver_nodes(ray: Any, configs: Sequence[StudyConfig]) -> dict[str, int]:
@@ -140,11 +249,7 @@ class FolderActor:
         Raises:
             EngineError: If it can't be written.
         """
-        path = folder / name
-        try:
-            write_atomically(path, partial(Path.write_bytes, data=content))
-        except OSError as error:
-            raise EngineError(not_written(path, error)) from error
+        GridFolder(folder).write(name, lambda path: path.write_bytes(content))
 
     def remove(self, folder: Path, name: str) -> None:
         """Remove a file, if it exists."""
@@ -326,32 +431,23 @@ def worker_environment() -> dict[str, str]:
     return {START_VARIABLE: str(Path.cwd())} | ({FOLDER_VARIABLE: str(Path(folder).absolute())} if folder else {})
 
 
-class StudyWorker:
-    """A worker that runs studies, one after the other, in a process of its own.
+class Worker:
+    """A process of its own that does one piece of work after the other.
 
     Args:
         environment: Environment variables to set in the process.
-        verbose: Whether Ray's and Flower's own messages are shown.
-        search_path: Folders for a user's own strategies.
+        search_path: Folders for a user's own code.
     """
 
-    def __init__(self, environment: Mapping[str, str], verbose: bool, search_path: tuple[str, ...]) -> None:
+    def __init__(self, environment: Mapping[str, str], search_path: tuple[str, ...]) -> None:
         os.environ.update(environment)
         sys.path.extend(folder for folder in search_path if folder not in sys.path)
-        self._verbose, self._search_path = verbose, search_path
+        with suppress(OSError):  # another node may lack the command's working directory
+            os.chdir(environment[START_VARIABLE])
 
-    def run(self, config: StudyConfig, out: Path, storage: Storage | None = None) -> StudyEnd:
-        """Run one study to its end, in an absolute folder visible from this node, or in a storage."""
-        if storage is None:
-            return run_one(config, out, self._verbose, self._search_path)
-        try:
-            with mounted(storage, out.name) as local_folder:
-                end = run_one(config, local_folder, self._verbose, self._search_path)
-            if isinstance(storage, NodeStorage):
-                storage.release()
-        except Exception as error:  # the storage's
-            return end_by(error)
-        return end.with_stored_paths(local_folder, str(storage))
+    def run(self, work: Callable[..., End], *arguments: Any) -> End:
+        """Return the end of a piece of work."""
+        return work(*arguments)
 
     def sees(self, path: Path, content: bytes) -> bool:
         """Return whether this node sees the same file."""
@@ -372,22 +468,19 @@ class PoolWorker(NamedTuple):
     node: str
 
 
-class StudyWorkerPool:
-    """A pool of workers on a connected Ray, each a `StudyWorker` or an instance of another class.
+class WorkerPool:
+    """A pool of workers on a connected Ray.
 
     Args:
         ray: The connected Ray module.
-        settings: Arguments of a worker's constructor.
-        worker: Its class.
+        search_path: Folders for a user's own code.
         nodes: CPUs by node id, over which workers are distributed proportionally; None uses only the command's own.
     """
 
-    def __init__(
-        self, ray: Any, *settings: Any, worker: type[Any] = StudyWorker, nodes: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, ray: Any, search_path: tuple[str, ...] = (), nodes: Mapping[str, int] | None = None) -> None:
         self._ray = ray
-        self._settings = settings
-        self._worker = ray.remote(worker)  # once: Ray's head keeps each class that is made
+        self._settings = worker_environment(), search_path
+        self._worker = ray.remote(Worker)  # once: Ray's head keeps each class that is made
         self._own = ray.get_runtime_context().get_node_id()
         self.nodes = dict(nodes or own_node(ray))
         self._folders: Any = None
@@ -398,7 +491,7 @@ class StudyWorkerPool:
         """Start a worker on each node, and drop nodes whose data, code or versions differ."""
         if {*self.nodes} == {self._own}:
             return
-        workers = {node: self._start_study_worker(node) for node in {*self.nodes, self._own}}
+        workers = {node: self._start(self._worker, node, *self._settings) for node in {*self.nodes, self._own}}
         equal_nodes = matching_nodes(self._ray, self._own, workers, configs)
         kept = {node: cpus for node, cpus in self.nodes.items() if node in equal_nodes}
         if len(kept) < len(self.nodes):
@@ -424,33 +517,33 @@ class StudyWorkerPool:
         if {*self.nodes} == {self._own}:
             return None
         content = witness.read_bytes()
-        if all(self._ray.get([hired.actor.sees.remote(witness, content) for hired in self._idle])):
+        if all(self._ray.get([worker.actor.sees.remote(witness, content) for worker in self._idle])):
             return None
         self._folders = self._start(self._ray.remote(FolderActor), self._own)
         return NodeStorage(self._folders, folder)
 
     def run(
         self,
-        studies: Sequence[tuple[Any, ...]],
+        work: Callable[..., End],
+        pieces: Sequence[tuple[Any, ...]],
         parallel: int,
-        begun: Callable[[int], None],
-        tick: Callable[[], None],
+        display: Display,
         after: Sequence[Collection[int]] = (),
-    ) -> Iterator[tuple[int, StudyEnd]]:
-        """Run all studies and yield `(position, end)` as they end.
+    ) -> Iterator[tuple[int, End]]:
+        """Do all pieces of work and yield `(position, end)` as they end.
 
         Args:
-            studies: The arguments of the workers' `run` for each study, such as configuration and folder.
-            parallel: Maximum number of parallel studies.
-            begun: Called with the position of each study that starts or restarts.
-            tick: Called about twice a second.
-            after: For each study, the positions that must end before it starts; empty lets all start at once.
+            work: A function of a module, which returns how a piece ended.
+            pieces: Its arguments for each piece, such as configuration and folder.
+            parallel: Maximum number of parallel pieces.
+            display: Its `begun` and `tick` are called.
+            after: For each piece, the positions that must end before it starts; empty lets all start at once.
         """
         for spare in self._idle[parallel:]:
             self._ray.kill(spare.actor)
         del self._idle[parallel:]
-        waiting = list(range(len(studies)))
-        attempts = [0] * len(studies)
+        waiting = list(range(len(pieces)))
+        attempts = [0] * len(pieces)
         unfinished = {*waiting}
         while waiting or self._running:
             ready = [candidate for candidate in waiting if not after or unfinished.isdisjoint(after[candidate])]
@@ -459,8 +552,8 @@ class StudyWorkerPool:
                 waiting.remove(position)
                 attempts[position] += 1
                 worker = self._idle.pop() if self._idle else self._hire()
-                self._running[worker.actor.run.remote(*studies[position])] = (position, worker)
-                begun(position)
+                self._running[worker.actor.run.remote(work, *pieces[position])] = (position, worker)
+                display.begun(position)
             done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_SECONDS)
             for reference in done:
                 position, worker = self._running.pop(reference)
@@ -470,7 +563,7 @@ class StudyWorkerPool:
                 else:
                     unfinished.discard(position)
                     yield position, end
-            tick()
+            display.tick()
 
     def close(self) -> None:
         """Stop the workers, and thereby their hosts."""
@@ -487,7 +580,7 @@ class StudyWorkerPool:
         """Start a worker on the node with the fewest workers per CPU."""
         alive, hired = self._alive(), [worker.node for worker in self._hired()]
         node = min(alive, key=lambda one: hired.count(one) / self.nodes[one])
-        return PoolWorker(self._start_study_worker(node), node)
+        return PoolWorker(self._start(self._worker, node, *self._settings), node)
 
     def _alive(self) -> list[str]:
         if len(self.nodes) == 1:
@@ -495,29 +588,66 @@ class StudyWorkerPool:
         alive = _living_nodes(self._ray)
         return [node for node in self.nodes if node in alive] or [*self.nodes]
 
-    def _start_study_worker(self, node: str) -> Any:
-        return self._start(self._worker, node, *self._settings)
-
     def _start(self, kind: Any, node: str, *settings: Any) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         actor = kind.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False))
         return actor.remote(*settings)
 
-    def _end(self, reference: Any, worker: PoolWorker) -> StudyEnd:
+    def _end(self, reference: Any, worker: PoolWorker) -> End:
         """Return the end of a study; a dead worker is replaced when the next one is needed."""
         from ray.exceptions import RayActorError, RayError
 
         try:
-            end: StudyEnd = self._ray.get(reference)
+            end: End = self._ray.get(reference)
         except RayError as error:
             self._ray.kill(worker.actor)
             alive = self._alive()  # a node takes its idle workers along
             self._idle = [one for one in self._idle if one.node in alive]
             died = isinstance(error, RayActorError)
-            return StudyEnd("lost", f"its process died: {_cause(error)}" if died else one_line(error))
+            return End("lost", f"its process died: {_cause(error)}" if died else one_line(error))
         self._idle.append(worker)
         return end
+
+
+def run_pieces(
+    engine: EngineConfig,
+    work: Callable[..., End],
+    pieces: Sequence[tuple[Any, ...]],
+    parallel: int | None,
+    display: Display,
+    after: Sequence[Collection[int]] = (),
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
+) -> Iterator[tuple[int, End]]:
+    """Do pieces of work on the command's node and yield `(position, end)` as they end.
+
+    Args:
+        engine: `grid=local` does one piece after the other in this process; else they run in parallel on Ray.
+        work: A function of a module, which returns how a piece ended.
+        pieces: Its arguments for each piece.
+        parallel: Maximum number of parallel pieces; None is the number of CPUs.
+        display: Its `begun` and `tick` are called.
+        after: As for `WorkerPool.run`.
+        verbose: Whether Ray's and Flower's own messages are shown.
+        search_path: Folders for a user's own code.
+
+    Raises:
+        UserError: If Ray can't be reached, or parallel pieces are requested of this process.
+    """
+    if not pieces:
+        return
+    if engine.grid == "local":
+        check_sequential(parallel, "with engine.grid=local, which uses only this process")
+        for position, piece in enumerate(pieces):
+            display.begun(position)
+            yield position, work(*piece)
+        return
+    from fedscout.engine.runtime.ray import ray_runtime
+
+    with ray_runtime(engine, verbose) as ray, closing(WorkerPool(ray, search_path)) as pool:
+        num_parallel = min(len(pieces), parallel or cluster_cpus(ray).driver_cpus)
+        yield from pool.run(work, pieces, num_parallel, display, after)
 
 
 def _cause(death: Exception) -> str:
