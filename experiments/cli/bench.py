@@ -81,6 +81,32 @@ def engine(
 
 
 @bench.command()
+def kernels(
+    turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest is reported.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Compare training and scoring of large models and of a block of small ones with matrix products, on one core."""
+    from fedscout.engine.runtime.ray import prepare_environment
+
+    prepare_environment(verbose=False)
+    from fedscout.experiments.timings.kernels import (
+        block_lines,
+        block_timings,
+        kernel_timings,
+        product_rates,
+        table_lines,
+    )
+
+    rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_timings(turns)
+    document = {
+        "products": rates,
+        "timings": [timing.model_dump() for timing in timings],
+        "blocks": [block.model_dump() for block in blocks],
+    }
+    _show(as_json, document, [*table_lines(rates, timings), "", *block_lines(blocks)])
+
+
+@bench.command()
 def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients in the measurement with many clients.")] = 1000,
