@@ -89,6 +89,7 @@ def kernels(
     from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
+    from fedscout.experiments.timings.engine import processor_text
     from fedscout.experiments.timings.kernels import (
         block_lines,
         block_timings,
@@ -97,13 +98,15 @@ def kernels(
         table_lines,
     )
 
+    processor = processor_text()
     rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_timings(turns)
     document = {
+        "processor": processor,
         "products": rates,
         "timings": [timing.model_dump() for timing in timings],
         "blocks": [block.model_dump() for block in blocks],
     }
-    _show(as_json, document, [*table_lines(rates, timings), "", *block_lines(blocks)])
+    _show(as_json, document, [processor, *table_lines(rates, timings), "", *block_lines(blocks)])
 
 
 @bench.command()

@@ -13,6 +13,7 @@ Each peer is a program that prints one line of JSON; it and its child processes 
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import signal
 import subprocess
@@ -364,11 +365,22 @@ def joined(runs: Sequence[EngineTiming]) -> EngineTiming:
     )
 
 
+def processor_text() -> str:
+    """Return the processor's name and the instruction set of PyTorch's kernels, such as `AMD EPYC, AVX512`."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
 class EngineReport(BaseModel, frozen=True):
-    """Benchmark results: timings by strategy, and those of peers, if any."""
+    """Benchmark results: timings by strategy, those of peers, if any, and the processor of both."""
 
     timings: tuple[EngineTiming, ...]
     peers: dict[str, PeerResult] | None = None
+    processor: str = Field(default_factory=processor_text)
 
     @property
     def baseline(self) -> EngineTiming | None:
@@ -383,7 +395,7 @@ class EngineReport(BaseModel, frozen=True):
     def document(self) -> dict[str, Any]:
         """Return the report as JSON, with the timing at the top level if there is only one."""
         timings = [timing.model_dump(mode="json") | self._extra(timing) for timing in self.timings]
-        document = timings[0] if len(timings) == 1 else {"timings": timings}
+        document = {"processor": self.processor} | (timings[0] if len(timings) == 1 else {"timings": timings})
         if self.peers is not None:
             document |= {"compared": self.compared.strategy}
             document |= {"peers": {name: self._peer(result) for name, result in self.peers.items()}}
@@ -454,7 +466,7 @@ def report_lines(report: EngineReport) -> list[str]:
     sampled = "" if first.sampled == first.clients else f"{first.sampled} per round, "
     lines = [
         f"{first.work}, {first.clients} clients of {first.samples} rows, {sampled}{first.hosts} hosts, "
-        f"{len(first.round_seconds)} rounds each",
+        f"{len(first.round_seconds)} rounds each; {report.processor}",
         "",
         f"{HEADING:{width}}{'median':>10}{'min':>10}{'mean':>10}",
     ]

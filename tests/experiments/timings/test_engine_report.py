@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from fedscout.engine.config import EngineConfig
 from fedscout.experiments.timings import engine
@@ -68,6 +69,7 @@ def test_one_strategy_is_a_document_of_its_own() -> None:
     assert (document["seconds_per_round"], document["median_seconds_per_round"]) == (3.0, 2.0)
     assert document["round_seconds"] == [1.0, 2.0, 6.0]
     assert not {"peers", "timings", "compared"} & set(document)
+    assert document["processor"].endswith(f", {torch.backends.cpu.get_cpu_capability()}")
 
 
 def test_strategies_are_told_from_fedavg_where_it_is_among_them() -> None:
