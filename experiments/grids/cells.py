@@ -31,7 +31,7 @@ from fedscout.experiments.grids.federation_runner import (
 from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask
 from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.experiments.studies.language_model import language_model
+from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained

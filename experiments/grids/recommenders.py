@@ -16,7 +16,7 @@ from typing import Protocol
 from fedscout.detectors import HeterogeneityReport
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice, Searched
-from fedscout.experiments.studies.language_model import language_model
+from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune
 from fedscout.search.language_model import NAME as LLM_RECORD

@@ -1,4 +1,4 @@
-"""Recommendation of a strategy without a trial, and its storage in one-shot studies.
+"""Recommendation of a strategy without a trial, its storage in one-shot studies, and a study's language model.
 
 The source of a recommendation:
 
@@ -20,7 +20,8 @@ answer must be a configuration of the space, like any answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from pydantic import BaseModel, ValidationError
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, Fault, UnreachableModelError
 from fedscout.experiments.config import StudyConfig, check_searchable
-from fedscout.experiments.studies.language_model import check_answerer, language_model
 from fedscout.experiments.studies.run_folder import RunFolder
-from fedscout.search.config import LONGEST_DESCRIPTION, ONE_SHOT, SourceChoice
-from fedscout.search.language_model import has_key
+from fedscout.search.config import LONGEST_DESCRIPTION, ONE_SHOT, RecommenderConfig, SourceChoice
+from fedscout.search.language_model import NAME as TRANSCRIPT
+from fedscout.search.language_model import RecordedChat, Transcript, has_key, key_of, server_of
 from fedscout.search.recommenders.diagnosis import (
     RULES_WERE_ASKED,
     Diagnosis,
@@ -43,9 +44,10 @@ from fedscout.search.recommenders.diagnosis import (
     RecommendationContext,
     Source,
 )
-from fedscout.search.recommenders.language_model import recommend_by_llm
+from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
 from fedscout.search.recommenders.prompt import AnswerError, strategy_document, to_spec
 from fedscout.search.recommenders.rules import alternatives, recommend_by_rules
+from fedscout.search.study import ASKS_A_LANGUAGE_MODEL
 
 
 @dataclass(frozen=True)
@@ -245,3 +247,59 @@ def _stored_recommendation(stored: Mapping[str, Any], asked: RecommendationConte
     except (ValidationError, AnswerError):
         logger.warning("%s does not fit this version or search space, so a new recommendation is requested", NAME)
         return None
+
+
+# A study's language model: its checks, its record of exchanges, and its lifetime.
+
+
+def check_language_model(config: StudyConfig, folder: Path) -> None:
+    """Check that a search by a language model has a key or a record, before anything is built or written.
+
+    With a record of exchanges in the study's folder, a key is needed only for new requests.
+
+    Raises:
+        ConfigurationError: If there is neither a key nor a record.
+    """
+    settings = config.recommender
+    if config.search.kind not in ASKS_A_LANGUAGE_MODEL:
+        return
+    if settings.replay is not None or has_key(settings):
+        check_answerer(settings)
+    elif not (folder / TRANSCRIPT).exists():
+        raise ConfigurationError.of(
+            f"search.kind={config.search.kind} asks a language model, so the environment "
+            f"variable {settings.api_key_variable}",
+            "hold its API key, but is not set",
+            hint="alternatives are search.kind=genetic without a language model, recommender.replay with "
+            "recorded answers, or recommender.base_url with recommender.api_key_variable=null for a "
+            "server that needs no key",
+        )
+
+
+def check_answerer(settings: RecommenderConfig) -> None:
+    """Check the record to replay; without one, the key and the server's address.
+
+    Raises:
+        UserError: If there is no record to replay, or neither key nor server.
+    """
+    if settings.replay is not None:
+        Transcript(settings.replay, must_exist=True)
+    else:
+        key_of(settings)
+        server_of(settings)
+
+
+@contextmanager
+def language_model(config: StudyConfig, folder: Path | None) -> Iterator[LanguageModel]:
+    """Yield a language model; its connection is opened on first use and closed with the block.
+
+    Exchanges are stored in the folder, if one is given, and looked up there before each request.
+    """
+    transcript = None if folder is None else Transcript(folder / TRANSCRIPT)
+    with RecordedChat(config.recommender, transcript) as chat:
+        yield LanguageModel(chat, config.recommender, config.seed)
+
+
+def language_model_of_study(config: StudyConfig, folder: Path) -> AbstractContextManager[LanguageModel | None]:
+    """Return the language model of a study; None if its searcher uses none."""
+    return language_model(config, folder) if config.search.kind in ASKS_A_LANGUAGE_MODEL else nullcontext()

@@ -53,15 +53,16 @@ from fedscout.experiments.studies.checks import (
     selection_of,
 )
 from fedscout.experiments.studies.client_settings import check_alone, client_table_of
-from fedscout.experiments.studies.language_model import check_language_model, language_model_of_study
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
 from fedscout.experiments.studies.one_shot import (
     RecommendationRequest,
     Recommended,
     asks_model,
+    check_language_model,
     check_one_shot,
     check_wanted,
     choose,
+    language_model_of_study,
     one_shot_answer,
 )
 from fedscout.experiments.studies.run_folder import (
