@@ -116,7 +116,7 @@ def test_strategies_in_turn_beside_fedavg(cli: Cli) -> None:
     done = cli(*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2").ok
     assert done.err.splitlines() == ["fedscout: repetition 1 of 2: fedscout", "fedscout: repetition 2 of 2: fedscout"]
     lines = done.out.splitlines()
-    assert lines[0] == "dense, 2 clients of 8 rows, 1 hosts, 4 rounds each"
+    assert lines[0].startswith("dense, 2 clients of 8 rows, 1 hosts, 4 rounds each; ")
     (row,) = [line for line in lines if line.startswith("fedscout, fedmedian")]
     assert "   FedAvg " in row
 

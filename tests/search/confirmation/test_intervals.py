@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
+from fedscout.search.confirmation import intervals
 from fedscout.search.confirmation.confirmation import assess
 from fedscout.search.confirmation.intervals import (
     SequentialDesign,
@@ -17,7 +18,6 @@ from fedscout.search.confirmation.intervals import (
     mean_score,
     paired_difference,
     spent_error,
-    tested_to_trained,
 )
 
 
@@ -60,8 +60,8 @@ def test_the_interval_for_new_data_is_of_the_published_variance(num_seeds: int, 
 
 
 def test_validation_rows_neither_train_nor_test() -> None:
-    assert tested_to_trained(0.2, 0.0) == pytest.approx(20 / 80)
-    assert tested_to_trained(0.2, 0.25) == pytest.approx(20 / 60)
+    assert intervals.tested_to_trained(0.2, 0.0) == pytest.approx(20 / 80)
+    assert intervals.tested_to_trained(0.2, 0.25) == pytest.approx(20 / 60)
 
 
 def test_no_number_of_seeds_says_more_of_new_data_than_the_rows_do() -> None:
