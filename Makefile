@@ -22,7 +22,7 @@ help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
 	@echo 'make test    the quick tests, about six minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
-	@echo 'make gate    lint and the tests, the slow ones too, about fifteen minutes on two cores: what CI runs'
+	@echo 'make gate    lint and the tests, the slow ones too, about nine minutes on two cores: what CI runs'
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
 	@echo 'make language-model  fetch, build and serve a language model to test with (MODEL=small PORT=18081 for a small one)'
 	@echo 'make stress  what kills studies, starts whole clusters or takes full sizes, one after the other'
