@@ -32,10 +32,9 @@ those of all:
   G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for one test at 5 %.)
 - If some are smaller, the largest X² of all clients is compared with those of simulated tables with the same margins,
   whose cells are hypergeometric given those before. That test is exact for any counts, and its maximum statistic
-  corrects over clients. `DRAWS_PER_ALARM` tables are drawn for each one that the rate admits;
-  sampling stops early if so many have reached the largest observed X² that its p-value cannot become significant (J.
-  Besag and P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991: if h draws of l reach it, p = h / l is
-  valid).
+  corrects over clients. `DRAWS_PER_ALARM` tables are drawn for each one that the rate admits; sampling stops early if
+  so many have reached the largest observed X² that its p-value cannot become significant (J. Besag and P. Clifford.
+  Sequential Monte Carlo p-values. Biometrika 78(2), 1991: if h draws of l reach it, p = h / l is valid).
 - If clients withhold rows, X²_k is that of the table in which client k and all others together are most similar;
   margins of simulated tables and effects are those of the table in which all clients are most similar. Both are
   recomputed whenever a client is removed.

@@ -291,7 +291,8 @@ def moment_matched_tail(values: Values, mean: float, variance: float, third: flo
 
     scale = third / (4 * variance)
     freedom = variance / (2 * scale**2)
-    return np.asarray(chdtrc(freedom, (values - (mean - scale * freedom)) / scale))
+    above = np.maximum(values - (mean - scale * freedom), 0.0)  # chdtrc of a value below the support is NaN
+    return np.asarray(chdtrc(freedom, above / scale))
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
 
     published: bool = Field(
         default=False,
+        strict=True,
         description="the published search: 2 x 4 trials, the first four drawn uniformly, without detection, tuned "
         "FedAvg and confirmation; other keys override it",
     )
@@ -293,6 +294,8 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
                 f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} if objective names two, as "
                 f"the other searchers rank by a single number, got {self.kind}"
             )
+        if self.published and self.kind != PUBLISHED["kind"]:
+            raise ValueError(f"kind must be {PUBLISHED['kind']} if published=true, got {self.kind}")
         if self.kind == ONE_SHOT and self.warm_start:
             raise ValueError(
                 f"warm_start must be left out if kind={ONE_SHOT}, which trains only the recommendation, "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2
+from scipy.stats import chi2, pearson3
 
 from fedscout.detectors import statistics as metrics
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, ReportedMetrics
@@ -231,6 +231,13 @@ def test_a_scaled_chi_squared_is_matched_exactly(freedom: int, scale: float) -> 
     values = scale * chi2.ppf([0.01, 0.5, 0.95, 0.9999], freedom)
     tail = moment_matched_tail(values, scale * freedom, 2 * scale**2 * freedom, 8 * scale**3 * freedom)
     np.testing.assert_allclose(tail, [0.99, 0.5, 0.05, 0.0001], rtol=1e-6)
+
+
+def test_the_matched_distribution_is_pearsons_third_type_below_its_support_too() -> None:
+    values, (mean, variance, third) = np.array([-20.0, 0.0, 5.9, 6.1, 10.0, 25.0]), (10.0, 4.0, 4.0)
+    expected = pearson3.sf(values, third / variance**1.5, mean, np.sqrt(variance))
+    assert expected[0] == 1.0
+    np.testing.assert_allclose(moment_matched_tail(values, mean, variance, third), expected, rtol=1e-9)
 
 
 def test_a_federation_divides_its_rate_among_the_detectors() -> None:

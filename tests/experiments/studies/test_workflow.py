@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.data.client import Privacy
-from fedscout.engine.errors import LogError, UserError
+from fedscout.engine.errors import ConfigurationError, LogError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config
@@ -168,6 +168,9 @@ def test_a_published_search_is_eight_trainings_besides_fedavg(tmp_path: Path) ->
     longer = load_config([*data, "search.published=true", "search.confirmation_seeds=2"]).search
     assert (longer.confirmation_seeds, longer.informed, longer.tuned_baseline) == (2, False, False)
     assert StudyConfig.model_validate(load_config([*data, "search.published=true"]).model_dump()).search.published
+    for wrong in (["search.published=1"], ["search.published=true", "search.kind=one_shot"]):
+        with refused(ConfigurationError, key=wrong[-1].partition("=")[0]):
+            load_config([*data, *wrong])
 
 
 def test_search_then_an_uninformed_run_adds_the_diagnosis_alone(tmp_path: Path) -> None:
