@@ -390,12 +390,13 @@ def tune_table(
         ends = run_pieces(
             tuning.config.engine,
             run_cell,
-            [(tuning, cell, [planned[other] for other in cell.after]) for cell in cells],
+            [(cell, [planned[other] for other in cell.after]) for cell in cells],
             parallel,
             display.of(pending),
             [[pending.index(other) for other in cell.after if other in pending] for cell in cells],
             verbose,
             search_path,
+            shared=(tuning,),
         )
         for place, end in ends:
             position = pending[place]

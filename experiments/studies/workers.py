@@ -619,6 +619,7 @@ def run_pieces(
     after: Sequence[Collection[int]] = (),
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
+    shared: Sequence[Any] = (),
 ) -> Iterator[tuple[int, End]]:
     """Do pieces of work on the command's node and yield `(position, end)` as they end.
 
@@ -631,6 +632,7 @@ def run_pieces(
         after: As for `WorkerPool.run`.
         verbose: Whether Ray's and Flower's own messages are shown.
         search_path: Folders for a user's own code.
+        shared: Arguments that precede each piece's; they are serialised once.
 
     Raises:
         UserError: If Ray can't be reached, or parallel pieces are requested of this process.
@@ -641,13 +643,14 @@ def run_pieces(
         check_sequential(parallel, "with engine.grid=local, which uses only this process")
         for position, piece in enumerate(pieces):
             display.begun(position)
-            yield position, work(*piece)
+            yield position, work(*shared, *piece)
         return
     from fedscout.engine.runtime.ray import ray_runtime
 
     with ray_runtime(engine, verbose) as ray, closing(WorkerPool(ray, search_path)) as pool:
         num_parallel = min(len(pieces), parallel or cluster_cpus(ray).driver_cpus)
-        yield from pool.run(work, pieces, num_parallel, display, after)
+        stored = [ray.put(argument) for argument in shared]
+        yield from pool.run(work, [(*stored, *piece) for piece in pieces], num_parallel, display, after)
 
 
 def _cause(death: Exception) -> str:
