@@ -70,22 +70,19 @@ class Fault(str):
     def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
         if self.subject is None:
             return (str(self),)
-        return self.subject, self.must, self._given, self.hint, self.problem
-
-    @property
-    def _given(self) -> object:
-        """The value given, as the constructor takes it."""
-        return ... if self.given is None else self.given
+        return self.subject, self.must, ... if self.given is None else self.given, self.hint, self.problem
 
     def below(self, key: str) -> Fault:
         """Return the fault of a field as that of a key's field."""
-        return Fault(f"{key}.{self.subject}", self.must, self._given, self.hint, self.problem)
+        given = ... if self.given is None else self.given
+        return Fault(f"{key}.{self.subject}", self.must, given, self.hint, self.problem)
 
     def with_hint(self, hint: str) -> Fault:
         """Return the fault with an additional hint."""
         if self.subject is None:
             return Fault(str(self), hint=hint)
-        return Fault(self.subject, self.must, self._given, "; ".join(filter(None, (self.hint, hint))), self.problem)
+        given = ... if self.given is None else self.given
+        return Fault(self.subject, self.must, given, "; ".join(filter(None, (self.hint, hint))), self.problem)
 
     @property
     def key(self) -> str | None:

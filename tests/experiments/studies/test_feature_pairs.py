@@ -28,6 +28,8 @@ BASE = (
     "detection.outlier_rounds=1",
 )
 
+KINDS = "fedprox fedadam krum qfedavg scaffold fednova ditto fedrep communities dp_fedavg fedmedian krum+fedprox"
+
 FEATURES: Mapping[str, Sequence[str]] = {
     "regression": ("federation.dataset=diabetes", "model.hidden=[8]"),
     "convolutions": ("model.kind=lenet", "model.hidden"),
@@ -70,23 +72,7 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "published": ("search.published=true",),
     "fedbn": ("search.strategies=[fedbn]", "model.norm=batch"),
     "feddf": ("search.strategies=[feddf]", "federation.server_rows=40"),
-    **{
-        kind: (f"search.strategies=[{kind}]",)
-        for kind in (
-            "fedprox",
-            "fedadam",
-            "krum",
-            "qfedavg",
-            "scaffold",
-            "fednova",
-            "ditto",
-            "fedrep",
-            "communities",
-            "dp_fedavg",
-            "fedmedian",
-            "krum+fedprox",
-        )
-    },
+    **{kind: (f"search.strategies=[{kind}]",) for kind in KINDS.split()},
 }
 
 
