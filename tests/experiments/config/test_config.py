@@ -331,6 +331,8 @@ def other_value(key: str) -> str:
     default = value_of(StudyConfig(), key)
     if get_origin(annotation_of(key)) is Literal:
         return next(choice for choice in get_args(annotation_of(key)) if choice != default)
+    if isinstance(default, bool):
+        return str(not default).lower()
     return str(default + 1)
 
 
