@@ -244,7 +244,7 @@ def run_study(
     first = [*given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
     with timed("training"):
-        outcome = _search(config, ledger, new_searcher(task, report, model))
+        outcome = search_by(new_searcher(task, report, model), config, ledger)
     outcome.recommendation = recommendation
     outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
     if config.has_tuned_reference and not _is_best_possible(outcome.baseline, facts):
@@ -296,7 +296,7 @@ def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:
     return best is not None and trial.fitness >= best
 
 
-def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOutcome:
+def search_by(searcher: Searcher, config: SearchConfig, ledger: Ledger) -> StudyOutcome:
     """Run the search until the budget is spent, or stop if FedAvg, trained first, has the best possible score."""
     facts = ledger.facts
     outcome: StudyOutcome | None = None

@@ -15,11 +15,12 @@ from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, RecommenderError, UserError
+from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, UserError
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.grids.experiment import Cell, Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import (
+    BuiltFederation,
     Choice,
     FederationRunner,
     built_federation,
@@ -152,6 +153,17 @@ class Measurement(Protocol):
             UserError: If something can't be built or trained as configured.
         """
         ...
+
+
+def built_columns(experiment: Experiment, context: CellContext) -> tuple[list[BuiltFederation], dict[str, str]]:
+    """Return the federation of every column whose data are available, and why the others are not."""
+    built, missing = [], {}
+    for column, settings in experiment.federations.items():
+        try:
+            built.append(built_federation(column, arguments(settings), context.settings))
+        except DataError as error:
+            missing[column] = str(error)
+    return built, missing
 
 
 class CellByCell(ABC):

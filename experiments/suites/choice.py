@@ -4,11 +4,10 @@
                                                           that gain is at least 0.01 and more than twice its error
     R_f = (oracle − choice) / (oracle − FedAvg)           the same relative to FedAvg with the study's settings; only
                                                           if that gain is at least 0.02
-    R_w = (oracle − choice) / (oracle − worst)            the lost share of the range between best and worst
 
 Accuracies are of seeds on which neither recommenders nor the oracle chose, so a regret may be negative. A value of a
-cell is R_t of one search seed. Rows name a recommender (`by`), or `oracle`, `reference` (tuned FedAvg) and, for
-trainings only, `worst`; in a replay, a path `package.module:Class` is a searcher of the user's own.
+cell is R_t of one search seed. Rows name a recommender (`by`), or `oracle` and `reference` (tuned FedAvg); in a replay,
+a path `package.module:Class` is a searcher of the user's own.
 
 *Archives* are the full trainings elsewhere that a recommender needs before it can choose, each counted once. A warm
 start depends on the studies of other federations that it may read: their trials, FedAvg's included, and what these
@@ -29,14 +28,13 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError
+from fedscout.engine.errors import ConfigurationError, RecommenderError
 from fedscout.experiments.config import check_searchable
-from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, Values, cell_name, split_ratio
-from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, built_columns, cell_name
+from fedscout.experiments.grids.experiment import Cell, Experiment
 from fedscout.experiments.grids.federation_runner import (
     Choice,
     FederationRunner,
-    built_federation,
     open_federation,
     other_seeds,
     search_seeds,
@@ -62,12 +60,14 @@ from fedscout.search.study import StudyOutcome
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
 
-ORACLE, REFERENCE, WORST = "oracle", "reference", "worst"
+ORACLE, REFERENCE = "oracle", "reference"
 SMALLEST_GAIN = 0.02
 SMALLEST_TUNED_GAIN = 0.01
 COST, ARCHIVES, ACCURATE = "cost, trainings", "archives, trainings", "accuracy"
 
 Scores = npt.NDArray[np.float64]
+Costs = tuple[float, float]
+"""Of a choice: its cost and its archives."""
 
 
 def regret_tuned(lost: float, gains: Sequence[float]) -> float | None:
@@ -153,7 +153,7 @@ def _choosers(experiment: Experiment, is_replay: bool) -> dict[str, Recommender 
         if not isinstance(method, Given):
             continue
         name = str(method.arguments.get("by", row))
-        if name in (ORACLE, REFERENCE, WORST):
+        if name in (ORACLE, REFERENCE):
             choosers[row] = name
         elif is_replay and is_import_path(name):
             choosers[row] = own_recommender(name)
@@ -162,6 +162,19 @@ def _choosers(experiment: Experiment, is_replay: bool) -> dict[str, Recommender 
         else:
             raise ConfigurationError.of(f"rows.{row}", f"name one of {', '.join(RECOMMENDERS)}", repr(name))
     return dict(sorted(choosers.items(), key=lambda item: isinstance(item[1], Recommender) and item[1].is_warm))
+
+
+def _regrets(
+    lost: Sequence[float], gains: Sequence[float], gain: float, accuracies: Sequence[float], costs: Sequence[Costs]
+) -> CellValues:
+    """Return a cell from what each choice lost to the oracle, and the oracle's gains over tuned and plain FedAvg."""
+    figures = {
+        "R_f": tuple(regret_fedavg(value, gain) for value in lost),
+        ACCURATE: tuple(accuracies),
+        COST: tuple(cost for cost, _ in costs),
+        ARCHIVES: tuple(archived for _, archived in costs),
+    }
+    return CellValues(values=tuple(regret_tuned(value, gains) for value in lost), figures=figures)
 
 
 # By replay.
@@ -201,43 +214,37 @@ class Replayed:
             for federation in federations:
                 if isinstance(by, str):
                     scores = federation.oracle if by == ORACLE else federation.tuned
-                    results = [(scores, 0.0, 0.0)] * len(federation.federation.seeds)
+                    results = [(scores, (0.0, 0.0))] * len(federation.federation.seeds)
                 else:
                     archive = to_learn if by.is_warm or federation.about.half == "development" else Archive()
                     results = []
                     for seed in federation.federation.seeds:
                         choice, archived = archive.choose(by, federation, seed)
-                        results.append((federation.scores_of(choice), choice.cost, archived))
+                        results.append((federation.scores_of(choice), (choice.cost, archived)))
                 if federation.name in experiment.federations:
                     cells[row, federation.name] = _replayed(federation, results)
         return Measured(cells)
 
 
-def _replayed(federation: ReplayedFederation, found: Sequence[tuple[Scores, float, float]]) -> CellValues:
-    """Return a cell from the choice on each seed: its scores on all seeds, its cost, and its archive."""
-    gains = (federation.oracle - federation.tuned).tolist()
+def _replayed(federation: ReplayedFederation, results: Sequence[tuple[Scores, Costs]]) -> CellValues:
+    """Return a cell from the choice on each seed: its scores on all seeds, of which the others judge it."""
+    scores = np.stack([of_choice for of_choice, _ in results])
+    others = ~np.eye(len(results), dtype=bool)
+    on_others = [row[judges] for row, judges in zip(scores, others, strict=True)]
+    lost = [float((federation.oracle - row)[judges].mean()) for row, judges in zip(scores, others, strict=True)]
+    gains = federation.oracle - federation.tuned
     gain = float(federation.oracle.mean()) - float(federation.baseline.mean())
-    names = ("R_f", "beyond tuned FedAvg", ACCURATE, COST, ARCHIVES)
-    values: list[float | None] = []
-    figures: dict[str, list[float | None]] = {name: [] for name in names}
-    versus: list[list[float]] = [[] for _ in found]
-    for position, (scores, cost, archived) in enumerate(found):
-        judges = [other for other in range(len(found)) if other != position]
-        lost = float((federation.oracle - scores)[judges].mean())
-        differences = (scores - federation.tuned)[judges].tolist()
-        for judge, difference in zip(judges, differences, strict=True):
-            versus[judge].append(difference)
-        values.append(regret_tuned(lost, gains))
-        numbers = (regret_fedavg(lost, gain), fmean(differences), float(scores[judges].mean()), cost, archived)
-        for name, number in zip(names, numbers, strict=True):
-            figures[name].append(number)
-    means = [
-        fmean(seed_differences) for seed_differences in versus
-    ]  # a seed judges the mean of what was chosen on all others
+    beyond = scores - federation.tuned
+    cell = _regrets(lost, gains.tolist(), gain, [float(row.mean()) for row in on_others], [cost for _, cost in results])
+    means = [float(column[judges].mean()) for column, judges in zip(beyond.T, others, strict=True)]
     difference = paired_difference(means, [0.0] * len(means), resolution=federation.resolution, span=ACCURACY.span)
     is_below = difference.mean < -SMALLEST_TUNED_GAIN and difference.verdict < 0
-    figures["share below tuned FedAvg"] = [float(is_below)]
-    return CellValues(values=tuple(values), figures={name: tuple(numbers) for name, numbers in figures.items()})
+    figures = {
+        **cell.figures,
+        "beyond tuned FedAvg": tuple(fmean(row[judges]) for row, judges in zip(beyond, others, strict=True)),
+        "share below tuned FedAvg": (float(is_below),),
+    }
+    return cell.model_copy(update={"figures": figures})
 
 
 # By training.
@@ -281,17 +288,15 @@ def dense_grid(space: SearchSpace, density: Density) -> list[StrategySpec]:
     return list(specs_by_digest.values())
 
 
-def best_and_worst(runner: FederationRunner, density: Density) -> tuple[StrategySpec, StrategySpec]:
-    """Return the configurations with the largest mean and, among those without failures, the smallest."""
+def best_of_grid(runner: FederationRunner, density: Density) -> StrategySpec:
+    """Return the configuration with the largest mean, also on further seeds."""
     choices = [Choice(spec) for spec in dense_grid(runner.space, density)]
     scores = runner.scores(choices, other_seeds("oracle", density.seeds))
-    order = np.argsort(-scores.mean(axis=1), kind="stable")
-    finalists = [choices[index] for index in order[: density.finalists]]
+    order = np.argsort(-scores.mean(axis=1), kind="stable")[: density.finalists]
+    finalists = [choices[index] for index in order]
     further = other_seeds("oracle's finalists", density.final_seeds)
-    final = np.hstack([scores[order[: density.finalists]], runner.scores(finalists, further)])
-    best = finalists[int(np.argmax(final.mean(axis=1)))]
-    trained = [index for index in order if scores[index].min() > 0]
-    return best.spec, (choices[int(trained[-1])] if trained else best).spec
+    final = np.hstack([scores[order], runner.scores(finalists, further)])
+    return finalists[int(np.argmax(final.mean(axis=1)))].spec
 
 
 @dataclass(frozen=True)
@@ -311,15 +316,10 @@ class Trainings:
         choosers = _choosers(experiment, is_replay=False)
         archive = Archive()
         cells: dict[Cell, CellValues] = {}
-        missing: dict[str, str] = {}
         with ExitStack() as stack:
             runners = []
-            for column, settings in experiment.federations.items():
-                try:
-                    built = built_federation(column, arguments(settings), context.settings)
-                except DataError as error:
-                    missing[column] = str(error)
-                    continue
+            built_federations, missing = built_columns(experiment, context)
+            for built in built_federations:
                 check_searchable(built.config)
                 runners.append(stack.enter_context(open_federation(built, context.folder)))
             chosen: dict[Cell, list[tuple[Choice, float]]] = {}
@@ -349,40 +349,25 @@ class Trainings:
         """Return the cells of a federation, trained on the fresh seeds."""
         context.note(f"{runner.name}: grid and fresh seeds")
         fresh = context.fresh_seeds
-        best, worst = best_and_worst(runner, Density(**self.density))
-        oracle, lowest, fedavg = runner.scores([Choice(spec) for spec in (best, worst, BASELINE)], fresh)
+        best = best_of_grid(runner, Density(**self.density))
+        oracle, fedavg = runner.scores([Choice(best), Choice(BASELINE)], fresh)
         tunings = [TUNED.choose(ChoiceTask(runner, seed)) for seed in search_seeds(self.search_seeds)]
         tuned = runner.scores(tunings, fresh).mean(axis=0)
-        resolution, ratio = runner.resolution(fresh), split_ratio(runner.config)
-        special = {ORACLE: oracle, WORST: lowest, REFERENCE: tuned}
+        gain = float(oracle.mean()) - float(fedavg.mean())
         cells = {}
         for row, by in asked.items():
-            cell = row, runner.name
             if isinstance(by, str):
-                choices, scores = [(Choice(BASELINE), 0.0)] * self.search_seeds, [special[by]] * self.search_seeds
-            elif cell in chosen:
-                choices = [*chosen[cell]]
-                scores = [*runner.scores([choice for choice, _ in choices], fresh)]
+                scores = np.stack([oracle if by == ORACLE else tuned] * self.search_seeds)
+                costs = [(0.0, 0.0)] * self.search_seeds
+            elif (row, runner.name) in chosen:
+                choices = chosen[row, runner.name]
+                scores = runner.scores([choice for choice, _ in choices], fresh)
+                costs = [(choice.cost, archived) for choice, archived in choices]
             else:
                 continue
-            lost = [float(oracle.mean()) - float(accuracies.mean()) for accuracies in scores]
-            span, gain = float(oracle.mean()) - float(lowest.mean()), float(oracle.mean()) - float(fedavg.mean())
-            versus = [
-                paired_difference(
-                    accuracies.tolist(), fedavg.tolist(), resolution=resolution, test_to_train=ratio, span=ACCURACY.span
-                )
-                for accuracies in scores
-            ]
-            figures: dict[str, Values] = {
-                "R_f": tuple(regret_fedavg(value, gain) for value in lost),
-                "R_w": tuple(value / span if span > 0 else None for value in lost),
-                ACCURATE: tuple(float(accuracies.mean()) for accuracies in scores),
-                COST: tuple(choice.cost for choice, _ in choices),
-                ARCHIVES: tuple(archived for _, archived in choices),
-                "share worse than FedAvg": tuple(float(value.high is not None and value.high < 0) for value in versus),
-            }
-            gains = (oracle - tuned).tolist()
-            cells[cell] = CellValues(values=tuple(regret_tuned(value, gains) for value in lost), figures=figures)
+            means = scores.mean(axis=1).tolist()
+            lost = [float(oracle.mean()) - mean for mean in means]
+            cells[row, runner.name] = _regrets(lost, (oracle - tuned).tolist(), gain, means, costs)
         return cells
 
 

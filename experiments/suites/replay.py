@@ -38,11 +38,9 @@ warm start learns from it, so the figures of the built-in recommenders do not de
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import isnan, nan
@@ -64,10 +62,10 @@ from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice
 from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of
+from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
 from fedscout.search.searcher import Proposal, Searcher, SearchTask
-from fedscout.search.study import planned_space, study_space
-from fedscout.strategies import ChoiceRange, Range, SearchSpace, StrategySpec, Value, given_values, parse_strategy
+from fedscout.search.study import planned_space, search_by, study_space
+from fedscout.strategies import ChoiceRange, SearchSpace, StrategySpec, Value, given_values, parse_strategy
 from fedscout.strategies.arguments import imported_class
 
 FORMAT = b"fedscout trial table 1"
@@ -192,11 +190,6 @@ class TabledTrial:
     failed: bool
     round_accuracy: tuple[float, ...]
 
-    @classmethod
-    def of(cls, trial: Trial) -> TabledTrial:
-        """Return the tabled part of a trial."""
-        return cls(trial.spec, trial.seed, trial.status == "failed", trial.round_accuracy)
-
     def score(self, guessing: float) -> float:
         """Return the mean of the last five rounds; that of guessing if the trial failed."""
         return guessing if self.failed else late_mean(self.round_accuracy)
@@ -304,91 +297,6 @@ class NoLog(TrialLog):
         return Path()
 
 
-@dataclass
-class ReplayRunner:
-    """A runner that returns the nearest trial of the table in place of training.
-
-    Attributes:
-        federation: The source of the trials.
-        space: The ranges in which distances are measured.
-    """
-
-    federation: FederationTrials
-    space: SearchSpace
-
-    def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
-        """Yield a trial for each requested one."""
-        for position, settings in enumerate(batch):
-            yield position, self._trial(settings)
-
-    def forget(self, key: str) -> None:
-        """Do nothing, as no checkpoints are kept."""
-
-    def nearest(self, spec: StrategySpec, given: Mapping[str, Value]) -> StrategySpec:
-        """Return the configuration of the table that is nearest to a strategy with these clients' settings.
-
-        Raises:
-            ConfigurationError: If the table has none of its strategy.
-        """
-        values = {**spec.search_values(), **given}
-        grid_points_of_kind = self._points_by_strategy.get(spec.label)
-        if grid_points_of_kind is None:
-            raise ConfigurationError.of("the strategy of a replay", "be in the table", spec.label)
-        ranges = self.space.parameters_of(spec.label)
-        point = np.array([_coordinate(value_range, values[name]) for name, value_range in ranges.items()])
-        return grid_points_of_kind.specs[int(np.argmin(((grid_points_of_kind.places - point) ** 2).sum(axis=1)))]
-
-    @cached_property
-    def _points_by_strategy(self) -> Mapping[str, _StrategyPoints]:
-        trained = {self.space.digest(spec): spec for spec in self.federation.specs}
-        kinds: dict[str, dict[StrategySpec, StrategySpec]] = {}
-        for spec in grid_points(self.space):
-            if (equivalent := trained.get(self.space.digest(spec))) is not None:
-                kinds.setdefault(spec.label, {})[spec] = equivalent
-        return {
-            kind: _StrategyPoints(tuple(points.values()), self._coordinates(kind, [*points]))
-            for kind, points in kinds.items()
-        }
-
-    def _coordinates(self, kind: str, specs: Sequence[StrategySpec]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        ranges = self.space.parameters_of(kind)
-        values = [spec.search_values() for spec in specs]
-        return np.array(
-            [
-                [_coordinate(value_range, spec_values[name]) for name, value_range in ranges.items()]
-                for spec_values in values
-            ]
-        )
-
-    def _trial(self, settings: TrialSettings) -> Trial:
-        spec = settings.strategy
-        assert isinstance(spec, StrategySpec)
-        tabled = self.federation.trials[
-            self.nearest(spec, given_values(settings.session.training)), settings.session.seed
-        ]
-        accuracy = tabled.round_accuracy[: settings.num_rounds]
-        failed = tabled.failed and len(accuracy) < settings.num_rounds
-        return Trial.of(
-            settings,
-            status="failed" if failed else "completed",
-            error="this training failed in the table" if failed else None,
-            round_accuracy=accuracy,
-            round_clean_accuracy=accuracy,
-        )
-
-
-@dataclass(frozen=True)
-class _StrategyPoints:
-    """The tabled configuration of each grid point of one strategy, and the points, shape `(points, parameters)`."""
-
-    specs: tuple[StrategySpec, ...]
-    places: np.ndarray[Any, np.dtype[np.float64]]
-
-
-def _coordinate(found: Range, value: Value) -> float:
-    return float(found.choices.index(value)) if isinstance(found, ChoiceRange) else found.to_unit(value)
-
-
 class ReplayedFederation:
     """One federation of the table, as a recommender's context.
 
@@ -410,7 +318,6 @@ class ReplayedFederation:
         self.space = planned_space(self.config.search, self.cohort, self.config.training.local())
         joint = load_config((*self.about.arguments, *SPACE))
         self._joint = planned_space(joint.search, self.cohort, joint.training.local())
-        self.runner = ReplayRunner(federation, self._joint)
 
     @property
     def resolution(self) -> float:
@@ -437,14 +344,69 @@ class ReplayedFederation:
             guessing=self.about.guessing,
             data_origin=data_origin_of(config),
         )
-        return Ledger(facts, self.runner, NoLog())
+        return Ledger(facts, self, NoLog())
+
+    def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
+        """Yield the nearest trial of the table for each requested one, as the runner of the ledger."""
+        for position, settings in enumerate(batch):
+            yield position, self._trial(settings)
+
+    def forget(self, key: str) -> None:
+        """Do nothing, as no checkpoints are kept."""
+
+    def nearest(self, spec: StrategySpec, given: Mapping[str, Value]) -> StrategySpec:
+        """Return the configuration of the table that is nearest to a strategy with these clients' settings.
+
+        Raises:
+            ConfigurationError: If the table has none of its strategy.
+        """
+        points = self._points_by_strategy.get(spec.label)
+        if points is None:
+            raise ConfigurationError.of("the strategy of a replay", "be in the table", spec.label)
+        place = self._coordinates(spec.label, {**spec.search_values(), **given})
+        distances = ((np.array([coordinates for _, coordinates in points]) - place) ** 2).sum(axis=1)
+        return points[int(np.argmin(distances))][0]
+
+    @cached_property
+    def _points_by_strategy(self) -> Mapping[str, list[tuple[StrategySpec, list[float]]]]:
+        """The tabled configuration of each grid point of a strategy, and the point's coordinates."""
+        trained = {self._joint.digest(spec): spec for spec in self.federation.specs}
+        points: dict[str, list[tuple[StrategySpec, list[float]]]] = {}
+        for spec in dict.fromkeys(grid_points(self._joint)):
+            if (equivalent := trained.get(self._joint.digest(spec))) is not None:
+                place = self._coordinates(spec.label, spec.search_values())
+                points.setdefault(spec.label, []).append((equivalent, place))
+        return points
+
+    def _coordinates(self, kind: str, values: Mapping[str, Value]) -> list[float]:
+        """Return the positions of parameters in their ranges."""
+        return [
+            float(own.choices.index(values[name])) if isinstance(own, ChoiceRange) else own.to_unit(values[name])
+            for name, own in self._joint.parameters_of(kind).items()
+        ]
+
+    def _trial(self, settings: TrialSettings) -> Trial:
+        spec = settings.strategy
+        assert isinstance(spec, StrategySpec)
+        tabled = self.federation.trials[
+            self.nearest(spec, given_values(settings.session.training)), settings.session.seed
+        ]
+        accuracy = tabled.round_accuracy[: settings.num_rounds]
+        failed = tabled.failed and len(accuracy) < settings.num_rounds
+        return Trial.of(
+            settings,
+            status="failed" if failed else "completed",
+            error="this training failed in the table" if failed else None,
+            round_accuracy=accuracy,
+            round_clean_accuracy=accuracy,
+        )
 
     def places(self, choice: Choice) -> int:
         """Return the index of a choice among the configurations of the table."""
         client_values = dict(given_values(choice.spec.local_training(self.config.training.local())))
         if choice.learning_rate is not None:
             client_values["client_learning_rate"] = choice.learning_rate
-        return self.federation.specs.index(self.runner.nearest(choice.spec, client_values))
+        return self.federation.specs.index(self.nearest(choice.spec, client_values))
 
     def scores_of(self, choice: Choice) -> Scores:
         """Return the scores of a choice, by seed."""
@@ -490,75 +452,60 @@ def own_recommender(path: str) -> Recommender:
     Raises:
         StrategyError: If it can't be imported, is not a searcher or lacks a method.
     """
-    searcher: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
-    return Recommender(path, lambda task: _choose(searcher, path, task))
+    searcher_class: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
 
-
-def _choose(searcher: type[Searcher], path: str, task: ChoiceTask) -> Choice:
-    config = task.config()
-    ledger = task.context.ledger(config)
-    facts = ledger.facts
-    search_task = SearchTask(
-        space=study_space(config.search, facts),
-        seed=facts.session.seed,
-        settings=config.search,
-        num_rounds=facts.num_rounds,
-        references=(BASELINE,),
-        measure=facts.measure,
-    )
-    with _code_of(path):
-        instance = searcher(search_task)
-    baseline, trials = _search(instance, path, ledger, sys.maxsize if instance.has_own_budget else config.search.budget)
-    best = best_of([baseline, *trials])
-    return Choice(BASELINE if best is None else best.spec, full_trainings_of(trials, facts.num_rounds))
-
-
-def _search(searcher: Searcher, path: str, ledger: Ledger, budget: int) -> tuple[Trial, list[Trial]]:
-    """Return FedAvg's trial and those of the search.
-
-    FedAvg is reported to the searcher with the first proposals, as in any study.
-    """
-    facts = ledger.facts
-    reported = ledger.run([facts.trial("baseline", BASELINE)])
-    baseline, trials = reported[0], list[Trial]()
-    while budget > len(trials):
-        with _code_of(path):
-            proposals = searcher.plan(budget - len(trials))
-        _check(proposals, path, searcher, budget - len(trials))
-        if not proposals:
-            break
-        new = ledger.run(
-            [facts.trial("search", proposal.spec, num_rounds=proposal.num_rounds) for proposal in proposals]
+    def choose(task: ChoiceTask) -> Choice:
+        config = task.config()
+        ledger = task.context.ledger(config)
+        facts = ledger.facts
+        space = study_space(config.search, facts)
+        search_task = SearchTask(
+            space, facts.session.seed, config.search, facts.num_rounds, references=(BASELINE,), measure=facts.measure
         )
-        with _code_of(path):
-            searcher.tell([*reported, *new])
-        reported, trials = [], [*trials, *new]
-    return baseline, trials
+        try:
+            outcome = search_by(_Checked(path, searcher_class(search_task), space), config.search, ledger)
+        except FedscoutError:
+            raise
+        except Exception as error:  # user code may raise anything
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}, line {frame.lineno}"
+            raise ConfigurationError.of(
+                path, "search without an error", f"{type(error).__name__}: {first_line(error)} ({where})"
+            ) from error
+        return Choice(BASELINE if outcome.best is None else outcome.best.spec, outcome.trainings)
+
+    return Recommender(path, choose)
 
 
-def _check(proposals: Sequence[Proposal], path: str, searcher: Searcher, left: int) -> None:
-    """Check that a study can train the proposals.
+class _Checked(Searcher):
+    """A searcher of the user's own whose proposals are checked.
 
-    Raises:
-        ConfigurationError: With the first fault.
+    Args:
+        path: Its import path.
+        own: The searcher.
+        space: The search space.
     """
-    if len(proposals) > left:
-        raise ConfigurationError.of(path, f"propose at most the {left} configurations requested", len(proposals))
-    for proposal in proposals:
-        if not (isinstance(proposal.spec, StrategySpec) and searcher.task.space.contains(proposal.spec)):
-            raise ConfigurationError.of(path, "propose configurations of task.space", shown(proposal.spec))
 
+    def __init__(self, path: str, own: Searcher, space: SearchSpace) -> None:
+        self._path, self._own, self._space = path, own, space
+        self.has_own_budget, self.tell = own.has_own_budget, own.tell  # type: ignore[misc, method-assign]
 
-@contextmanager
-def _code_of(path: str) -> Iterator[None]:
-    """Report an exception of the user's code in one line, with its location."""
-    try:
-        yield
-    except FedscoutError:
-        raise
-    except Exception as error:  # user code may raise anything
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}, line {frame.lineno}"
-        raise ConfigurationError.of(
-            path, "search without an error", f"{type(error).__name__}: {first_line(error)} ({where})"
-        ) from error
+    def ask(self, num_proposals: int) -> list[StrategySpec]:
+        """Return the searcher's proposals, unchecked."""
+        return self._own.ask(num_proposals)
+
+    def plan(self, num_proposals: int) -> list[Proposal]:
+        """Return the searcher's proposals.
+
+        Raises:
+            ConfigurationError: If a study can't train them.
+        """
+        proposals = self._own.plan(num_proposals)
+        specs = [proposal.spec for proposal in proposals]
+        if len(specs) > num_proposals:
+            must = f"propose at most the {num_proposals} configurations requested"
+            raise ConfigurationError.of(self._path, must, len(specs))
+        for spec in specs:
+            if not (isinstance(spec, StrategySpec) and self._space.contains(spec)):
+                raise ConfigurationError.of(self._path, "propose configurations of task.space", shown(spec))
+        return proposals

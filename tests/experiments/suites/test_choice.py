@@ -21,7 +21,7 @@ from fedscout.experiments.grids.recommenders import RECOMMENDERS
 from fedscout.experiments.suites.choice import (
     Density,
     Trainings,
-    best_and_worst,
+    best_of_grid,
     dense_grid,
     prior_trainings,
     regret_fedavg,
@@ -69,7 +69,7 @@ def measured(out: Path, names: tuple[str, ...] = NAMES, columns: tuple[str, ...]
         "method": {"kind": "given"},
         "measured_by": {"function": "fedscout.experiments.suites.choice:Trainings"},
         "columns": {name: COLUMNS[name] for name in columns},
-        "rows": {name: {"arguments": {"by": name}} for name in (*names, "oracle", "worst", "reference")},
+        "rows": {name: {"arguments": {"by": name}} for name in (*names, "oracle", "reference")},
     }
     context = CellContext(out, num_seeds=3, fresh_stream="fresh")
     return Trainings(2, QUICK).measure(Experiment.model_validate(document), context)
@@ -84,7 +84,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Measured]:
 @pytest.mark.slow
 def test_every_recommender_chooses_on_every_federation_and_seed(outcome: tuple[Path, Measured]) -> None:
     _, found = outcome
-    assert {*found.values} == {(row, column) for row in (*NAMES, "oracle", "worst", "reference") for column in COLUMNS}
+    assert {*found.values} == {(row, column) for row in (*NAMES, "oracle", "reference") for column in COLUMNS}
     assert {len(values) for values in found.values.values()} == {2}
     assert found.absent == {}
 
@@ -101,10 +101,9 @@ def test_regrets_are_by_their_formulas(outcome: tuple[Path, Measured]) -> None:
     _, found = outcome
     accuracy = found.figures["accuracy"]
     for (row, column), accuracies in accuracy.items():
-        best, worst, fedavg, tuned = (accuracy[name, column][0] for name in ("oracle", "worst", "FedAvg", "reference"))
+        best, fedavg, tuned = (accuracy[name, column][0] for name in ("oracle", "FedAvg", "reference"))
         for place, own in enumerate(accuracies):
             lost = best - own  # type: ignore[operator]
-            assert found.figures["R_w"][row, column][place] == pytest.approx(lost / (best - worst))  # type: ignore[operator]
             assert found.figures["R_f"][row, column][place] == pytest.approx(lost / (best - fedavg))  # type: ignore[operator]
             if (regret := found.values[row, column][place]) is not None:
                 assert regret == pytest.approx(lost / (best - tuned))  # type: ignore[operator]
@@ -134,7 +133,7 @@ def test_what_is_absent_without_archive_or_key(outcome: tuple[Path, Measured], m
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     found = measured(outcome[0], ("genetic 8", "warm start 8", "LLM"), ("one",))
     assert {*found.absent} == {"warm start 8 × one", "LLM × one"}
-    assert {row for row, _ in found.values} == {"genetic 8", "oracle", "worst", "reference"}
+    assert {row for row, _ in found.values} == {"genetic 8", "oracle", "reference"}
 
 
 def test_a_record_of_answers_is_as_good_as_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +227,8 @@ def test_the_oracle_is_not_fooled_by_the_seeds_on_which_all_are_tried(tmp_path: 
     density = Density(one=2, two=2, more=1, seeds=1, finalists=4, final_seeds=3)
     with open_federation(built_federation("wine", arguments(COLUMNS["one"])), tmp_path) as runner:
         runner.trials.runner = ScriptedRunner(lambda spec: completed(score(spec), num_rounds=3))  # type: ignore[assignment]
-        best, worst = best_and_worst(runner, density)
+        best = best_of_grid(runner, density)
     assert (best.kind, getattr(best, "eta", None)) == ("fedadam", 1.0)
-    assert worst.kind == "fedadam"
 
 
 # A searcher of the user's own in a replay: the page's example, and what is said to one that can't search.

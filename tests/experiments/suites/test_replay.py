@@ -214,7 +214,7 @@ def test_what_can_not_be_replayed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError):
         replayed(tmp_path / "nowhere.parquet", ["FedAvg"], columns=["made up"])
     with pytest.raises(ConfigurationError):
-        ReplayedFederation(federation(by_rate)).runner.nearest(parse_strategy({"kind": "fedexp"}), {})
+        ReplayedFederation(federation(by_rate)).nearest(parse_strategy({"kind": "fedexp"}), {})
 
 
 @pytest.mark.slow
