@@ -38,6 +38,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
@@ -57,10 +58,9 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
-from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
-from fedscout.experiments.grids.federation_runner import IN_PROCESS
+from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure
 
@@ -103,7 +103,8 @@ class AbsentClients:
         return [client for client in range(num_clients) if drawn[client] < self.probability]
 
 
-DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
+FEDERATION = ("dataset", "case", "clients", "seed")
+COLUMNS = (*FEDERATION, "rule", "detector")
 RULES = ("published", "calibrated")
 MEASURES = ("recall", "false alarms", "blamed")
 ANY = "any"
@@ -169,29 +170,8 @@ def case_arguments(name: str, num_clients: int) -> list[str]:
     return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
 
 
-Verdict = Mapping[str, bool]
+Verdict = dict[str, bool]
 """The evaluation of one rule of one detector on one federation: those of `MEASURES` that are defined."""
-
-
-@dataclass(frozen=True)
-class _Federation:
-    """The verdicts on one federation, by rule and detector."""
-
-    dataset: str
-    case: str
-    clients: int
-    verdicts: Mapping[tuple[str, str], Verdict]
-
-    def is_of(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row includes the federation."""
-        return all(getattr(self, key) == row[key] for key in ("dataset", "case", "clients") if key in row)
-
-    def value(self, detector: str, rule: str, measure_name: str) -> float | None:
-        """Return 1 or 0 for a rule's figure on a detector, or on `any`; None if it is undefined."""
-        names = [name for name in DETECTORS if detector in (ANY, name)]
-        verdicts = [self.verdicts[rule, name] for name in names]
-        defined = [verdict[measure_name] for verdict in verdicts if measure_name in verdict]
-        return float(any(defined)) if defined else None
 
 
 @dataclass(frozen=True)
@@ -215,32 +195,39 @@ class Detections:
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run detection on every federation that a row includes."""
+        import pandas as pd
+
         rows = {row: method.arguments for row, method in experiment.rows.items() if isinstance(method, Given)}
-        evaluated: list[_Federation] = []
+        verdicts: list[dict[str, Any]] = []
         missing: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
                 raise ConfigurationError.of("cases", f"be from {', '.join(CASES)}", repr(case))
-            federation = _Federation(dataset, case, clients, {})
-            if clients < CASES[case].min_clients or not any(federation.is_of(row) for row in rows.values()):
+            facts = {"dataset": dataset, "case": case, "clients": clients}
+            is_wanted = any(all(row.get(key, value) == value for key, value in facts.items()) for row in rows.values())
+            if clients < CASES[case].min_clients or not is_wanted:
                 continue
             name = f"{dataset}, {case}, {clients} clients"
             context.note(name)
             try:
-                evaluated += self._detected(dataset, case, clients, context)
+                verdicts += [facts | one for one in self._detected(dataset, case, clients, context)]
             except UserError as error:
                 missing[name] = str(error)
-        if not evaluated and missing:
+        if not verdicts and missing:
             raise UserError([next(iter(missing.values()))])
+        table = pd.DataFrame(verdicts).reindex(columns=[*COLUMNS, *MEASURES])
         cells = {}
         for (row, selection), rule, measure_name in product(rows.items(), RULES, MEASURES):
-            of_row = [evaluation for evaluation in evaluated if evaluation.is_of(selection)]
-            values = tuple(evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row)
+            of_row = table[table["rule"] == rule]
+            for key, value in selection.items():
+                of_row = of_row if (key, value) == ("detector", ANY) else of_row[of_row[key] == value]
+            defined = of_row.dropna(subset=measure_name).groupby([*FEDERATION], sort=False)[measure_name]
+            values = tuple(float(value) for value in defined.max())  # an alarm of any of its detectors
             cells[row, f"{measure_name}, {rule}"] = CellValues(values=values)
         return Measured(cells, missing)
 
-    def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[_Federation]:
-        """Yield the evaluated federations of one data set, case and number of clients."""
+    def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[dict[str, Any]]:
+        """Yield the verdicts on the federations of one data set, case and number of clients."""
         sample = self.datasets[dataset]
         rows = max(sample.get("max_rows", 0), sample.get("client_rows", 0) * clients)
         first, truth = SEEDS_APART * list(CASES).index(case), CASES[case].truth
@@ -250,27 +237,21 @@ class Detections:
                 f"federation.num_clients={clients}",
                 f"federation.seed={seed}",
                 f"seed={seed}",
-                *IN_PROCESS,
                 *([f"federation.max_rows={rows}"] if rows else []),
                 *case_arguments(case, clients),
             ]
-            config = load_config([*arguments, *context.settings])
+            config = read_config(arguments, context.settings)
             pipeline = Pipeline(config, Display())
             with pipeline.place(config.detection.num_rounds) as runner:
                 opens_grids: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
                 report = measure(opens_grids, config)
             replied = {facts.client for facts in report.clients}
             affected = [client for client in pipeline.federation.affected_clients if client in replied]
-            findings: dict[str, Sequence[Finding | CalibratedFinding]] = {
-                "published": report.findings,
-                "calibrated": report.calibrated,
-            }
-            verdicts: dict[tuple[str, str], Verdict] = {
-                (rule, finding.name): verdict(finding, truth, affected)
-                for rule, of_rule in findings.items()
-                for finding in of_rule
-            }
-            yield _Federation(dataset, case, clients, verdicts)
+            findings: Sequence[tuple[str, Sequence[Finding | CalibratedFinding]]]
+            findings = (("published", report.findings), ("calibrated", report.calibrated))
+            for rule, finding in ((rule, finding) for rule, of_rule in findings for finding in of_rule):
+                found = verdict(finding, truth, affected)
+                yield {"seed": seed, "rule": rule, "detector": finding.name, **found}
 
 
 def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
@@ -303,61 +284,42 @@ NUM_CLASSES: Final = 5
 Draw = Callable[[np.random.Generator, int, int], IntArray]
 """Returns label counts, `(classes,)`, of a client by its place and its number of rows."""
 
+DRAWS: Final[Mapping[str, Draw]] = {
+    **{
+        labels: partial(lambda shares, generator, _, rows: generator.multinomial(rows, shares), shares)
+        for labels, shares in SHARES.items()
+    },
+    **{
+        f"Dirichlet {value:g}": partial(
+            lambda alpha, generator, _, rows: generator.multinomial(rows, generator.dirichlet(alpha)),
+            np.full(NUM_CLASSES, value),
+        )
+        for value in CONCENTRATIONS
+    },
+    "one client": lambda generator, client, rows: generator.multinomial(rows, (0.95, 0.05) if client else (0.5, 0.5)),
+}
 
-def released_counts(table: IntArray, min_release: int) -> ReleasedCounts:
-    """Return the released label counts, `(clients, classes)`, of at least `min_release` rows each."""
-    least = np.full(len(table), min_release)
-    return ReleasedCounts(
-        tuple(range(len(table))), release_counts(table, min_release).astype(np.int64), table.sum(axis=1), least
-    )
 
-
-def found_skew(
-    labels: str, sizes: str, draw: Draw, federations: int, min_release: int, seed: int = 0
-) -> tuple[tuple[float, ...], float]:
+def found_skew(labels: str, sizes: str, federations: int, min_release: int) -> tuple[tuple[float, ...], float]:
     """Return whether label skew is detected in each federation, 1 or 0, and the mean share of withheld rows.
 
     Args:
         labels: Name of the label distribution.
         sizes: Name of the numbers of rows.
-        draw: Of a client's label counts.
         federations: Number of federations.
         min_release: Fewest rows of a class that a client reports.
-        seed: Of the draws.
     """
     settings = DetectionConfig()
     detections, withheld = [], 0.0
     for index in range(federations):
-        generator = stream(seed, f"withheld labels: {labels}, {sizes}", index)
-        table = np.stack([draw(generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
-        released = released_counts(table, min_release)
+        generator = stream(0, f"withheld labels: {labels}, {sizes}", index)
+        table = np.stack([DRAWS[labels](generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
+        counts = release_counts(table, min_release).astype(np.int64)
+        released = ReleasedCounts(tuple(range(len(table))), counts, table.sum(axis=1), np.full(len(table), min_release))
         withheld += 1 - released.share_released
         decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
         detections.append(float(decision.detected))
     return tuple(detections), withheld / federations
-
-
-def from_shares(shares: tuple[float, ...]) -> Draw:
-    """Return the draw for clients with the same distribution."""
-    return lambda generator, _, rows: generator.multinomial(rows, shares)
-
-
-def by_dirichlet(concentration: float) -> Draw:
-    """Return the draw for clients that each have a distribution of their own."""
-    alpha = np.full(NUM_CLASSES, concentration)
-    return lambda generator, _, rows: generator.multinomial(rows, generator.dirichlet(alpha))
-
-
-def one_client(generator: np.random.Generator, client: int, rows: int) -> IntArray:
-    """Return label counts: drawn evenly for the first client, with 95 and 5 % for all others."""
-    return np.asarray(generator.multinomial(rows, (0.95, 0.05) if client else (0.5, 0.5)))
-
-
-DRAWS: Final[Mapping[str, Draw]] = {
-    **{labels: from_shares(shares) for labels, shares in SHARES.items()},
-    **{f"Dirichlet {value:g}": by_dirichlet(value) for value in CONCENTRATIONS},
-    "one client": one_client,
-}
 
 
 class WithheldLabels(CellByCell):
@@ -375,5 +337,5 @@ class WithheldLabels(CellByCell):
         """Draw one federation per seed for equal clients, and a quarter as many for others."""
         del settings
         count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
-        found, withheld = found_skew(labels, cell[1], DRAWS[labels], count, min_release)
+        found, withheld = found_skew(labels, cell[1], count, min_release)
         return CellValues(values=found, figures={"share of rows withheld": (withheld,)})

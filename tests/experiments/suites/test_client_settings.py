@@ -23,16 +23,13 @@ from fedscout.experiments.suites.client_settings import (
     SettingsTuning,
     by_hand,
     every_client,
-    finer_table,
     one_for_all,
-    own_table,
     random_table,
     reinforced,
-    settings_in,
-    shuffled_table,
     table,
     worse_proxies,
 )
+from fedscout.experiments.suites.client_settings import Settings as WaySettings
 
 (TABLE,) = [entry.read() for entry in catalogue(Path(suites.__file__).parent) if entry.name == "client-settings/table"]
 TINY: Settings = {
@@ -53,6 +50,12 @@ def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SettingsTuning]
     out = tmp_path_factory.mktemp("tuning")
     with open_federation(built_federation("digits", arguments(TINY)), out) as runner:
         yield SettingsTuning(runner, other_seeds("client settings", 1)[0], out)
+
+
+def settings_in(found: WaySettings) -> list[tuple[float, int, int]]:
+    """Return the settings of a table's cells."""
+    assert found.lookup is not None
+    return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
 
 
 def measure(out: Path, rows: dict[str, Any]) -> Measured:
@@ -84,21 +87,20 @@ def test_a_whole_table_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
-    tuned = table(tuning, "fedavg")
-    assert sorted(settings_in(shuffled_table(tuning, "fedavg"))) == sorted(settings_in(tuned))
+    tuned = table(tuning)
+    assert sorted(settings_in(table(tuning, change="shuffled"))) == sorted(settings_in(tuned))
     ranges = tuning.config.search.client_ranges
     assert ranges.learning_rate is not None
-    for rate, batch, epochs in settings_in(random_table(tuning, "fedavg")):
+    for rate, batch, epochs in settings_in(random_table(tuning)):
         assert ranges.learning_rate.low <= rate <= ranges.learning_rate.high
         assert 8 <= batch <= 64
         assert 1 <= epochs <= 10
-    assert own_table(tuning, "fedavg") == tuned
-    assert own_table(tuning, "fedadagrad") != tuned
-    assert len(settings_in(one_for_all(tuning, "fedavg"))) == 1
-    learner = reinforced(tuning, "fedavg")
+    assert table(tuning, strategy="fedadagrad") != tuned
+    assert len(settings_in(one_for_all(tuning))) == 1
+    learner = reinforced(tuning)
     assert learner.lookup is None
     assert learner.strategy is not None
-    assert learner.setting == settings_in(one_for_all(tuning, "fedavg"))[0]
+    assert learner.setting == settings_in(one_for_all(tuning))[0]
 
 
 def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(tuning: SettingsTuning) -> None:
@@ -114,7 +116,7 @@ def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(tuning: 
 
 @pytest.mark.slow
 def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: SettingsTuning) -> None:
-    coarse, finer = table(tuning, "fedavg", grid=(2, 2)), finer_table(tuning, "fedavg", grid=(2, 2))
+    coarse, finer = table(tuning, grid=(2, 2)), table(tuning, grid=(2, 2), change="refined")
     assert coarse.lookup is not None
     assert finer.lookup is not None
     assert {*coarse.lookup.table.cells} < {*finer.lookup.table.cells}
@@ -128,7 +130,7 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tunin
 @pytest.mark.stress
 def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(tuning: SettingsTuning) -> None:
     places = [tuning.place(client) for client in range(tuning.num_clients)]
-    tuned, found = table(tuning, "fedavg").lookup, by_hand(tuning, "fedavg")
+    tuned, found = table(tuning).lookup, by_hand(tuning)
     assert tuned is not None
     own = [tuned.table.nearest(*place) for place in places]
     begun = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in own]
@@ -146,7 +148,7 @@ def test_nothing_that_is_tuned_sees_the_rows_that_test_it(tuning: SettingsTuning
         rows = federation.partition.client(client)
         split = federation.split_rows(client, federation.labels[rows], tuning.seed, fraction, 0)
         assert not {*tuning.train_rows(client)} & {*rows[split.test]}
-    assert len(every_client(tuning, "fedavg").lookup.table.cells) == tuning.num_clients  # type: ignore[union-attr]
+    assert len(every_client(tuning).lookup.table.cells) == tuning.num_clients  # type: ignore[union-attr]
 
 
 def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
@@ -166,4 +168,4 @@ def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
 def test_every_way_is_a_row_of_a_table() -> None:
     entries = [entry for entry in catalogue(Path(suites.__file__).parent) if entry.source == "client-settings"]
     methods = [method for entry in entries for method in entry.read().rows.values()]
-    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*WAYS} - {"finer_table"}
+    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*WAYS}
