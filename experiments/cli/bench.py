@@ -76,7 +76,7 @@ def kernels(
     turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest is reported.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Compare training and scoring of large models and of a block of small ones with matrix products, on one core."""
+    """Compare training and scoring of large models and of a block of small ones with a matrix product, on one core."""
     prepare(verbose=False)
     from fedscout.experiments.timings.engine import processor_text
     from fedscout.experiments.timings.kernels import block_timings, kernel_timings, product_rates
@@ -142,12 +142,12 @@ def choice(
     ] = None,
     searcher: Annotated[
         list[str] | None,
-        typer.Option(help="Your own searcher for a replay, as package.module:Class; may be repeated."),
+        typer.Option(help="Your own searcher, as package.module:Class; may be repeated."),
     ] = None,
     out: TrialsOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Measure the regret of each way to choose a strategy against the best one, and its cost."""
+    """Compare ways to choose a strategy, in a replay by their regret against the best one, and their costs."""
     _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 
@@ -196,7 +196,7 @@ def _run_suite(
     """Run the tables of a suite and print them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.methods import Given
+    from fedscout.experiments.grids.methods import Choose
     from fedscout.experiments.grids.tables import result_lines
 
     user_folders()
@@ -204,7 +204,7 @@ def _run_suite(
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
-    searcher_methods = {path: Given(kind="given", arguments={"by": path}) for path in searchers}
+    searcher_methods = {path: Choose(kind="choose", by=path) for path in searchers}
     request = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, searcher_methods)
     selected = entries_named(entries, tables)
     scales = {name for entry in selected for name in entry.read().scales}

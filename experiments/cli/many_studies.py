@@ -154,6 +154,7 @@ def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
 
 def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     """Print the studies and their state from earlier commands."""
+    from fedscout.engine.trials.log import num_trials
     from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.sweeps.sweep import check_sweep_folder, value_text
@@ -164,7 +165,7 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
             "study": folder.study(configuration).name,
             "values": dict(configuration.setting),
             "finished": folder.result(configuration) is not None,
-            "trials": folder.num_trials(configuration),
+            "trials": num_trials(folder.study(configuration) / "trials"),
             "planned_trials": planned_trials(configuration.config)[0],
         }
         for configuration in planned.configurations

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, UserError
+from fedscout.engine.errors import DataError, RecommenderError
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.grids.experiment import Cell, Experiment, Settings, arguments
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import (
     BuiltFederation,
     Choice,
@@ -26,11 +24,10 @@ from fedscout.experiments.grids.federation_runner import (
     built_federation,
     open_federation,
     other_seeds,
-    read_config,
     search_seeds,
 )
 from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
-from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask
+from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
@@ -38,12 +35,11 @@ from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import BASELINE, Ledger, median_of, trainings_of
-from fedscout.search.recommenders.language_model import recommend_by_llm
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import parse_strategy
 
 TUNING_SEEDS = 2
-LANGUAGE_MODEL = "language model"
+COST = "cost, trainings"
 RATE = "client learning rate, tuned"
 
 Note = Callable[[str], None]
@@ -143,18 +139,6 @@ def cell_name(cell: Cell) -> str:
     return " × ".join(cell)
 
 
-class Measurement(Protocol):
-    """The interface of an experiment's `measured_by`; it may reuse earlier measurements."""
-
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Return the numbers of all cells.
-
-        Raises:
-            UserError: If something can't be built or trained as configured.
-        """
-        ...
-
-
 def built_columns(experiment: Experiment, context: CellContext) -> tuple[list[BuiltFederation], dict[str, str]]:
     """Return the federation of every column whose data are available, and why the others are not."""
     built, missing = [], {}
@@ -166,44 +150,6 @@ def built_columns(experiment: Experiment, context: CellContext) -> tuple[list[Bu
     return built, missing
 
 
-class CellByCell(ABC):
-    """A measurement of an experiment's cells one after the other, from the arguments of rows of kind `given`."""
-
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Measure every cell; one whose data or settings can't be used is missing.
-
-        Raises:
-            ConfigurationError: If a setting is none of a study.
-        """
-        for settings in experiment.federations.values():
-            read_config(arguments(settings), context.settings)
-        cells, missing = {}, {}
-        for cell in experiment.cells():
-            method, settings = experiment.rows[cell[0]], experiment.federations[cell[1]]
-            if not isinstance(method, Given) or not self.includes(cell, settings):
-                continue
-            context.note(cell_name(cell))
-            try:
-                cells[cell] = self.cell(cell, settings, context, **method.arguments)
-            except UserError as reason:
-                missing[cell_name(cell)] = str(reason)
-        return Measured(cells, missing)
-
-    def includes(self, cell: Cell, settings: Settings) -> bool:
-        """Return whether a cell is measured."""
-        del cell, settings
-        return True
-
-    @abstractmethod
-    def cell(self, *facts: Any, **arguments: Any) -> CellValues:
-        """Return the numbers of a cell.
-
-        Args:
-            facts: Row and column, the column's settings, and the context with folder, settings and seeds.
-            arguments: Of its row.
-        """
-
-
 def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> CellValues:
     """Return the numbers of one cell.
 
@@ -212,8 +158,13 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Ce
     """
     row, column = cell
     method = experiment.rows[row]
-    assert method is not None
-    assert not isinstance(method, Given)
+    assert isinstance(method, BaseModel)
+    if isinstance(method, Given):
+        measure_given = imported(str(method.function))
+        found: CellValues = measure_given(
+            cell, {**experiment.federations[column], **method.settings}, context, **method.arguments
+        )
+        return found
     given = arguments(experiment.federations[column])
     method_arguments = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
     if isinstance(method, Detect):
@@ -236,9 +187,14 @@ def _measured(method: Method, runner: FederationRunner, context: CellContext) ->
             for seed_trials in trials
         ]
         return CellValues(values=tuple(best), resolution=resolution(trials))
+    assert isinstance(method, Search | Choose)
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
-    return CellValues(values=tuple(record.fitness for record in records), resolution=resolution([records]))
+    return CellValues(
+        values=tuple(record.fitness for record in records),
+        resolution=resolution([records]),
+        figures={COST: tuple(choice.cost for choice in choices)},
+    )
 
 
 def _trained(method: Train, runner: FederationRunner, context: CellContext) -> CellValues:
@@ -300,25 +256,19 @@ def seconds_to(trial: Trial, target: float) -> float | None:
     return float(np.sum(trial.round_seconds[: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
 
 
-def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
+def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> Choice:
     """Return the choice of a method.
 
     Raises:
         RecommenderError: If a language model gives no valid answer.
     """
     given = arguments(method.settings)
-    if isinstance(method, Choose) and method.by != LANGUAGE_MODEL:
-        if method.by not in RECOMMENDERS:
-            known = ", ".join([*RECOMMENDERS, LANGUAGE_MODEL])
-            raise ConfigurationError.of("a recommender", f"be one of {known}", repr(method.by))
-        return RECOMMENDERS[method.by].choose(task)
-    asks_language_model = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
-    if asks_language_model and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
-        raise RecommenderError(reason)
-    if isinstance(method, Choose):
-        with language_model(task.config(given), task.context.out) as model:
-            return Choice(recommend_by_llm(task.situation(), model).spec)
-    assert isinstance(method, Search)
+    if isinstance(method, Choose) or method.asks_model:
+        recommender = recommender_named(method.by if isinstance(method, Choose) else LLM)
+        if reason := recommender.unavailable(task.config(given), context.folder):
+            raise RecommenderError(reason)
+        if isinstance(method, Choose):
+            return recommender.choose(task)
     outcome = _searched(task, given, method.asks_model)
     trial = outcome.worst if method.take == "worst" else outcome.best
     return Choice(BASELINE if trial is None else trial.spec, outcome.trainings)

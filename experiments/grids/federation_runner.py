@@ -18,7 +18,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
@@ -36,8 +35,7 @@ from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.search.confirmation.runs import resolution
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
+from fedscout.search.ledger import Ledger, StudyFacts
 from fedscout.search.study import StudyOutcome, planned_space
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
@@ -273,17 +271,6 @@ class FederationRunner:
             ledger.facts.trial("confirmation", choice.spec, learning_rate=choice.learning_rate) for choice in choices
         ]
         return ledger.run([settings.on_seed(seed) for settings in trial_settings for seed in seeds])
-
-    def scores(
-        self, choices: Sequence[Choice], seeds: Sequence[int]
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return accuracies, shape `(choices, seeds)`; 0 for failed trials."""
-        accuracies = [record.fitness for record in self.records(choices, seeds)]
-        return np.array(accuracies, dtype=np.float64).reshape(len(choices), len(seeds))
-
-    def resolution(self, seeds: Sequence[int]) -> float:
-        """Return the share of one row of FedAvg's test rows."""
-        return resolution([self.records([Choice(BASELINE)], seeds)])
 
     def report(self, seed: int) -> HeterogeneityReport:
         """Return the heterogeneity report of a seed, measured once."""

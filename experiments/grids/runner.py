@@ -19,15 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
+from fedscout.experiments.config import check_searchable
 from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, cell_name, measure_cell
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.methods import Detect, Train, imported
+from fedscout.experiments.grids.methods import Choose, Detect, Given, Train, imported
+from fedscout.experiments.grids.recommenders import recommender_named
 from fedscout.experiments.studies.grid_folder import GridFolder, read_json
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.workers import Display, End, end_by, run_pieces
@@ -60,10 +62,11 @@ def run_cells(
         return measured
     cells = finished_cells(experiment, folder.path, context)
     missing = {}
-    pending = [cell for cell in experiment.cells() if cell not in cells]
+    pending = [cell for cell in experiment.measured() if cell not in cells]
     _check(experiment, pending, context)
     worker_context = replace(context, folder=context.folder.absolute(), note=lambda _: None)
-    if len(pending) < 2:  # which needs no Ray
+    shares_folders = any(isinstance(experiment.rows[row], Given) for row, _ in pending)
+    if len(pending) < 2 or shares_folders:  # without Ray
         engine, parallel = engine.model_copy(update={"grid": "local"}), None
     ends = run_pieces(
         engine,
@@ -97,6 +100,12 @@ def _check(experiment: Experiment, cells: Sequence[Cell], context: CellContext) 
             config = read_config((*arguments(experiment.federations[column]), *method_arguments), context.settings)
             if isinstance(method, Train):
                 parse_strategy(with_strategy(config).strategy or {})
+            elif isinstance(method, Given):
+                imported(str(method.function))
+            elif not isinstance(method, Detect):
+                check_searchable(config)
+            if isinstance(method, Choose):
+                recommender_named(method.by)
         except UserError as error:
             raise ConfigurationError([f"{row} × {column}: {fault}" for fault in error.faults]) from error
 
@@ -104,7 +113,7 @@ def _check(experiment: Experiment, cells: Sequence[Cell], context: CellContext) 
 def finished_cells(experiment: Experiment, folder: Path, context: CellContext) -> dict[Cell, CellValues]:
     """Return the numbers of all cells that a folder holds."""
     cells = {}
-    for cell in experiment.cells():
+    for cell in experiment.measured():
         with suppress(ValidationError):
             stored = read_json(folder / _file(experiment, cell, context)) or {}
             cells[cell] = CellValues.model_validate(stored)
@@ -129,7 +138,7 @@ def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:
 def _identity(experiment: Experiment, cell: Cell, context: CellContext) -> dict[str, Any]:
     row, column = cell
     method = experiment.rows[row]
-    assert method is not None
+    assert isinstance(method, BaseModel)
     return {
         "row": row,
         "column": column,

@@ -68,7 +68,6 @@ from fedscout.experiments.client_settings.tuning import (
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
 from fedscout.experiments.grids.cells import (
-    CellByCell,
     CellContext,
     CellValues,
     best_round,
@@ -76,7 +75,7 @@ from fedscout.experiments.grids.cells import (
     failures_of,
     split_ratio,
 )
-from fedscout.experiments.grids.experiment import Cell, arguments
+from fedscout.experiments.grids.experiment import Cell, Settings, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
 from fedscout.experiments.studies.workers import Display
 from fedscout.search.confirmation.runs import resolution
@@ -96,7 +95,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Tuned:
     """The clients' settings and the cost of tuning them in steps: a full training of one client with one setting.
 
     Attributes:
@@ -255,10 +254,10 @@ class SettingsTuning:
     def validated(self, lookup: SettingsLookup) -> float:
         """Return the score of a table on the clients' validation rows; 0 if the training fails."""
         ledger = self.runner.ledger(self.validating)
-        (trial,) = ledger.run([_with_settings(ledger.facts.trial("search", FedAvgSpec()), Settings(lookup))])
+        (trial,) = ledger.run([_with_settings(ledger.facts.trial("search", FedAvgSpec()), Tuned(lookup))])
         return trial.fitness
 
-    def trial(self, settings: Settings, strategy: StrategySpec) -> Trial:
+    def trial(self, settings: Tuned, strategy: StrategySpec) -> Trial:
         """Return the training with some settings, scored on test rows."""
         ledger = self.runner.ledger(self.config)
         trial_settings = ledger.facts.trial("confirmation", settings.strategy or strategy)
@@ -266,7 +265,7 @@ class SettingsTuning:
         return trial
 
 
-def _with_settings(asked: TrialSettings, settings: Settings) -> TrialSettings:
+def _with_settings(asked: TrialSettings, settings: Tuned) -> TrialSettings:
     """Return a trial whose clients train with some settings."""
     session = asked.session
     if settings.setting is not None:
@@ -340,7 +339,7 @@ def table(
     proxies: str = "usual",
     strategy: str | None = None,
     change: Literal["refined", "shuffled", "interpolated"] | None = None,
-) -> Settings:
+) -> Tuned:
     """Return the table tuned on proxy clients, with a change described in the module."""
     cells_tuning = tuning.tuning(worse_proxies(tuning, proxies), strategy, search)
     cells = tuning.coarser_grid(*INTERPOLATED) if change == "interpolated" else tuning.grid
@@ -357,7 +356,7 @@ def table(
     elif change == "interpolated":
         settings = _interpolated(settings, tuning.grid)
     steps = cells_tuning.num_clients * sum(result.trials for result in results.values())
-    return Settings(tuning.lookup(settings), proxy_steps=steps)
+    return Tuned(tuning.lookup(settings), proxy_steps=steps)
 
 
 def _interpolated(
@@ -375,30 +374,30 @@ def _interpolated(
     }
 
 
-def random_table(tuning: SettingsTuning) -> Settings:
+def random_table(tuning: SettingsTuning) -> Tuned:
     """Return a table of settings drawn from the ranges of the search."""
     generator = stream(tuning.seed, "random-settings")
     space = study_space(tuning.config.search, tuning.runner.ledger(tuning.config).facts)
-    return Settings(tuning.lookup({place: setting_of(space.random(generator), tuning.config) for place in tuning.grid}))
+    return Tuned(tuning.lookup({place: setting_of(space.random(generator), tuning.config) for place in tuning.grid}))
 
 
-def one_for_all(tuning: SettingsTuning) -> Settings:
+def one_for_all(tuning: SettingsTuning) -> Tuned:
     """Return one setting for all clients, as a table of one cell."""
     setting, steps = tuning.tuned_for_all()
-    return Settings(tuning.lookup({tuning.grid[0]: setting}), client_steps=steps)
+    return Tuned(tuning.lookup({tuning.grid[0]: setting}), client_steps=steps)
 
 
-def every_client(tuning: SettingsTuning) -> Settings:
+def every_client(tuning: SettingsTuning) -> Tuned:
     """Return settings that each client tunes alone."""
     results = []
     for client in range(tuning.num_clients):
         tuning.note(f"  client {client}: tuned alone")
         results.append(tuning.tuned_alone(client))
     lookup = tuning.table_for_each([setting for setting, _ in results])
-    return Settings(lookup, client_steps=sum(tried for _, tried in results))
+    return Tuned(lookup, client_steps=sum(tried for _, tried in results))
 
 
-def by_hand(tuning: SettingsTuning) -> Settings:
+def by_hand(tuning: SettingsTuning) -> Tuned:
     """Return settings for each client, tuned by trials of the whole federation."""
     initial = table(tuning)
     assert initial.lookup is not None
@@ -420,17 +419,17 @@ def by_hand(tuning: SettingsTuning) -> Settings:
             tried += 1
             if candidate_score > score:
                 best, score = settings, candidate_score
-    return Settings(tuning.table_for_each(best), initial.proxy_steps, tried * tuning.num_clients)
+    return Tuned(tuning.table_for_each(best), initial.proxy_steps, tried * tuning.num_clients)
 
 
-def reinforced(tuning: SettingsTuning) -> Settings:
+def reinforced(tuning: SettingsTuning) -> Tuned:
     """Return FedRL, with rates around the one setting for all clients."""
     setting, steps = tuning.tuned_for_all()
     document = {"kind": "fedex", "sample_scaling": "uniform", "epochs_factor": 1.0, "batch_factor": 1.0}
-    return Settings(None, client_steps=steps, strategy=parse_strategy(document), setting=setting)
+    return Tuned(None, client_steps=steps, strategy=parse_strategy(document), setting=setting)
 
 
-WAYS: Mapping[str, Callable[..., Settings]] = {
+WAYS: Mapping[str, Callable[..., Tuned]] = {
     way.__name__: way for way in (table, random_table, one_for_all, every_client, by_hand, reinforced)
 }
 
@@ -439,59 +438,43 @@ def _spread(values: Sequence[Any], count: int) -> list[Any]:
     return [values[round(position)] for position in np.linspace(0, len(values) - 1, count)]
 
 
-@dataclass(frozen=True)
-class SettingsCells(CellByCell):
-    """Accuracy of the best round, by ways to obtain settings (rows, of kind `given`) and federations (columns).
+def settings_cell(
+    cell: Cell, settings: Settings, context: CellContext, *, way: str, trained: str = UNIFORM.kind, **options: Any
+) -> CellValues:
+    """Return the accuracy of the best round of a strategy with client settings that are obtained anew on every seed.
 
-    A seed fixes split, initial model and batches, and the tuning is repeated on it, so an interval includes the
-    variance of tuning. All trials are logged, and each training runs once.
+    A seed fixes split, initial model and batches, so an interval includes the variance of tuning. All trials are
+    logged, and each training runs once.
 
-    Attributes:
-        rows: Rows to measure; None is all that have a way.
-        columns: Columns to measure; None is all that have a data set.
+    Args:
+        cell: Row and column.
+        settings: Of the column.
+        context: Seeds, settings and folder.
+        way: Of `WAYS`.
+        trained: The kind of strategy.
+        options: Of the way.
     """
-
-    rows: Sequence[str] | None = None
-    columns: Sequence[str] | None = None
-
-    def includes(self, cell: Cell, settings: Mapping[str, Any]) -> bool:
-        """Return whether a cell is measured."""
-        row, column = cell
-        is_named = row in (self.rows or (row,)) and column in (self.columns or (column,))
-        return is_named and "federation.dataset" in settings
-
-    def cell(
-        self,
-        cell: Cell,
-        settings: Mapping[str, Any],
-        context: CellContext,
-        *,
-        way: str,
-        trained: str = UNIFORM.kind,
-        **options: Any,
-    ) -> CellValues:
-        """Obtain the settings in one way on every seed, and train the strategy with them."""
-        built = built_federation(cell[1], arguments(settings), context.settings)
-        check_searchable(built.config)
-        with open_federation(built, context.folder) as runner:
-            tunings = [
-                SettingsTuning(runner, seed, context.folder / BENCHMARK, context.note) for seed in context.fresh_seeds
-            ]
-            spec = UNIFORM if trained == UNIFORM.kind else parse_strategy(trained)
-            tuned = [WAYS[way](tuning, **options) for tuning in tunings]
-            trials = [tuning.trial(own, spec) for tuning, own in zip(tunings, tuned, strict=True)]
-        chance = chance_level(built.federation)
-        return CellValues(
-            values=tuple(best_round(trial, chance) for trial in trials),
-            test_to_train=split_ratio(built.config),
-            resolution=resolution([trials]),
-            failures=failures_of(trials),
-            figures={
-                "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
-                "steps of proxy clients": tuple(float(own.proxy_steps) for own in tuned),
-                "steps of clients": tuple(float(own.client_steps) for own in tuned),
-            },
-        )
+    built = built_federation(cell[1], arguments(settings), context.settings)
+    check_searchable(built.config)
+    with open_federation(built, context.folder) as runner:
+        tunings = [
+            SettingsTuning(runner, seed, context.folder / BENCHMARK, context.note) for seed in context.fresh_seeds
+        ]
+        spec = UNIFORM if trained == UNIFORM.kind else parse_strategy(trained)
+        tuned = [WAYS[way](tuning, **options) for tuning in tunings]
+        trials = [tuning.trial(own, spec) for tuning, own in zip(tunings, tuned, strict=True)]
+    chance = chance_level(built.federation)
+    return CellValues(
+        values=tuple(best_round(trial, chance) for trial in trials),
+        test_to_train=split_ratio(built.config),
+        resolution=resolution([trials]),
+        failures=failures_of(trials),
+        figures={
+            "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
+            "steps of proxy clients": tuple(float(own.proxy_steps) for own in tuned),
+            "steps of clients": tuple(float(own.client_steps) for own in tuned),
+        },
+    )
 
 
 def last_accuracy(trial: Trial, chance: float) -> float:

@@ -24,7 +24,7 @@ With `absent_clients`, each client misses each exchange at random, as if only pa
 misses the first exchange reports no labels and is queried no further; one that misses a later exchange is left out of
 the detector that the exchange is for. An affected client that never reported its labels is not among those to detect.
 
-`WithheldLabels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
+`withheld_labels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
 classes. Label counts are drawn, passed through the clients' release (`fedscout.engine.data.client`), and decided on as
 in a detection with default settings. In one half of the federations all clients draw from one distribution; any
 detection is a false alarm, whose rate must not exceed that of one detector. In the other half they do not:
@@ -58,7 +58,7 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
-from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Measured
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
 from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Given
@@ -322,20 +322,17 @@ def found_skew(labels: str, sizes: str, federations: int, min_release: int) -> t
     return tuple(detections), withheld / federations
 
 
-class WithheldLabels(CellByCell):
-    """Detected label skew by label distribution (rows: `labels`, `min_release`) and clients' rows (columns)."""
+def withheld_labels(
+    cell: Cell, _: Settings, context: CellContext, *, labels: str, min_release: int = Release().min_release
+) -> CellValues:
+    """Return the detected label skew of one federation per seed for equal clients, and of a quarter as many for others.
 
-    def cell(
-        self,
-        cell: Cell,
-        settings: Settings,
-        context: CellContext,
-        *,
-        labels: str,
-        min_release: int = Release().min_release,
-    ) -> CellValues:
-        """Draw one federation per seed for equal clients, and a quarter as many for others."""
-        del settings
-        count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
-        found, withheld = found_skew(labels, cell[1], count, min_release)
-        return CellValues(values=found, figures={"share of rows withheld": (withheld,)})
+    Args:
+        cell: Its column names the clients' rows.
+        context: With the number of seeds.
+        labels: Name of the label distribution.
+        min_release: Fewest rows of a class that a client reports.
+    """
+    count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
+    found, withheld = found_skew(labels, cell[1], count, min_release)
+    return CellValues(values=found, figures={"share of rows withheld": (withheld,)})

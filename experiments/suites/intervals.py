@@ -30,7 +30,7 @@ from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
-from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Values
+from fedscout.experiments.grids.cells import CellContext, CellValues, Values
 from fedscout.experiments.grids.experiment import Cell, Settings
 from fedscout.experiments.suites.replay import NoLog
 from fedscout.search.config import SearchConfig
@@ -175,27 +175,23 @@ FIGURES = ("share better", "share wrongly", "seeds used", "half width")
 of the interval."""
 
 
-class Coverage(CellByCell):
-    """Coverage of the interval for new data, by population (rows) and maximum number of fresh seeds (columns).
+def coverage(
+    cell: Cell, _: Settings, context: CellContext, *, batch: int | None = None, **population: Any
+) -> CellValues:
+    """Return whether the interval for new data holds the truth, 1 or 0 for each simulated study.
 
-    A row's arguments are those of a `Population`, FedAvg first, then the candidates, and `batch`, the seeds between
-    looks; without it there is one look. A value is 1 or 0 for one simulated study; the experiment's number of seeds is
-    that of the studies.
+    Args:
+        cell: Its column names the maximum number of fresh seeds.
+        context: Its number of seeds is that of the studies.
+        batch: Seeds between looks; None looks once.
+        population: Arguments of a `Population`, FedAvg first, then the candidates.
     """
-
-    def cell(
-        self, cell: Cell, settings: Settings, context: CellContext, *, batch: int | None = None, **population: Any
-    ) -> CellValues:
-        """Simulate the studies of a row and column."""
-        del settings
-        drawn_from, num_seeds = Population.of(**population), int(cell[1].split()[0])
-        config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
-        studies = [
-            _judged(drawn_from, simulated_study(drawn_from, config, number)) for number in range(context.num_seeds)
-        ]
-        holds, *others = zip(*studies, strict=True)
-        figures = {"truth": (_truths(drawn_from)[1],), **dict(zip(FIGURES, others, strict=True))}
-        return CellValues(values=holds, figures=figures)
+    drawn_from, num_seeds = Population.of(**population), int(cell[1].split()[0])
+    config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
+    studies = [_judged(drawn_from, simulated_study(drawn_from, config, number)) for number in range(context.num_seeds)]
+    holds, *others = zip(*studies, strict=True)
+    figures = {"truth": (_truths(drawn_from)[1],), **dict(zip(FIGURES, others, strict=True))}
+    return CellValues(values=holds, figures=figures)
 
 
 def _judged(population: Population, confirmation: Confirmation) -> Values:

@@ -38,7 +38,6 @@ warm start learns from it, so the figures of the built-in recommenders do not de
 from __future__ import annotations
 
 import json
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,20 +52,16 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, FedscoutError, LogError, first_line
+from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.text import shown
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice
-from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
-from fedscout.search.searcher import Proposal, Searcher, SearchTask
-from fedscout.search.study import planned_space, search_by, study_space
+from fedscout.search.study import planned_space
 from fedscout.strategies import ChoiceRange, SearchSpace, StrategySpec, Value, given_values, parse_strategy
-from fedscout.strategies.arguments import imported_class
 
 FORMAT = b"fedscout trial table 1"
 Half = Literal["learning", "development", "held out"]
@@ -444,68 +439,3 @@ def best_elsewhere(scores: np.ndarray[Any, np.dtype[np.float64]]) -> Scores:
     best = np.argmax(total - scores, axis=0)
     best_scores: Scores = scores[best, np.arange(scores.shape[1])]
     return best_scores
-
-
-def own_recommender(path: str) -> Recommender:
-    """Return a recommender that uses the searcher class at an import path.
-
-    Raises:
-        StrategyError: If it can't be imported, is not a searcher or lacks a method.
-    """
-    searcher_class: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
-
-    def choose(task: ChoiceTask) -> Choice:
-        config = task.config()
-        ledger = task.context.ledger(config)
-        facts = ledger.facts
-        space = study_space(config.search, facts)
-        search_task = SearchTask(
-            space, facts.session.seed, config.search, facts.num_rounds, references=(BASELINE,), measure=facts.measure
-        )
-        try:
-            outcome = search_by(_Checked(path, searcher_class(search_task), space), config.search, ledger)
-        except FedscoutError:
-            raise
-        except Exception as error:  # user code may raise anything
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{frame.filename}, line {frame.lineno}"
-            raise ConfigurationError.of(
-                path, "search without an error", f"{type(error).__name__}: {first_line(error)} ({where})"
-            ) from error
-        return Choice(BASELINE if outcome.best is None else outcome.best.spec, outcome.trainings)
-
-    return Recommender(path, choose)
-
-
-class _Checked(Searcher):
-    """A searcher of the user's own whose proposals are checked.
-
-    Args:
-        path: Its import path.
-        own: The searcher.
-        space: The search space.
-    """
-
-    def __init__(self, path: str, own: Searcher, space: SearchSpace) -> None:
-        self._path, self._own, self._space = path, own, space
-        self.has_own_budget, self.tell = own.has_own_budget, own.tell  # type: ignore[misc, method-assign]
-
-    def ask(self, num_proposals: int) -> list[StrategySpec]:
-        """Return the searcher's proposals, unchecked."""
-        return self._own.ask(num_proposals)
-
-    def plan(self, num_proposals: int) -> list[Proposal]:
-        """Return the searcher's proposals.
-
-        Raises:
-            ConfigurationError: If a study can't train them.
-        """
-        proposals = self._own.plan(num_proposals)
-        specs = [proposal.spec for proposal in proposals]
-        if len(specs) > num_proposals:
-            must = f"propose at most the {num_proposals} configurations requested"
-            raise ConfigurationError.of(self._path, must, len(specs))
-        for spec in specs:
-            if not (isinstance(spec, StrategySpec) and self._space.contains(spec)):
-                raise ConfigurationError.of(self._path, "propose configurations of task.space", shown(spec))
-        return proposals

@@ -4,8 +4,8 @@ For the larger models of the model table, operations are those of the model's la
 addition counted as two, forward and backward without the gradient with respect to the rows. A step includes everything
 a client does: gathering rows, forward, backward, update.
 
-For a block of small dense networks, the products have the block's own shapes: a batch of 32 rows per client and step,
-and 128 rows of scoring, much smaller than those at which a library reaches its peak rate.
+For a block of small dense networks, operations are those of the matrix products: every weight once forward, once for
+its gradient, and once for the gradient with respect to the rows except in the first layer.
 
 Times are the minimum over repetitions, as other load only lengthens them.
 """
@@ -27,7 +27,7 @@ from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.runtime.processes import keep_freed_memory
 from fedscout.engine.training.algorithm_runs import train_block
-from fedscout.engine.training.backends import BLOCK_ROWS, SLAB_ROWS, score_clients
+from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.loop import RowsWork, descend, score_client
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import MODELS
@@ -120,7 +120,7 @@ CLIENTS, ROWS = 20, 256
 
 
 def block_timings(turns: int) -> list[Row]:
-    """Return the times of an epoch and of a scoring of 20 dense clients of 256 rows, and of their products alone."""
+    """Return the times of an epoch and of a scoring of 20 dense clients of 256 rows."""
     torch.set_num_threads(1)
     keep_freed_memory()
     federation = work_federation("dense", CLIENTS, ROWS)
@@ -137,59 +137,11 @@ def block_timings(turns: int) -> list[Row]:
     def score() -> None:
         score_clients(model, stack, request.received[None], rows)
 
-    num_steps, num_slabs = ROWS // TRAINING.batch_size, CLIENTS * ROWS // SLAB_ROWS
-    steps = _Products(stack, CLIENTS, TRAINING.batch_size)
-    slabs = _Products(stack, SLAB_ROWS // BLOCK_ROWS, BLOCK_ROWS)
-    parts = (
-        ("training", train, partial(steps.run, num_steps, backward=True), num_steps * steps.operations(backward=True)),
-        ("scoring", score, partial(slabs.run, num_slabs, backward=False), num_slabs * slabs.operations(backward=False)),
-    )
-    rows_of_table = []
-    for name, whole, products, operations in parts:
-        seconds, products_seconds = shortest(whole, turns), shortest(products, turns)
-        rows_of_table.append(
-            {
-                "20 dense clients of 256 rows": name,
-                "ms": 1e3 * seconds,
-                "its matrix products, ms": 1e3 * products_seconds,
-                "GFLOP of products": operations / 1e9,
-                "ratio": seconds / products_seconds,
-            }
-        )
+    weights = [layer.num_inputs * layer.num_outputs for layer in stack.layers]
+    products = {"training": 3 * sum(weights) - weights[0], "scoring": sum(weights)}
+    rows_of_table: list[Row] = []
+    for name, work in (("training", train), ("scoring", score)):
+        seconds, operations = shortest(work, turns), 2 * CLIENTS * ROWS * products[name]
+        figures = {"ms": 1e3 * seconds, "GFLOP": operations / 1e9, "GFLOP/s": operations / seconds / 1e9}
+        rows_of_table.append({"20 dense clients of 256 rows": name, **figures})
     return rows_of_table
-
-
-class _Products:
-    """The matrix products of the layers of several clients.
-
-    Args:
-        stack: The layers.
-        num_clients: Products per batch.
-        num_rows: Rows of each product.
-    """
-
-    def __init__(self, stack: DenseStack, num_clients: int, num_rows: int) -> None:
-        shapes = [
-            ((num_rows, layer.num_inputs), (num_rows, layer.num_outputs), (layer.num_outputs, layer.num_inputs))
-            for layer in stack.layers
-        ]
-        self._layers = [[torch.ones(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
-        self._results = [[torch.empty(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
-
-    def run(self, times: int, backward: bool) -> None:
-        """Compute the products of a pass; a backward pass omits the gradient with respect to the rows."""
-        for _ in range(times):
-            for number, (layer, results) in enumerate(zip(self._layers, self._results, strict=True)):
-                below, above, weights = layer
-                torch.bmm(below, weights.mT, out=results[1])
-                if backward:
-                    torch.bmm(above.mT, below, out=results[2])
-                if backward and number:
-                    torch.bmm(above, weights, out=results[0])
-
-    def operations(self, backward: bool) -> int:
-        """Return the operations of a pass, with a multiplication and an addition counted as two."""
-        return sum(
-            2 * weights.numel() * below.shape[1] * (1 + backward * (1 + bool(number)))
-            for number, (below, _, weights) in enumerate(self._layers)
-        )

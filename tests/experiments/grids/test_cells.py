@@ -148,7 +148,7 @@ def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
         "best": search,
         "worst": {**search, "take": "worst"},
         "FedAvg": {"kind": "choose", "by": "FedAvg"},
-        "model": {"kind": "choose", "by": "language model"},
+        "model": {"kind": "choose", "by": "LLM"},
         "plain": {},
     }
     found = measured(tmp_path, rows)

@@ -89,10 +89,10 @@ def replayed(path: Path, names: Sequence[str], *settings: str, columns: Sequence
     document = {
         "title": "a test",
         "unit": "R_t",
-        "method": {"kind": "given"},
+        "method": {"kind": "choose"},
         "measured_by": {"function": "fedscout.experiments.suites.choice:Replayed"},
         "columns": {name: {} for name in known},
-        "rows": {name: {"arguments": {"by": name}} for name in names},
+        "rows": {name: {"by": name} for name in names},
     }
     return Replayed(str(path)).measure(Experiment.model_validate(document), CellContext(path.parent, settings))
 

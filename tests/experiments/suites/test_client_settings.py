@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.trials import runner as trial_runner
 from fedscout.experiments import suites
 from fedscout.experiments.grids.catalogue import catalogue
@@ -16,20 +18,22 @@ from fedscout.experiments.grids.cells import CellContext, Measured
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
 from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.grids.runner import run_cells
+from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.suites.client_settings import (
     VALIDATION_SHARE,
     WAYS,
-    SettingsCells,
     SettingsTuning,
+    Tuned,
     by_hand,
     every_client,
     one_for_all,
     random_table,
     reinforced,
+    settings_cell,
     table,
     worse_proxies,
 )
-from fedscout.experiments.suites.client_settings import Settings as WaySettings
 
 (TABLE,) = [entry.read() for entry in catalogue(Path(suites.__file__).parent) if entry.name == "client-settings/table"]
 TINY: Settings = {
@@ -52,16 +56,19 @@ def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SettingsTuning]
         yield SettingsTuning(runner, other_seeds("client settings", 1)[0], out)
 
 
-def settings_in(found: WaySettings) -> list[tuple[float, int, int]]:
+def settings_in(found: Tuned) -> list[tuple[float, int, int]]:
     """Return the settings of a table's cells."""
     assert found.lookup is not None
     return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
 
 
 def measure(out: Path, rows: dict[str, Any]) -> Measured:
-    document = {"title": "a test", "columns": {"digits": TINY}, "method": {"kind": "given"}, "rows": rows}
-    experiment = Experiment.model_validate({**document, "measured_by": {"function": f"{__name__}:SettingsCells"}})
-    return SettingsCells().measure(experiment, CellContext(out, num_seeds=2, fresh_stream="client settings"))
+    method = {"kind": "given", "function": f"{settings_cell.__module__}:settings_cell"}
+    experiment = Experiment.model_validate(
+        {"title": "a test", "columns": {"digits": TINY}, "method": method, "rows": rows}
+    )
+    context = CellContext(out, num_seeds=2, fresh_stream="client settings")
+    return run_cells(experiment, GridFolder(out), context, EngineConfig(grid="local"))
 
 
 @pytest.mark.slow
@@ -81,6 +88,7 @@ def test_a_whole_table_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.
     assert steps["Bayesian for each client"] == (0, tried * clients)
     assert steps["by hand for each client"] == (5 * cells * tried, (1 + 4 * clients) * clients)
 
+    rmtree(tmp_path / "cells")
     monkeypatch.setattr(trial_runner, "run_trial", lambda *_: pytest.fail("all of it is in the log"))
     assert measure(tmp_path, rows) == found
 

@@ -37,11 +37,11 @@ from fedscout.experiments.suites.detection import (
 )
 from fedscout.experiments.suites.intervals import (
     NUM_CLIENTS,
-    Coverage,
     Population,
     Sample,
     SimulatedRunner,
     configurations,
+    coverage,
     simulated_study,
 )
 from fedscout.search.config import SearchConfig
@@ -253,23 +253,21 @@ def test_a_trial_is_the_sample_s_word_and_fails_as_often_as_it_is_told() -> None
 def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(intervals, "NUM_FEDERATIONS", 200)
     intervals._truths.cache_clear()
-    rows = {
-        "none": {"arguments": {"separations": [0.6, 0.6], "failures": [0, 0]}},
-        "large": {"arguments": {"separations": [0.3, 1.6], "failures": [0, 0], "batch": 4}},
+    rows: dict[str, dict[str, Any]] = {
+        "none": {"separations": [0.6, 0.6], "failures": [0, 0]},
+        "large": {"separations": [0.3, 1.6], "failures": [0, 0], "batch": 4},
     }
-    document = {"title": "t", "unit": "share", "method": {"kind": "given"}, "columns": {"8 seeds": {}}, "rows": rows}
-    measured_by = {"function": "fedscout.experiments.suites.intervals:Coverage"}
-    experiment = Experiment.model_validate({**document, "measured_by": measured_by})
-    found = Coverage().measure(experiment, CellContext(tmp_path, num_seeds=40))
+    context = CellContext(tmp_path, num_seeds=40)
+    found = {row: coverage((row, "8 seeds"), {}, context, **population) for row, population in rows.items()}
     intervals._truths.cache_clear()
 
     def mean(what: str, row: str) -> float:
-        return fmean(value for value in found.figures[what][row, "8 seeds"] if value is not None)
+        return fmean(value for value in found[row].figures[what] if value is not None)
 
     assert abs(mean("truth", "none")) < 0.02
     assert mean("seeds used", "none") == 8
     assert mean("share wrongly", "none") <= 0.15
-    assert np.mean(found.values["none", "8 seeds"]) >= 0.85  # type: ignore[arg-type]  # each has a number
+    assert np.mean(found["none"].values) >= 0.85  # type: ignore[arg-type]  # each has a number
     assert mean("truth", "large") > 0.2
     assert (mean("share better", "large"), mean("share wrongly", "large")) == (1, 0)
     assert mean("seeds used", "large") < 8
