@@ -276,13 +276,7 @@ def tune_table(
 ) -> None:
     """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
     prepare(verbose)
-    from fedscout.experiments.client_settings.request import (
-        TableRequest,
-        make_table,
-        read_coarse,
-        read_config,
-        refine_table,
-    )
+    from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config, refine_table
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
@@ -300,8 +294,7 @@ def tune_table(
         work = partial(make_table, TableRequest(config, threshold=threshold, **given_options), out)
     else:
         _check_refine_options({**options, "proxy": proxy})
-        coarse = read_coarse(refine, settings or [], config_file, threshold)
-        work = partial(refine_table, coarse, out)
+        work = partial(refine_table, refine, settings or [], config_file, threshold, out)
     progress = GridProgress("cells")
     with progress.live():
         tuned = work(progress.display(), parallel, verbose, user_folders())

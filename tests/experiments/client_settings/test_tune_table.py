@@ -140,10 +140,6 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("training.scored_clients=2",), ("training.scored_clients",)),
         (("strategy.kind=fedex",), ("strategy.kind", "fedex")),
         (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
-        (
-            ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
-            ("search.client_ranges.batch_size", " 12 rows"),
-        ),
         (("--proxy", "wine"), ("federation.dataset=wine",)),
         (("--proxy", "digits"), ("data set 'wine'", "'digits'")),
     ],
@@ -165,15 +161,6 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
     assert "seed: 0 before, 1 now" in capfd.readouterr().err
     assert out.read_bytes() == written
-
-
-def test_batches_that_no_client_fills_are_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    one = ("--heterogeneity", "0", "--quantity", "6", "engine.grid=local")
-    for high, is_said in ((6, False), (64, True)):
-        batches = f"search.client_ranges.batch_size={{low: 4, high: {high}}}"
-        assert tune(*SMALL, *one, batches, "--out", tmp_path / f"{high}.parquet") == 0
-        told = " ".join(capfd.readouterr().err.split())
-        assert ("6 to 64 rows" in told) == is_said
 
 
 @pytest.mark.slow
