@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
-from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished
@@ -168,12 +167,18 @@ def tune_cell(
     Raises:
         ConfigurationError: If there are too few proxy rows, or if every setting failed.
     """
-    clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, tuning.config.seed)
+    config = _config_of_cell(tuning, place)
+    clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, config.seed)
     name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
     federation = cell_federation(clients, tuning.proxy, tuning.model, name)
-    trials = tune_federation(
-        federation, _config_of_cell(tuning, place), tuning.patience, first, digest, folder, tuning.proxy.digest()
-    )
+    facts = study_facts(config, federation)
+    objectives = (_ScoreAtEnd("accuracy", facts.num_rounds),)
+    facts = replace(facts, config_hash=digest, objectives=objectives, data_digest=tuning.proxy.digest())
+    seed = integer(config.seed, digest) % LARGEST_SEED
+    with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
+        ledger = Ledger(facts, runner, TrialLog(folder))
+        strategy = parse_strategy(config.strategy or {"kind": "fedavg"}, facts.cohort)
+        trials = search_setting(config, ledger, first, tuning.patience, seed, strategy)
     best, heterogeneity = best_of(trials), place.heterogeneity(tuning.proxy.num_classes)
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
@@ -189,36 +194,6 @@ def tune_cell(
     )
     RunFolder(folder).write_json(RESULT_FILE, asdict(result))
     return result
-
-
-def tune_federation(
-    federation: Federation,
-    config: StudyConfig,
-    patience: int,
-    first: Sequence[Setting],
-    digest: str,
-    folder: Path,
-    data_digest: str,
-) -> list[Trial]:
-    """Tune one setting for all clients of a federation, resuming an earlier run; return the trials in order.
-
-    Args:
-        federation: Its clients train, and their test parts score.
-        config: The study's configuration.
-        patience: Evaluations without improvement that end the search.
-        first: Settings to try first.
-        digest: Of everything that determines the results.
-        folder: Of its log, absolute; used by this process alone.
-        data_digest: Of the rows.
-    """
-    facts = study_facts(config, federation)
-    at_end = _ScoreAtEnd("accuracy", facts.num_rounds)
-    facts = replace(facts, config_hash=digest, objectives=(at_end,), data_digest=data_digest)
-    seed = integer(config.seed, digest) % LARGEST_SEED
-    with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
-        ledger = Ledger(facts, runner, TrialLog(folder))
-        strategy = parse_strategy(config.strategy or {"kind": "fedavg"}, facts.cohort)
-        return search_setting(config, ledger, first, patience, seed, strategy)
 
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:

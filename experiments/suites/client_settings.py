@@ -2,51 +2,42 @@
 
 Tuning on a seed never uses the rows that test it on that seed: proxy rows are the server's, and clients tune on
 validation rows split from their training rows. So tuning is repeated for each seed, and an interval over seeds includes
-its variance. Results of cells and clients are logged by a digest of everything that determines them, and reused.
+its variance. Results of cells are logged by a digest of everything that determines them, and reused.
 
-Each way is a function of a `SettingsTuning` and returns the number of tuning steps as well. A table, or a setting for
-each client, is sent to the clients as a table, so that clients are weighted equally under all of them.
+Each way is a function of a `SettingsTuning` and returns the number of tuning steps as well. One setting is sent to the
+clients as a table, too, so that clients are weighted equally under all of them. Settings for each client, by hand or by
+its own search, are not measured.
 
 - `table`: FedCust, or the same with another search, grid, proxy data or strategy; refined, with the cells between and
 beyond tuned as well; shuffled, the tuned settings randomly permuted over the cells; or interpolated, of which six cells
 are tuned and the others interpolated (log rate, log batch, epochs).
 - `random_table`: as many cells, with settings drawn from the ranges.
 - `one_for_all`: one setting, tuned by the federation itself on its clients' validation rows.
-- `every_client`: Bayesian optimisation by each client alone, on its own rows (the source's Fig. 8a).
-- `by_hand`: settings for each client by trials of the whole federation: for one client after the other, twice and half
-its epochs and 2.5 times more and less of its rate are tried, and kept if validation rows improve. It starts with the
-table.
 - `reinforced`: FedRL. The source describes it only as rates adapted by reinforcement. Here the policy is a distribution
 over nine rates between a quarter and four times the global one, reinforced in each round by the clients' validation
 rows (FedEx's exponentiated gradient, Khodak et al. 2021, with rates alone).
 
 FedCust's clients are six quantities by four degrees of heterogeneity, equally many of each. In the suite each group is
-one client, so that a setting for each client is a table, too.
+one client.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 
-from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_table import (
     SettingsCell,
     SettingsLookup,
     SettingsTable,
-    heterogeneity_index,
 )
-from fedscout.engine.data.client import Partition
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial, TrialSettings
+from fedscout.engine.trials.record import Trial
 from fedscout.experiments.client_settings.proxies import (
     CellPosition,
     ProxyData,
@@ -62,7 +53,6 @@ from fedscout.experiments.client_settings.tuning import (
     Setting,
     plan_cells,
     search_setting,
-    tune_federation,
     tune_table,
 )
 from fedscout.experiments.config import StudyConfig, check_searchable
@@ -83,8 +73,8 @@ from fedscout.search.ledger import best_of
 from fedscout.search.study import study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 
-TABLES, CLIENTS = "tables", "clients"
-"""Folders of the logs of cells, and of clients that are tuned alone."""
+TABLES = "tables"
+"""Folder of the logs of cells."""
 
 PROXY_ROUNDS = 20
 VALIDATION_SHARE = 0.2
@@ -120,7 +110,7 @@ class SettingsTuning:
     Attributes:
         runner: Of the federation's trials.
         seed: Of tuning and training.
-        out: Folder of the logs of cells, and of clients that tune alone.
+        out: Folder of the logs of cells.
         note: Called with a description of the next step.
     """
 
@@ -129,21 +119,10 @@ class SettingsTuning:
     out: Path
     note: Note = lambda _: None
 
-    @property
-    def num_clients(self) -> int:
-        """Clients of the federation."""
-        return self.runner.federation.num_clients
-
     @cached_property
     def config(self) -> StudyConfig:
         """The study's configuration on this seed."""
         return self.runner.config.model_copy(update={"seed": self.seed})
-
-    @cached_property
-    def validating(self) -> StudyConfig:
-        """The configuration with validation rows, split from the clients' training rows."""
-        search = self.config.search.model_copy(update={"validation_fraction": VALIDATION_SHARE})
-        return self.config.model_copy(update={"search": search})
 
     @cached_property
     def proxy(self) -> ProxyData:
@@ -205,80 +184,25 @@ class SettingsTuning:
         display = Display(ended=lambda position: self.note(f"  cell {planned[position].folder.name}"))
         return tune_table(tuning, planned, folder, display)
 
-    def train_rows(self, client: int, validation_share: float = 0.0) -> IntArray:
-        """Return the indices of a client's training rows on this seed."""
-        federation, training = self.runner.federation, self.config.training
-        rows = federation.partition.client(client)
-        split = federation.split_rows(
-            client, federation.labels[rows], self.seed, training.test_fraction, validation_share
-        )
-        return np.asarray(rows[split.train])
-
-    def table_for_each(self, settings: Sequence[Setting], validation_share: float = 0.0) -> SettingsLookup:
-        """Return the table that gives each client its own setting: a cell at its position."""
-        places = [self.place(client, validation_share) for client in range(self.num_clients)]
-        cells = [SettingsCell(hi, rows, *setting) for (hi, rows), setting in zip(places, settings, strict=True)]
-        return SettingsLookup(SettingsTable(tuple(cells)))
-
-    def place(self, client: int, validation_share: float = 0.0) -> tuple[float, int]:
-        """Return a client's heterogeneity and its number of training rows."""
-        rows = self.train_rows(client, validation_share)
-        labels = self.runner.federation.labels[rows]
-        return heterogeneity_index(np.bincount(labels, minlength=self.runner.federation.num_classes)), len(rows)
-
-    def tuned_alone(self, client: int) -> tuple[Setting, int]:
-        """Return the best setting for a client that trains alone, and the number of evaluations."""
-        federation, tuning = self.runner.federation, self.tuning()
-        rows = self.train_rows(client)
-        single_client = replace(
-            federation, partition=Partition.from_lists([rows]), server=None, name=f"client {client}"
-        )
-        changed = {
-            "training": tuning.config.training.model_copy(update={"fraction_train": 1.0}),
-            "federation": tuning.config.federation.model_copy(update={"num_clients": 1, "server_rows": None}),
-        }
-        identity = [tuning.identity(), client, rows.tolist(), self.runner.data_digest]
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        folder = (self.out / CLIENTS / digest[:16]).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        config = tuning.config.model_copy(update=changed)
-        trials = tune_federation(single_client, config, tuning.patience, (), digest, folder, digest)
-        return setting_of(_best(trials), config), len(trials)
-
     def tuned_for_all(self) -> tuple[Setting, int]:
         """Return the one setting that is best on the clients' validation rows, and the steps of clients."""
-        ledger = self.runner.ledger(self.validating)
-        trials = search_setting(self.validating, ledger, (), 5, self.seed, UNIFORM)
-        return setting_of(_best(trials), self.config), len(trials) * self.num_clients
-
-    def validated(self, lookup: SettingsLookup) -> float:
-        """Return the score of a table on the clients' validation rows; 0 if the training fails."""
-        ledger = self.runner.ledger(self.validating)
-        (trial,) = ledger.run([_with_settings(ledger.facts.trial("search", FedAvgSpec()), Tuned(lookup))])
-        return trial.fitness
+        search = self.config.search.model_copy(update={"validation_fraction": VALIDATION_SHARE})
+        config = self.config.model_copy(update={"search": search})
+        trials = search_setting(config, self.runner.ledger(config), (), 5, self.seed, UNIFORM)
+        best = best_of(trials)  # without one, the configured settings
+        setting = setting_of(UNIFORM if best is None else best.spec, self.config)
+        return setting, len(trials) * self.runner.federation.num_clients
 
     def trial(self, settings: Tuned, strategy: StrategySpec) -> Trial:
         """Return the training with some settings, scored on test rows."""
         ledger = self.runner.ledger(self.config)
-        trial_settings = ledger.facts.trial("confirmation", settings.strategy or strategy)
-        (trial,) = ledger.run([_with_settings(trial_settings, settings)])
+        asked = ledger.facts.trial("confirmation", settings.strategy or strategy)
+        session = replace(asked.session, client_table=settings.lookup)
+        if settings.setting is not None:
+            changes = dict(zip(("learning_rate", "batch_size", "local_epochs"), settings.setting, strict=True))
+            session = replace(session, training=session.training.model_copy(update=changes))
+        (trial,) = ledger.run([replace(asked, session=session)])
         return trial
-
-
-def _with_settings(asked: TrialSettings, settings: Tuned) -> TrialSettings:
-    """Return a trial whose clients train with some settings."""
-    session = asked.session
-    if settings.setting is not None:
-        rate, batch, epochs = settings.setting
-        changes = {"learning_rate": rate, "batch_size": batch, "local_epochs": epochs}
-        session = replace(session, training=session.training.model_copy(update=changes))
-    return replace(asked, session=replace(session, client_table=settings.lookup))
-
-
-def _best(trials: Sequence[Trial]) -> StrategySpec:
-    """Return the best configuration; without any, one with the configured settings."""
-    best = best_of(trials)
-    return UNIFORM if best is None else best.spec
 
 
 def setting_of(spec: StrategySpec, config: StudyConfig) -> Setting:
@@ -294,8 +218,6 @@ SEARCHES: Mapping[str, dict[str, Any]] = {
 }
 INTERPOLATED = (2, 3)
 """Heterogeneities and quantities of the tuned cells of an interpolated table."""
-
-RATE_STEP, EPOCHS_STEP = 2.5, 2
 
 
 def worse_proxies(tuning: SettingsTuning, how: str) -> ProxyData:
@@ -387,41 +309,6 @@ def one_for_all(tuning: SettingsTuning) -> Tuned:
     return Tuned(tuning.lookup({tuning.grid[0]: setting}), client_steps=steps)
 
 
-def every_client(tuning: SettingsTuning) -> Tuned:
-    """Return settings that each client tunes alone."""
-    results = []
-    for client in range(tuning.num_clients):
-        tuning.note(f"  client {client}: tuned alone")
-        results.append(tuning.tuned_alone(client))
-    lookup = tuning.table_for_each([setting for setting, _ in results])
-    return Tuned(lookup, client_steps=sum(tried for _, tried in results))
-
-
-def by_hand(tuning: SettingsTuning) -> Tuned:
-    """Return settings for each client, tuned by trials of the whole federation."""
-    initial = table(tuning)
-    assert initial.lookup is not None
-    best: list[Setting] = []
-    for client in range(tuning.num_clients):
-        cell = initial.lookup.table.nearest(*tuning.place(client))
-        best.append((cell.learning_rate, cell.batch_size, cell.local_epochs))
-    score, tried = tuning.validated(tuning.table_for_each(best, VALIDATION_SHARE)), 1
-    for client in range(tuning.num_clients):
-        tuning.note(f"  client {client}: tuned by hand")
-        rate, batch, epochs = best[client]
-        rates = [(own, batch, epochs) for own in (rate * RATE_STEP, rate / RATE_STEP)]
-        for candidate in (
-            *rates,
-            *((rate, batch, own) for own in (epochs * EPOCHS_STEP, max(1, epochs // EPOCHS_STEP))),
-        ):
-            settings = [*best[:client], candidate, *best[client + 1 :]]
-            candidate_score = tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE))
-            tried += 1
-            if candidate_score > score:
-                best, score = settings, candidate_score
-    return Tuned(tuning.table_for_each(best), initial.proxy_steps, tried * tuning.num_clients)
-
-
 def reinforced(tuning: SettingsTuning) -> Tuned:
     """Return FedRL, with rates around the one setting for all clients."""
     setting, steps = tuning.tuned_for_all()
@@ -429,9 +316,7 @@ def reinforced(tuning: SettingsTuning) -> Tuned:
     return Tuned(None, client_steps=steps, strategy=parse_strategy(document), setting=setting)
 
 
-WAYS: Mapping[str, Callable[..., Tuned]] = {
-    way.__name__: way for way in (table, random_table, one_for_all, every_client, by_hand, reinforced)
-}
+WAYS: Mapping[str, Callable[..., Tuned]] = {way.__name__: way for way in (table, random_table, one_for_all, reinforced)}
 
 
 def _spread(values: Sequence[Any], count: int) -> list[Any]:
@@ -470,13 +355,7 @@ def settings_cell(
         resolution=resolution([trials]),
         failures=failures_of(trials),
         figures={
-            "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
             "steps of proxy clients": tuple(float(own.proxy_steps) for own in tuned),
             "steps of clients": tuple(float(own.client_steps) for own in tuned),
         },
     )
-
-
-def last_accuracy(trial: Trial, chance: float) -> float:
-    """Return the mean accuracy of the last five rounds; chance if the trial failed."""
-    return fmean(trial.round_clean_accuracy[-FITNESS_ROUNDS:]) if trial.status == "completed" else chance

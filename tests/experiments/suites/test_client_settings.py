@@ -21,12 +21,9 @@ from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.suites.client_settings import (
-    VALIDATION_SHARE,
     WAYS,
     SettingsTuning,
     Tuned,
-    by_hand,
-    every_client,
     one_for_all,
     random_table,
     reinforced,
@@ -85,8 +82,6 @@ def test_a_whole_table_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.
     assert steps["table"] == (5 * cells * tried, 0)
     assert steps["random table"] == (0, 0)
     assert steps["global"] == steps["FedRL"] == (0, tried * clients)
-    assert steps["Bayesian for each client"] == (0, tried * clients)
-    assert steps["by hand for each client"] == (5 * cells * tried, (1 + 4 * clients) * clients)
 
     rmtree(tmp_path / "cells")
     monkeypatch.setattr(trial_runner, "run_trial", lambda *_: pytest.fail("all of it is in the log"))
@@ -111,17 +106,6 @@ def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
     assert learner.setting == settings_in(one_for_all(tuning))[0]
 
 
-def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(tuning: SettingsTuning) -> None:
-    wanted = [(0.01 * (client + 1), 8 + client, 1) for client in range(tuning.num_clients)]
-    labels = tuning.runner.federation.labels
-    for share in (0.0, VALIDATION_SHARE):
-        lookup = tuning.table_for_each(wanted, share)
-        for client, setting in enumerate(wanted):
-            counts = np.bincount(labels[tuning.train_rows(client, share)], minlength=10)
-            found = lookup.settings(tuning.config.training.local(), counts)
-            assert (found.learning_rate, found.batch_size, found.local_epochs) == setting
-
-
 @pytest.mark.slow
 def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: SettingsTuning) -> None:
     coarse, finer = table(tuning, grid=(2, 2)), table(tuning, grid=(2, 2), change="refined")
@@ -133,30 +117,6 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tunin
     classes = {round(9 * (1 - cell.heterogeneity)) + 1 for cell in finer.lookup.table.cells}
     assert classes == {3, 6, 8, 10}, "one class has no 48 rows"
     assert finer.proxy_steps > coarse.proxy_steps
-
-
-@pytest.mark.stress
-def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(tuning: SettingsTuning) -> None:
-    places = [tuning.place(client) for client in range(tuning.num_clients)]
-    tuned, found = table(tuning).lookup, by_hand(tuning)
-    assert tuned is not None
-    own = [tuned.table.nearest(*place) for place in places]
-    begun = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in own]
-    scores = [
-        tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE)) for settings in (begun, settings_in(found))
-    ]
-    assert scores[1] >= scores[0]
-
-
-@pytest.mark.slow
-def test_nothing_that_is_tuned_sees_the_rows_that_test_it(tuning: SettingsTuning) -> None:
-    federation = tuning.runner.federation
-    fraction = tuning.config.training.test_fraction
-    for client in range(tuning.num_clients):
-        rows = federation.partition.client(client)
-        split = federation.split_rows(client, federation.labels[rows], tuning.seed, fraction, 0)
-        assert not {*tuning.train_rows(client)} & {*rows[split.test]}
-    assert len(every_client(tuning).lookup.table.cells) == tuning.num_clients  # type: ignore[union-attr]
 
 
 def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
