@@ -35,8 +35,8 @@ from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.search.ledger import Ledger, StudyFacts
-from fedscout.search.study import StudyOutcome, planned_space
+from fedscout.search.ledger import Ledger
+from fedscout.search.study import planned_space
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
 
@@ -162,15 +162,6 @@ class SharingRunner:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """A search study, and its results for warm starts on other federations."""
-
-    study: EarlierStudy
-    outcome: StudyOutcome
-    facts: StudyFacts
-
-
-@dataclass(frozen=True)
 class Choice:
     """The choice of a recommender.
 
@@ -178,13 +169,13 @@ class Choice:
         spec: The strategy.
         cost: The cost of choosing, in full trainings besides one of FedAvg.
         learning_rate: The clients' learning rate, if it is not the federation's.
-        searched: The study that found it, if there was one.
+        study: The study that found it, for warm starts on other federations.
     """
 
     spec: StrategySpec
     cost: float = 0.0
     learning_rate: float | None = None
-    searched: Searched | None = None
+    study: EarlierStudy | None = None
 
     def __str__(self) -> str:
         return str(self.spec) + ("" if self.learning_rate is None else f" at rate {self.learning_rate:g}")

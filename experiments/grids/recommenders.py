@@ -18,7 +18,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, FedscoutError, first_line
 from fedscout.engine.text import did_you_mean, shown
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.grids.federation_runner import Choice, Searched
+from fedscout.experiments.grids.federation_runner import Choice
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import data_origin_of
@@ -175,7 +175,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
             gains=best_first(gains),
         )
         best = BASELINE if outcome.best is None else outcome.best.spec
-        return Choice(best, outcome.trainings, searched=Searched(study, outcome, ledger.facts))
+        return Choice(best, outcome.trainings, study=study)
 
     return choose
 

@@ -38,7 +38,6 @@ warm start learns from it, so the figures of the built-in recommenders do not de
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -238,12 +237,6 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
                 None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.round_accuracy
             ],
         }
-
-
-def trial_counts(path: Path) -> dict[str, int]:
-    """Return the number of trials of each federation of a table, by its name."""
-    names = pq.read_table(path, columns=["federation"]).column("federation").to_pylist()
-    return dict(Counter(names))
 
 
 def read_table(path: Path) -> list[FederationTrials]:

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, StrategyError
-from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import Measured
 from fedscout.experiments.grids.federation_runner import other_seeds, search_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS
 from fedscout.experiments.suites.choice import (
-    prior_trainings,
     regret_fedavg,
     regret_tuned,
-    trained_by,
-    union,
 )
-from fedscout.experiments.suites.replay import KNOWLEDGE, PUBLISHED, ReplayedFederation, read_table
-from fedscout.search.ledger import BASELINE
-from fedscout.search.recommenders.diagnosis import Alternative
-from fedscout.search.recommenders.priors import SOURCE
-from fedscout.search.study import StudyOutcome
 from fedscout.strategies import FedAdamSpec
 from tests.experiments.suites.made_up_tables import SEEDS, by_rate, federation, replayed, written
-from tests.search.studies import FACTS
 from tests.snippets import blocks
 
 ADAM = FedAdamSpec(eta=0.3)
@@ -64,40 +52,6 @@ def test_a_gain_counts_from_a_point_and_two_standard_errors(mean: float, error: 
     """Two gains m ± e have the standard error e."""
     assert (regret_tuned(0.1, (mean + error, mean - error)) is not None) == is_to_win
     assert regret_fedavg(0.1, 0.0199) is None
-
-
-def trial(spec: object, rounds: int | None = None) -> Trial:
-    settings = FACTS.trial("search", spec, num_rounds=rounds)  # type: ignore[arg-type]
-    scores = dict.fromkeys(("round_accuracy", "round_clean_accuracy"), (0.5,) * (rounds or FACTS.num_rounds))
-    return Trial.of(settings, status="completed", **scores)
-
-
-def test_a_study_trained_fedavg_and_of_each_configuration_its_longest_training() -> None:
-    outcome = StudyOutcome(trial(BASELINE), [trial(ADAM, 1), trial(ADAM, 2)])
-    assert sum(trained_by(outcome, FACTS, "here").values()) == pytest.approx(1 + 2 / FACTS.num_rounds)
-
-
-def test_what_two_studies_share_is_trained_once_and_other_seeds_and_federations_are_others() -> None:
-    outcome = StudyOutcome(trial(BASELINE), [trial(ADAM)])
-    here = trained_by(outcome, FACTS, "here")
-    other_seed = replace(FACTS, session=replace(FACTS.session, seed=FACTS.session.seed + 1))
-    assert union([here, here]) == here
-    assert sum(union([here, trained_by(outcome, FACTS, "there")]).values()) == 4
-    assert sum(union([here, trained_by(outcome, other_seed, "here")]).values()) == 4
-
-
-@pytest.mark.slow
-def test_priors_rest_on_all_trials_but_those_of_the_own_data() -> None:
-    table = read_table(PUBLISHED)
-    trials = {each.about.name: len(each.trials) for each in [*table, *read_table(KNOWLEDGE)]}
-    reasons = (Alternative(ADAM, "It gained.", SOURCE), Alternative(ADAM, "A rule.", "paper"))
-    informed = StudyOutcome(trial(BASELINE), first_generation=reasons)
-    new = replace(FACTS, config=json.dumps({"federation": {"dataset": "mine"}}), config_hash="new", data_digest="new")
-    assert prior_trainings(informed, new) == trials
-    own = ReplayedFederation(next(each for each in table if each.about.name == "wine, feature skew, 4 clients"))
-    known = own.ledger(own.config).facts
-    assert prior_trainings(informed, known) == {name: n for name, n in trials.items() if not name.startswith("wine, ")}
-    assert prior_trainings(StudyOutcome(trial(BASELINE), first_generation=reasons[1:]), new) == {}
 
 
 # A searcher of the user's own in a replay: the page's example, and what is said to one that can't search.
@@ -159,10 +113,9 @@ def costs(found: Measured) -> set[float | None]:
 def test_the_example_of_the_page_finds_what_it_tries(table: Path) -> None:
     """Its first trial is nearest to eta 0.3, which is the oracle; more than eight trials it is not given."""
     found = replayed(table, ["halving:Halving"])
-    ((cell, values),) = found.values.items()
+    (values,) = found.values.values()
     assert values == pytest.approx([0.0] * len(SEEDS), abs=1e-9)
     assert costs(found) == {8.0}
-    assert {*found.figures["archives, trainings"][cell]} == {0.0}
 
 
 def test_the_budget_is_the_studies(table: Path) -> None:
