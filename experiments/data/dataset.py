@@ -25,8 +25,8 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.data.files import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_QUERY_SECONDS, ReadLimits
 
 TextArray = npt.NDArray[np.str_]
-DataKind = Literal["table", "image", "tokens", "embedding"]
-"""What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers; a text's own vector."""
+DataKind = Literal["table", "image", "tokens"]
+"""What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers."""
 
 BLOCK_ROWS = 4096
 DIGEST_BYTES = 16
