@@ -314,9 +314,6 @@ class DatasetRequest(BaseModel):
     image_size: int = Field(
         default=32, ge=1, le=1024, description="width and height to which images of a folder are resized"
     )
-    degraded_from: int | None = Field(
-        default=None, ge=1, description="first degraded snapshot of a raw bearing test; the published one by default"
-    )
     split: str | None = Field(
         default=None,
         description=(

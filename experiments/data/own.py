@@ -189,12 +189,12 @@ def load_own_data(request: DatasetRequest) -> Dataset:
     """
     place = own_place(request)
     if isinstance(place, Path) and place.is_dir():
-        _reject_table_settings(request)
+        reject_table_settings(request)
         return load_image_folder(request.model_copy(update={"dataset": str(place)}))
     label = request.label
     if isinstance(place, Path) and is_array_file(place):
         if (pictures := load_arrays(place, request)) is not None:
-            _reject_table_settings(request)
+            reject_table_settings(request)
             return pictures
         label = label or LABEL
     files: list[tuple[str, int]] = []
@@ -300,9 +300,14 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _reject_table_settings(request: DatasetRequest) -> None:
+def reject_table_settings(request: DatasetRequest) -> None:
+    """Check that no setting of tables is given where rows are images.
+
+    Raises:
+        DataError: Lists each of these keys.
+    """
     keys = ("text_column", "drop_columns", "columns", "missing_values", "query", "group_column", "task")
-    must = "be left out where federation.dataset is a folder of pictures"
+    must = "be left out where federation.dataset holds pictures"
     faults = [Fault(f"federation.{key}", must, repr(value)) for key in keys if (value := getattr(request, key))]
     if faults:
         raise DataError(faults)
