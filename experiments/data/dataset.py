@@ -196,8 +196,6 @@ class TextSettings(BaseModel):
 
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
-WHITE_SPACE = SEPARATORS["space"]
-"""Stands for any number of spaces and tabs."""
 
 
 def known_encoding(name: str | None) -> str | None:
@@ -299,8 +297,8 @@ class DatasetRequest(BaseModel):
     separator: Annotated[str | None, AfterValidator(known_separator)] = Field(
         default=None,
         description=(
-            "your own text file: column separator: comma, semicolon, tab, bar, space (any white "
-            "space) or one other character; detected by default"
+            "your own text file: column separator: comma, semicolon, tab, bar, space or one other "
+            "character; detected by default, except space"
         ),
     )
     header: bool | None = Field(
