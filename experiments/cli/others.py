@@ -1,7 +1,6 @@
-"""Commands on real federations, embeddings, agents and trained models.
+"""Commands on real federations, agents and trained models.
 
 - `fedscout app`: write a Flower app for real clients.
-- `fedscout embed`: embed images or texts by a pretrained network into a new data set.
 - `fedscout mcp`: serve tools for agents.
 - `fedscout predict`: predict new rows with a trained model.
 """
@@ -18,7 +17,6 @@ import typer
 
 from fedscout.experiments.cli.options import (
     FAILED,
-    AsJson,
     ConfigFile,
     Settings,
     Verbose,
@@ -114,67 +112,6 @@ def app(
     show(f"The app for `flwr run` is in {written}; its README.md lists the commands")
     if model_note is not None:
         show(f"note: {model_note}")
-
-
-Weights = Annotated[
-    Path | None,
-    typer.Option(
-        help=(
-            "Weights: for images a ResNet-18 with torchvision's names (.safetensors, .pt, .pth); "
-            "for images or texts any .onnx network."
-        ),
-        show_default=False,
-    ),
-]
-Tokenizer = Annotated[
-    Path | None, typer.Option(help="For texts: the tokenizer.json of the weights.", show_default=False)
-]
-Random = Annotated[
-    int | None, typer.Option("--random", min=0, help="Seed of random weights, instead of a file.", show_default=False)
-]
-Size = Annotated[int, typer.Option(min=32, max=1024, help="Width and height to which images are resized.")]
-
-
-def embed(
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    weights: Weights = None,
-    tokenizer: Tokenizer = None,
-    random: Random = None,
-    size: Size = 224,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Output file, itself a data set; embedded.npz or random-features.npz by default.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Embed a data set's images or texts with a pretrained network, and write the features as a data set."""
-    config = read_settings(settings, config_file, verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-
-    out = out or Path("random-features.npz" if weights is None else "embedded.npz")
-    if out.suffix != ".npz":
-        raise ConfigurationError.of("--out", "be a file that ends in .npz", out)
-    from fedscout.experiments.embeddings.embedder import embedder, load_to_embed, write_embedded
-    from fedscout.experiments.reports.console import show_json
-    from fedscout.experiments.text import show
-
-    by = embedder(weights, tokenizer, random, size)
-    dataset, rows = load_to_embed(config.federation)
-    is_new = write_embedded(dataset, rows, by, out)
-    client = dataset.client_ids is not None
-    use = f"federation.dataset={out} federation.label=y" + (" federation.client_column=client" if client else "")
-    if as_json:
-        show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "by": by.record, "use": use})
-        return
-    features = "random features (untrained network)" if weights is None else f"features of {weights.name}"
-    unchanged = "" if is_new else " (unchanged)"
-    show(f"{dataset.name}: {len(rows)} {by.of} as {features} in {out}{unchanged}\nUse: fedscout detect {use}")
 
 
 def mcp(

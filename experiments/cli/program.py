@@ -57,7 +57,6 @@ for command in (
     studies.init,
     studies.detect,
     inspect.describe,
-    others.embed,
     studies.recommend,
     studies.search,
     many_studies.sweep,

@@ -13,7 +13,7 @@ order:
 
 Categories that hardly repeat are an identifier or, from three words per cell, a text; how often they repeat is known
 once clients have reported their counts (`tables.py`). Any other column, such as one with a word among numbers, is
-rejected with the row. The report on each column includes the key that overrides the decision.
+rejected with the cell. The report on each column includes the key that overrides the decision.
 
 Identifiers lead to memorization: the value itself may carry little information, but the entity that it names does. A
 column is an identifier
@@ -53,7 +53,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -66,9 +65,6 @@ from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
     LARGEST_WHOLE,
-    MAX_CATEGORIES,
-    MAX_DISCRETE_LENGTH,
-    NUM_FAULTS_SHOWN,
     CategoryColumn,
     Column,
     ColumnRoles,
@@ -76,8 +72,8 @@ from fedscout.experiments.data.columns import (
     NumberColumn,
     are_numbers,
     as_numbers,
+    cells_named,
     column_key,
-    date_fault,
     date_order,
     distinct_cells,
     first_faults,
@@ -85,10 +81,8 @@ from fedscout.experiments.data.columns import (
     lenient_numbers,
     list_argument,
     missing_codes,
-    numbers_of_texts,
     parts_of_time,
     present_cells,
-    row_name,
     text_argument,
     typed_column,
     written_form,
@@ -344,15 +338,11 @@ def own_columns(
                 is_category = bool(table.schema.field(column).metadata)
                 uses.append(_use(column, table[column], kind, request.min_release, clients, is_category))
         except ValueError as error:
-            arguments = " or ".join(_usable_arguments(column, table[column], request))
-            hint = f"{arguments} accepts it" if arguments else None
+            kinds = ("drop",) if kind else ("number", "category", "drop")
+            hint = f"overruled by {' or '.join(column_key(column, other) for other in kinds)}"
             faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=hint)
     if faults:
         shown_faults = first_faults([*faults.values()])
-        words_to_drop = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
-        if words_to_drop:
-            key = list_argument("missing_values", *request.missing_values, *words_to_drop)
-            shown_faults[-1] += f"; {key} treats words as missing"
         left_out = [*request.drop_columns, *faults]
         shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out these columns"
         raise DataError(shown_faults)
@@ -365,32 +355,6 @@ def own_columns(
 def _as_number(use: ColumnUse) -> ColumnUse:
     """Return a running number as a numeric column, for tables without any other feature."""
     return ColumnUse(use.name, "number", RUNNING, column_key(use.name, "category"), use.unused)
-
-
-def _usable_arguments(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
-    """Yield the arguments that make a rejected column usable."""
-    if name in request.columns:
-        return
-    with suppress(ValueError):
-        lenient_numbers(name, cells)
-        yield column_key(name, "number")
-    codes, values = distinct_cells(present_cells(cells))
-    _, counts = np.unique(codes[codes >= 0], return_counts=True)
-    if len(values) <= min(MAX_CATEGORIES, counts.sum() // 2) and counts.max() >= request.min_release:
-        yield column_key(name, "category")
-
-
-def _words_among_numbers(cells: pa.ChunkedArray) -> list[str]:
-    """Return the non-numeric words of a mostly numeric column, in any number format; empty if there are many."""
-    codes, texts = distinct_cells(present_cells(cells))
-    numbers = numbers_of_texts(texts)
-    if np.isnan(numbers).all() and (
-        form_and_others := written_form(texts, np.bincount(codes[codes >= 0], minlength=len(texts)))
-    ):
-        numbers = form_and_others[0].numbers(texts)
-    words = [text for text, number in zip(texts, numbers.tolist(), strict=True) if np.isnan(number)]
-    are_few = len(words) < len(texts) and len(words) <= NUM_FAULTS_SHOWN
-    return words if are_few and all(len(word) <= MAX_DISCRETE_LENGTH for word in words) else []
 
 
 def _without_copies(
@@ -498,8 +462,6 @@ def _use(
         return ColumnUse(
             name, "number", became, column_key(name, "drop"), (numbers,), readings={name: {"as": "number"}}
         )
-    if wanted is None and not are_numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
-        return ColumnUse(name, "identifier", f"left out: {reason}", column_key(name, "category"))
     return _number_or_category(name, cells, wanted, clients, is_category)
 
 
@@ -539,19 +501,6 @@ def _without_constant(use: ColumnUse, column: Column) -> ColumnUse:
     return use if value is None else use.left_out("constant", f"always {value}", column_key(use.name, use.kind))
 
 
-def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None) -> str:
-    """Return why cells of which some parse as numbers, as hexadecimal ones do, are an identifier; empty if not."""
-    codes, values = distinct_cells(cells)
-    num_words = np.count_nonzero(np.isnan(numbers_of_texts(values)))
-    if num_words == len(values):
-        return ""
-    column = CategoryColumn(name, codes, tuple(values))
-    is_unique = FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0)
-    if is_unique and num_words >= max(ALMOST_EMPTY * len(values), FEWEST_DIFFERENT // 4):
-        return f"{len(values):,} different values rarely repeat"
-    return identifier_reason(name, column, len(values), False, clients)
-
-
 def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> ColumnUse | None:
     """Return a column of formatted numbers; None if it is none. A ValueError is raised if most, not all, cells are."""
     if not is_text(cells.type):
@@ -566,11 +515,8 @@ def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | N
         return None
     numbers = np.append(form.numbers(texts), np.nan)[codes]
     if num_others:
-        row = int(np.argmax(np.isnan(numbers) & (codes >= 0)))
-        raise ValueError(
-            f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in {row_name(row)} and "
-            f"others in {num_others - 1} more of {counts.sum()} cells"
-        )
+        is_other = np.isnan(numbers) & (codes >= 0)
+        raise ValueError(f"must hold {form.said} in every cell, as most do, got {cells_named(cells, is_other)}")
     column = NumberColumn(name, numbers)
     key = column_key(name, "category")
     return _without_constant(
@@ -582,8 +528,6 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | Non
     """Return a column of dates; None if it is none."""
     order = date_order(cells)
     if order is None:
-        if fault := date_fault(cells):
-            raise ValueError(fault)
         if is_wanted:
             examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {examples}, all in the same format, got others")

@@ -36,7 +36,6 @@ from fedscout.experiments.data.columns import (
     groups_of,
     present_cells,
     refuse_table,
-    rows_from,
     with_missing,
 )
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
@@ -172,8 +171,7 @@ def dataset_from_own_table(
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else TableRows(table)
     read = _mixed if request.text_column is None else _texts
-    with rows_from(kept=labelled.kept):
-        dataset = read(name, labelled.rows, request, roles, source)
+    dataset = read(name, labelled.rows, request, roles, source)
     return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 

@@ -218,7 +218,6 @@ OF_THE_CLIENTS: dict[str, object] = {
     "client_column": None,
     "group_column": None,
     "split": None,
-    "degraded_from": None,
     "min_client_rows": 1,
     "max_rows": None,
 }

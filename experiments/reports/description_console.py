@@ -150,8 +150,6 @@ def _row_text(description: Description) -> str:
             return f"an image of {shape} pixels"
         case "tokens":
             return f"a text of {shape} tokens, padding included"
-        case "embedding":
-            return f"an embedding of {shape} numbers"
         case _:
             return f"{shape} numbers"
 

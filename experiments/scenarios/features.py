@@ -2,7 +2,7 @@
 
 `feature_noise`: independent Gaussian noise on every value of every row, in units of the standardised feature.
 
-`feature_drop`: the dropped features are positions in a row: columns of a table, values of an image or an embedding,
+`feature_drop`: the dropped features are positions in a row: columns of a table, values of an image,
 positions of a token sequence. They are the same in all rows of a client, and drawn for each client. They are set to
 zero, which is the mean of a standardised column, black in an image and padding among tokens; or to the client's own
 mean, as from a sensor that is stuck.

@@ -456,17 +456,13 @@ def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
 
 
 def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
-    """Return a split of a Hugging Face data set: images, or a table as if it were read from a file."""
     import datasets
 
-    from fedscout.experiments.data.loaders.hugging_face import cells_of_rows, dataset_of_rows, has_pictures
+    from fedscout.experiments.data.loaders.hugging_face import dataset_of_rows
 
     if not isinstance(data, datasets.Dataset):
         raise DataError.of("data", "be one split of a data set (datasets.Dataset)", f"a {type(data).__name__}")
-    if has_pictures(data):
-        return dataset_of_rows(data, request, "a Dataset")
-    table = cells_of_rows(data, request.dropped)
-    return dataset_from_own_table(GIVEN, table, request, request.label, source="a Dataset")
+    return dataset_of_rows(GIVEN, data, request, "a Dataset")
 
 
 def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:

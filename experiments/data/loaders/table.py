@@ -15,8 +15,6 @@ from fedscout.experiments.data.loaders.bearing import (
     load_bearing_faults,
     load_bearing_faults_all,
     load_bearing_raw,
-    load_bearing_raw_1,
-    load_bearing_raw_3,
 )
 from fedscout.experiments.data.loaders.cifar import load_cifar10, load_cifar100
 from fedscout.experiments.data.loaders.hugging_face import is_hugging_face, load_hugging_face
@@ -60,8 +58,6 @@ DATASETS: Mapping[str, DatasetLoader] = {
     "bearing_faults": load_bearing_faults,
     "bearing_faults_all": load_bearing_faults_all,
     "bearing_raw": load_bearing_raw,
-    "bearing_raw_1": load_bearing_raw_1,
-    "bearing_raw_3": load_bearing_raw_3,
     "retinal": load_retinal,
     "retinal_grades": load_retinal_grades,
     "unsw_nb15": load_unsw_nb15,
@@ -89,7 +85,6 @@ DIVIDED = (
     *("cifar10", "cifar100", "mnist", "fashion_mnist"),
     *(name for name in DATASETS if name.startswith(("emnist", "leaf_"))),
 )
-RAW_BEARING_TESTS = ("bearing_raw", "bearing_raw_1", "bearing_raw_3")
 
 DROPS_COLUMNS = ("unsw_nb15", "nf_unsw_nb15", "heart", "commercial_vehicles")
 READS_TEXT_COLUMNS = ("commercial_vehicles",)
@@ -135,18 +130,16 @@ def load_dataset(request: DatasetRequest) -> Dataset:
 def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
     """Yield a fault for each setting that the data set does not read."""
     name, is_hub = request.name, is_hugging_face(request.name)
-    is_own = is_own_data(name)
-    is_table, own_tables = is_own and not is_hub, "your own tables"
+    is_own, own_tables = is_own_data(name), "your own tables"
     for key, value, applies, readers in (
         ("split", request.part, is_hub, (*DIVIDED, "hf:owner/name")),
-        ("degraded_from", request.degraded_from, False, RAW_BEARING_TESTS),
-        ("group_column", request.group_column, is_table, (own_tables,)),
-        ("task", request.task == "regression" and request.task, is_table, (*QUANTITIES, own_tables)),
+        ("group_column", request.group_column, is_own, (own_tables,)),
+        ("task", request.task == "regression" and request.task, is_own, (*QUANTITIES, own_tables)),
         ("text_column", request.text_column, is_own, (*READS_TEXT_COLUMNS, own_tables)),
-        ("drop_columns", list(request.drop_columns), is_table, (*DROPS_COLUMNS, own_tables)),
-        ("columns", dict(request.columns), is_table, (*READS_TEXT_COLUMNS, own_tables)),
-        ("missing_values", list(request.missing_values), is_table, (*READS_TEXT_COLUMNS, own_tables)),
-        ("query", request.query, is_table, ("databases",)),
+        ("drop_columns", list(request.drop_columns), is_own, (*DROPS_COLUMNS, own_tables)),
+        ("columns", dict(request.columns), is_own, (*READS_TEXT_COLUMNS, own_tables)),
+        ("missing_values", list(request.missing_values), is_own, (*READS_TEXT_COLUMNS, own_tables)),
+        ("query", request.query, is_own and not is_hub, ("databases",)),
     ):
         if value and not applies and name not in readers:
             yield Fault(f"federation.{key}", f"only be given for {', '.join(readers)}", f"{value!r} for {name!r}")

@@ -53,7 +53,6 @@ TABLES = {
     "missing_quantity.csv": (("label=level", "client_column=site"), 3),
     "latin.csv": (("label=outcome", "client_column=Städte"), 3),
     "wide.csv": (("label=outcome", "client_column=Städte"), 3),
-    "white_space.txt": (("label=outcome", "client_column=site"), 3),
     "no_header.csv": (("label=column4", "client_column=column1", "header=false"), 3),
     "folders/*/train.tsv": (("label=outcome",), 3),
     "files/*.csv": (("label=outcome",), 3),

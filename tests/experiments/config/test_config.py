@@ -231,7 +231,6 @@ OTHER_VALUES = {
     "federation.separator": "tab",
     "federation.header": "false",
     "federation.image_size": "48",
-    "federation.degraded_from": "7",
     "federation.split": "test",
     "federation.text.length": "16",
     "federation.text.stride": "5",

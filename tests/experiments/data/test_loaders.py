@@ -45,7 +45,6 @@ def test_a_label_and_clients_that_it_does_not_have_are_refused(tmp_path: Path, n
 @pytest.mark.parametrize(
     "choice",
     [
-        {"degraded_from": 7},
         {"group_column": "x"},
         {"split": "test"},
         {"missing_values": ("-1",)},

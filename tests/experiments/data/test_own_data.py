@@ -286,7 +286,10 @@ def test_rows_without_a_role_are_left_out(
     np.testing.assert_array_equal(dataset.labels, wanted.labels)
     np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
     assert len(caplog.records) == 1
-    key, names = f"column '{column}' of data set '{name}'", "'nothing' in row 5; federation.unlabelled_rows=drop"
+    key, names = (
+        f"column '{column}' of data set '{name}'",
+        ("'nothing' in 3 of 60", "federation.unlabelled_rows=drop"),
+    )
     assert_refused(str(path), key=key, names=names, unlabelled_rows="fail", **roles)
 
 
@@ -311,14 +314,6 @@ def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
     assert_refused(str(path), label="grade", key="data set 't.csv'", **ROLES)
 
 
-def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
-    table = with_gaps("grade", [4, 7])
-    table["age"] = table["age"].astype(object)
-    table.loc[20, "age"] = "old"
-    path = save(table, tmp_path / "t.csv")
-    assert_refused(str(path), label="grade", names=("'age'", "'old' in row 21"), **ROLES)
-
-
 # Files of clients.
 
 
@@ -336,17 +331,6 @@ def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
 )
 def test_names_of_clients(paths: list[str], names: list[str]) -> None:
     assert client_names([Path(path) for path in paths]) == names
-
-
-@pytest.mark.parametrize("column", ["grade", "age"])
-def test_a_refusal_names_the_file_and_its_row(tmp_path: Path, column: str) -> None:
-    for site, rows in LABELLED.groupby("site"):
-        cells = rows.reset_index(drop=True).drop(columns=["site", "person", "size"]).astype({column: object})
-        if site == "south":
-            cells.loc[6, column] = "?" if column == "grade" else "old"
-        save(cells, tmp_path / f"{site}.csv")
-    named = (f"'{column}'", f"in row 7 of {tmp_path}/south.csv")
-    assert_refused(f"{tmp_path}/*.csv", label="grade", unlabelled_rows="fail", names=named)
 
 
 ZONE = pa.timestamp("us", "Europe/Berlin")

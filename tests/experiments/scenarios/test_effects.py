@@ -278,11 +278,11 @@ def test_latency_by_client_and_by_row() -> None:
 def test_what_changes_measurements_on_tokens_is_refused(kind: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .* {kind} .*tokens"):
         plan(effect(kind), data_kind="tokens")
-    for measured in ("table", "image", "embedding"):
+    for measured in ("table", "image"):
         assert plan(effect(kind), data_kind=measured).affected_clients == (2,)
 
 
-@pytest.mark.parametrize("kind", ["table", "tokens", "embedding"])
+@pytest.mark.parametrize("kind", ["table", "tokens"])
 def test_only_pictures_can_be_compressed(kind: DataKind) -> None:
     with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .*jpeg.* {kind}$"):
         plan(effect("jpeg"), data_kind=kind)
