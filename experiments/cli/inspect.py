@@ -326,29 +326,12 @@ class Target(StrEnum):
     wandb = "wandb"
 
 
-TABLES = ("csv", "json", "jsonl", "parquet", "table", "xlsx", "excel", "pandas")
-
-
-def _target(given: str) -> Target:
-    """Return the export target of a name; tables need no export.
-
-    Raises:
-        BadParameter: If there is none of that name.
-    """
-    if given in (*Target,):
-        return Target(given)
-    tables = "; the log is already a table: fedscout trials OUT [--json] or fedscout.read_trials(OUT)"
-    hint = tables if given.lower() in TABLES else ""
-    raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
-
-
-To = Annotated[Target, typer.Option("--to", help="Target program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
+To = Annotated[Target, typer.Option("--to", help="Target program.")]
 At = Annotated[
     str | None,
     typer.Option(
         "--path",
-        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder for "
-        "TensorBoard or wandb; in OUT/exports by default.",
+        help="SQLite file of Optuna studies, MLflow tracking URI, or folder; in OUT/exports by default.",
         show_default=False,
     ),
 ]
@@ -372,23 +355,15 @@ def export(
     for fault in study.faults:
         tell(fault)
     folder = out / "exports"
-    match to:
-        case Target.optuna:
-            target = path or str(folder / "optuna.log")
-            written = exports.export_to_optuna(study, Path(target))
-            is_sqlite = Path(target).suffix.lower() in exports.SQLITE_SUFFIXES
-            viewer = f"optuna-dashboard {'sqlite:///' if is_sqlite else ''}{Path(target)}"
-        case Target.mlflow:
-            target = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
-            written = exports.export_to_mlflow(study, target)
-            viewer = f"mlflow ui --backend-store-uri {target}"
-        case Target.tensorboard:
-            target = path or str(folder / "tensorboard")
-            written = exports.export_to_tensorboard(study, Path(target))
-            viewer = f"tensorboard --logdir {target}"
-        case Target.wandb:
-            target = path or str(folder / "wandb")
-            written = exports.export_to_wandb(study, Path(target))
-            viewer = f"wandb sync --sync-all {Path(target) / study.name}"
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {target}")
-    show(f"To see them: {viewer}")
+    sqlite = f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+    defaults = {Target.optuna: str(folder / "optuna.db"), Target.mlflow: sqlite}
+    place = path or defaults.get(to) or str(folder / to.value)
+    written = exports.export(study, to.value, place)
+    viewers = {
+        Target.optuna: f"optuna-dashboard sqlite:///{place}",
+        Target.mlflow: f"mlflow ui --backend-store-uri {place}",
+        Target.tensorboard: f"tensorboard --logdir {place}",
+        Target.wandb: f"wandb sync --sync-all {Path(place) / study.name}",
+    }
+    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    show(f"To see them: {viewers[to]}")

@@ -14,6 +14,7 @@ from fedscout.experiments.cli.command_line import training_command
 from tests.experiments.cli.conftest import SMALL, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
 from tests.experiments.deployment.test_app_folder import study
+from tests.experiments.reports.scripted_study import write_study
 
 OWN_STRATEGY = '''
 from flwr.serverapp.strategy import FedAvg
@@ -303,3 +304,12 @@ def test_a_strategy_that_is_named_is_what_is_trained(cli: Cli, tmp_path: Path) -
     assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
     for choice in (("--choose", "rules"), ("--max-rounds", "5")):
         cli("app", *WINE, "strategy.kind=fedadam", *choice, "--out", "other").refuses()
+
+
+def test_an_export_names_the_viewer(cli: Cli, tmp_path: Path) -> None:
+    write_study(tmp_path / "out", "search.budget=3", "search.confirmation_seeds=0")
+    shown = cli("export", "out").silent.out
+    assert "4 trials of wine-" in shown
+    assert "optuna-dashboard sqlite:///out/exports/optuna.db" in shown
+    assert (tmp_path / "out" / "exports" / "optuna.db").read_bytes().startswith(b"SQLite format 3")
+    cli("export", "out", "--to", "excel").refuses("", "'--to'", "'excel'")

@@ -124,7 +124,6 @@ def test_a_pipe_that_breaks_after_a_signal_is_the_end_by_the_signal(
 
 WINE = ("federation.dataset=wine",)
 WRITING = {
-    "init": ("init", "digits", "--yes"),
     "app": ("app", *WINE),
     "describe": ("describe", *WINE),
     "detect": ("detect", *SMALL),
