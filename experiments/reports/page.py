@@ -51,7 +51,6 @@ from fedscout.experiments.charts import (
     learning_curves,
     objective_front,
     strategy_space,
-    trial_costs,
 )
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
@@ -327,9 +326,8 @@ def _cost(study: StudyFiles) -> Section:
         for row in table.to_dict("records")
     ]
     headings = ("part", "trainings", "rounds", "sent and received", "time of trials")
-    caption = "Number of rounds of each part of the study."
     sentences = ("Cost of the study itself, on simulated clients; trials may have run in parallel.",)
-    return Section("cost", "Cost", sentences, (Picture("cost", caption, trial_costs(table)),), Table(headings, rows))
+    return Section("cost", "Cost", sentences, table=Table(headings, rows))
 
 
 def _reproduction(study: StudyFiles) -> Section:

@@ -41,41 +41,15 @@ if TYPE_CHECKING:
     from fedscout.search.study import StudyOutcome
 
 
-def show_verdict(console: Console, outcome: StudyOutcome, report: HeterogeneityReport | None) -> None:
-    """Print the verdict."""
-    for line in verdict_lines(outcome, report):
-        console.print(f"  {line}")
-
-
-def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> Iterator[str]:
-    """Yield the recommendation, then the measured difference and the reasons where available."""
-    confirmation = outcome.confirmation
+def headline(outcome: StudyOutcome) -> str:
+    """Return what to use, or why nothing is recommended."""
     if outcome.best is None:
-        yield "No trial completed, so there is no recommendation."
-        return
+        return "No trial completed, so there is no recommendation."
     if outcome.recommendation is not None and not outcome.trials:
-        yield "Use fedavg, as recommended; it is the baseline itself, so there is nothing to confirm."
-        return
-    advised = str(outcome.best.spec) if confirmation is None else confirmation.advised
-    if confirmation is None:
-        yield f"Best of the search: {advised}; not confirmed on fresh seeds."
-    else:
-        yield f"Use {advised}."
-        yield confirmation.sentence
-    if report is not None:
-        yield _detected_properties(report)
-    yield from (
-        f"Why it was tried: {alternative.explanation}"
-        for alternative in outcome.first_generation
-        if str(alternative.spec) == advised
-    )
-
-
-def _detected_properties(report: HeterogeneityReport) -> str:
-    from fedscout.detectors.report import verdicts
-
-    sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
-    return " ".join(sentences) or "No difference between clients was detected."
+        return "Use fedavg, as recommended; it is the baseline itself, so there is nothing to confirm."
+    if outcome.confirmation is None:
+        return f"Best of the search: {outcome.best.spec}; not confirmed on fresh seeds."
+    return f"Use {outcome.confirmation.advised}."
 
 
 SEVERITY_BAR = 10
@@ -205,22 +179,17 @@ class StudyScreen:
 
     def lines(self, width: int = WIDTH) -> list[Text]:
         """Return all lines in order."""
-        return [*self._verdict(width), *self._below(width)]
+        return [*self._lines(width)]
 
-    def _verdict(self, width: int) -> Iterator[Text]:
-        """Yield the recommendation, its certainty, its reason and its caveats."""
+    def _lines(self, width: int) -> Iterator[Text]:
         confirmation = self.outcome.confirmation
-        head, *_ = verdict_lines(self.outcome, None)
-        yield from paragraph(head, width, indent="", style="bold")
+        yield from paragraph(headline(self.outcome), width, indent="", style="bold")
         if confirmation is not None:
-            yield from paragraph(_certainty(confirmation), width)
+            yield from paragraph(certainty(confirmation), width)
         if why := reason(self.outcome):
             yield from paragraph(f"Why: {why}", width)
         if confirmation is not None:
-            yield from paragraph(_caveats(confirmation), width)
-
-    def _below(self, width: int) -> Iterator[Text]:
-        """Yield the lines below the verdict."""
+            yield from paragraph(caveats(confirmation), width)
         yield from paragraph(str(self.cost), width)
         yield Text()
         yield from paragraph(self.federation, width, indent="", style="bold")
@@ -279,7 +248,7 @@ def first_line_of(error: str | None) -> str:
     return next(iter((error or "unknown reason").splitlines())).rstrip(".")
 
 
-def _certainty(confirmation: Confirmation) -> str:
+def certainty(confirmation: Confirmation) -> str:
     """Return both scores, their difference and its interval, or why there is no verdict."""
     from fedscout.search.confirmation.confirmation import reference_name
 
@@ -311,7 +280,7 @@ def _certainty(confirmation: Confirmation) -> str:
     return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
 
 
-def _caveats(confirmation: Confirmation) -> str:
+def caveats(confirmation: Confirmation) -> str:
     """Return the caveats of the verdict, most important first; empty if there are none."""
     from fedscout.search.confirmation.confirmation import failure_sentences, rivals_sentence
 

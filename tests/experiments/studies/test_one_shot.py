@@ -14,7 +14,7 @@ from fedscout.engine.errors import ConfigurationError, NoValidAnswerError, Recom
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.reports.page import write_report
-from fedscout.experiments.reports.study_console import verdict_lines
+from fedscout.experiments.reports.study_console import headline
 from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
 from fedscout.search.ledger import StudyEvents
 from fedscout.strategies import FedMedianSpec, FedProxSpec
@@ -205,7 +205,7 @@ def test_where_fedavg_is_recommended_nothing_else_is_trained_and_that_is_said(se
     assert [trial["phase"] for trial in found.document["trials"]] == ["baseline"]
     assert found.outcome.confirmation is None
     assert found.outcome.best is found.outcome.baseline
-    (line,) = verdict_lines(found.outcome, None)
+    line = headline(found.outcome)
     assert line.startswith("Use fedavg")
 
 
