@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,8 +19,17 @@ from rich.text import Text
 
 from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError
-from fedscout.engine.runtime.files import UNUSABLE, folder_made, json_text, not_written, remove_quietly, write_beside
-from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
+from fedscout.engine.runtime.files import UNUSABLE, json_text, not_written, write_atomically
+from fedscout.experiments.charts import (
+    NUM_SHADES,
+    Strip,
+    StripRow,
+    class_labels,
+    drawn,
+    federation_map,
+    shades,
+    strip_of,
+)
 from fedscout.experiments.description import ClientChange, Description, RealizedHeterogeneity, Spread
 from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 
@@ -245,17 +254,14 @@ def _show_strip(console: Console, description: Description, by_count: bool, bloc
     largest = _largest(strip.clients, by_count)
     largest_of_deciles = _largest(strip.deciles, by_count) if by_count else largest
     wide = 2 if 2 * len(rows[0].counts) <= room else 1
-    table = plain_table()
-    table.add_column("client", no_wrap=True, max_width=LABEL_LENGTH)
-    table.add_column("rows", justify="right", no_wrap=True)
-    table.add_column("classes", no_wrap=True)
-    table.add_column("bits", justify="right", no_wrap=True)
-    for row in strip.clients:
-        table.add_row(*_strip_cells(row, largest, by_count, blocks, wide))
-    if strip.deciles:
+    table = plain_table("client", "rows", "classes", "bits", numbers=("rows", "bits"))
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[0].max_width = LABEL_LENGTH
+    for part, largest_of_part in ((strip.clients, largest), (strip.deciles, largest_of_deciles)):
+        for row in part:
+            table.add_row(*_strip_cells(row, largest_of_part, by_count, blocks, wide))
         table.add_section()
-    for row in strip.deciles:
-        table.add_row(*_strip_cells(row, largest_of_deciles, by_count, blocks, wide))
     console.print(table)
     _show_legend(console, description, strip, largest, by_count, blocks)
 
@@ -319,39 +325,19 @@ def check_output(folder: Path) -> None:
 
 
 def write_description(description: Description, folder: Path, by_count: bool = False) -> tuple[Path, ...]:
-    """Write the files, all or none, replacing those of an earlier description.
+    """Write the files, each at once, replacing those of an earlier description.
 
     Raises:
         LogError: If a file can't be written, for example because the disk is full.
     """
-    text = json_text(description.model_dump(mode="json"))
-    writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
+    contents = {"description.json": json_text(description.model_dump(mode="json")).encode()}
     if description.score_name is None:
-        from fedscout.experiments.charts import drawn, federation_map
-
         chart = federation_map(description, by_count)
-        writers["clients.png"] = partial(Path.write_bytes, data=drawn(chart, "png"))
-        writers["clients.svg"] = partial(Path.write_bytes, data=drawn(chart, "svg"))
-    files = {folder / name: write for name, write in writers.items()}
-    _write_all_or_none(folder, files)
+        contents |= {"clients.png": drawn(chart, "png"), "clients.svg": drawn(chart, "svg")}
+    files = {folder / name: content for name, content in contents.items()}
+    for path, content in files.items():
+        try:
+            write_atomically(path, partial(Path.write_bytes, data=content))
+        except OSError as error:
+            raise LogError(UNUSABLE.format(path=folder, reason=not_written(path, error))) from error
     return tuple(files)
-
-
-def _write_all_or_none(folder: Path, files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write temporary files and rename them when all are written; a failure leaves no new files."""
-    new = [path for path in files if not os.path.lexists(path)]
-    written: dict[Path, Path] = {}
-    path = folder
-    try:
-        with folder_made(folder):
-            try:
-                for path, write in files.items():
-                    written[path] = write_beside(path, write)
-                for path, temporary in written.items():
-                    temporary.replace(path)
-            except BaseException:
-                for leftover in (*written.values(), *new):
-                    remove_quietly(leftover)
-                raise
-    except OSError as error:
-        raise LogError(UNUSABLE.format(path=folder, reason=not_written(path, error))) from error

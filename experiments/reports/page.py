@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,6 @@ from fedscout.experiments.reports.page_tables import (
     cost_table,
     fittest,
     front_table,
-    gain_rows,
     label_table,
     objective_names,
     parameter_frame,
@@ -74,7 +72,6 @@ from fedscout.experiments.reports.page_tables import (
     size_table,
 )
 from fedscout.experiments.text import visible
-from fedscout.search.confirmation.confirmation import difference_text
 
 
 def command_of(study: StudyFiles) -> str | None:
@@ -229,16 +226,10 @@ def _one_shot(study: StudyFiles) -> list[str]:
     answer = (study.result or {}).get("recommendation")
     if answer is None:
         return []
-    model, (reason, *_) = answer["language_model"], answer["reasons"]
-    answered_by = (
-        "The rules recommended the strategy."
-        if model is None
-        else f"The language model {model['model']} recommended it."
-    )
-    return [
-        f"No search was run. {answer['instead_of_model'] or answered_by}",
-        f"{answer['name']}: {reason['explanation']}",
-    ]
+    model = answer["language_model"]
+    by = "The rules" if model is None else f"The language model {model['model']}"
+    first = f"No search was run. {answer['instead_of_model'] or f'{by} recommended the strategy.'}"
+    return [first, f"{answer['name']}: {answer['reasons'][0]['explanation']}"]
 
 
 def _front(study: StudyFiles) -> list[Picture]:
@@ -271,44 +262,41 @@ def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
     return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
 
 
+MOST_SEEDS = 8
+"""Seeds of a table of scores."""
+
+
 def _confirmation(study: StudyFiles) -> Section:
     confirmation = study.confirmation
     if confirmation is None:
         return Section("confirmation", "Confirmation", missing=("Nothing was confirmed on fresh seeds.",))
     view = confirmation.view
     names = {"fedavg": "FedAvg", "tuned-fedavg": "FedAvg, tuned"}
-    means, seeds, rows = [], [], []
-    for role, views in confirmation.versus.items():
-        difference = views[view]
-        mean, seed_rows = gain_rows(names[role], confirmation, difference)
-        means.append(mean)
-        seeds += seed_rows
-        rows.append((names[role], difference_text(difference, confirmation.measure, confirmation.design)))
+    factor, differences = confirmation.measure.per_unit, {names[r]: v[view] for r, v in confirmation.versus.items()}
+    ends = ("mean", "low", "high", "here_low", "here_high")
+    means = pd.DataFrame([[getattr(of, end) for end in ends] for of in differences.values()], columns=list(ends))
+    means = means.astype(float).mul(factor).assign(against=list(differences))
+    seeds = [
+        {"against": name, "seed": str(seed), "difference": factor * value}
+        for name, difference in differences.items()
+        for seed, value in zip(confirmation.seeds, difference.differences, strict=False)
+    ]
     wider = "widened" if confirmation.design.same_rows else "new data"
-    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit, wider)
+    chart = confirmed_difference(means, pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
         f"Gain of {confirmation.contestants[0].name} over each baseline. Thin line: 95 % interval "
         f"{confirmation.design.wider_is}; thick line: for another run on these rows; diamond: mean; ticks: fresh seeds."
     )
-    scores = Table(
-        ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean"),
-        [
-            (
-                candidate.name if candidate.role in ("challenger", "contender") else names[candidate.role],
-                *(f"{score:.4f}" for score in candidate.scores(view)),
-                f"{sum(candidate.scores(view)) / len(candidate.scores(view)):.4f}",
-            )
-            for candidate in confirmation.contestants
-            if len(candidate.scores(view)) == len(confirmation.seeds)
-        ],
-    )
-    return Section(
-        "confirmation",
-        "Confirmation",
-        (confirmation.sentence,),
-        (Picture("confirmation", caption, chart),),
-        scores if len(confirmation.seeds) <= 8 else None,
-    )
+    scores = {
+        names.get(candidate.role, candidate.name): candidate.scores(view)
+        for candidate in confirmation.contestants
+        if len(candidate.scores(view)) == len(confirmation.seeds)
+    }
+    headings = ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean")
+    rows = [(name, *(f"{score:.4f}" for score in own), f"{sum(own) / len(own):.4f}") for name, own in scores.items()]
+    table, pictures = Table(headings, rows), (Picture("confirmation", caption, chart),)
+    shown = table if len(confirmation.seeds) <= MOST_SEEDS else None
+    return Section("confirmation", "Confirmation", (confirmation.sentence,), pictures, shown)
 
 
 def _cost(study: StudyFiles) -> Section:
@@ -337,7 +325,7 @@ def _reproduction(study: StudyFiles) -> Section:
         "reproduction",
         "How to reproduce",
         ("The same command with the same versions gives the same numbers, on any number of hosts.",),
-        table=Table(("item", "value"), list(chain(_identity(study))), ("value",)),
+        table=Table(("item", "value"), list(_identity(study)), ("value",)),
         missing=missing,
         code=command or "",
     )

@@ -30,7 +30,6 @@ from fedscout.experiments.reports.details import trial_name
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation
-from fedscout.search.confirmation.intervals import PairedDifference
 from fedscout.search.ledger import dominates
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from fedscout.strategies import parse_strategy
@@ -111,36 +110,10 @@ class Page:
 
 
 COLUMNS = (
-    "trial",
-    "phase",
-    "generation",
-    "strategy",
-    "parameters",
-    "seed",
-    "learning_rate",
-    "status",
-    "error",
-    "fitness",
-    "num_rounds",
-    "metric",
-    "round_accuracy",
-    "round_clean_accuracy",
-    "round_metric",
-    "round_clean_metric",
-    "client",
-    "client_num_examples",
-    "client_accuracy",
-    "client_clean_accuracy",
-    "client_metric",
-    "client_clean_metric",
-    "bytes_down",
-    "bytes_up",
-    "seconds",
-    "versions",
-    "objectives",
-    "selection",
-    "client_rounds",
-    "round_seconds",
+    *("study", "trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "learning_rate"),
+    *("status", "error", "fitness", "num_rounds", "metric", "objectives", "seconds", "bytes_down", "bytes_up"),
+    *(f"{of}_{view}{name}" for of in ("round", "client") for view in ("", "clean_") for name in ("accuracy", "metric")),
+    *("round_seconds", "client", "client_num_examples", "client_rounds"),
 )
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -245,9 +218,9 @@ def read_study_files(folder: Path) -> StudyFiles:
         faults.append(f"{error}.")
     report = _read(folder / "report.json", faults) or (result or {}).get("report")
     confirmation = (result or {}).get("confirmation")
-    rows, unread = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
+    rows, unread = read_columns(folder / "trials", COLUMNS, claim["config_hash"])
     faults += [f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread.items()]
-    trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
+    trials = pd.DataFrame(rows, columns=COLUMNS)
     trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
     if result is None and trials.empty and report is None:
         raise LogError.of("the folder", "hold a study", f"{folder} without a readable trial or report")
@@ -298,19 +271,10 @@ BeforeAndAfter = tuple[pd.DataFrame, tuple[str, str]]
 """Clients' scores with one strategy and with another, and what the two are called."""
 
 
-@dataclass(frozen=True)
-class Configured:
-    """A trained configuration in the log: strategy, parameters and the clients' learning rate."""
-
-    strategy: str
-    parameters: str
-    learning_rate: float
-
-    @classmethod
-    def of(cls, held: Any) -> Configured:
-        """Return the configuration of a trial, a confirmation candidate, or a row of either."""
-        values: Mapping[str, Any] = held if isinstance(held, Mapping) else vars(held)
-        return cls(values["strategy"], json.dumps(dict(values["parameters"]), sort_keys=True), values["learning_rate"])
+def _configuration(held: Any) -> tuple[str, str, float]:
+    """Return strategy, parameters and the clients' learning rate of a trial, a candidate, or a row of either."""
+    values: Mapping[str, Any] = held if isinstance(held, Mapping) else vars(held)
+    return values["strategy"], json.dumps(dict(values["parameters"]), sort_keys=True), values["learning_rate"]
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -361,21 +325,20 @@ def searched(study: StudyFiles) -> pd.DataFrame:
     rows = []
     for trial in rows_of(comparable):
         role = front.get(trial["trial"], "")
-        columns_of_trial = {name: trial[name] for name in ("trial", "fitness", "phase", "strategy", "parameters")}
         name = strategy_name(trial)
         if trial["phase"] == "tuned-baseline":
             name = f"{name}, learning rate {trial['learning_rate']:g}"
         chosen = role.startswith(("chosen", "best"))
-        rows.append({**columns_of_trial, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
+        rows.append({**trial, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
     columns = ["trial", "name", "scores", "fitness", "role", "chosen", "phase", "strategy", "parameters"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
     """Return the roles of the highlighted trials by number: the pick, FedAvg, and FedAvg at its tuned rate."""
-    by_configuration: dict[Configured, int] = {}
+    by_configuration: dict[tuple[str, str, float], int] = {}
     for trial in rows_of(trials):
-        by_configuration.setdefault(Configured.of(trial), trial["trial"])
+        by_configuration.setdefault(_configuration(trial), trial["trial"])
     front = dict.fromkeys(trials.loc[trials["phase"] == "baseline", "trial"].tolist(), "FedAvg")
     confirmation = study.confirmation
     if confirmation is None:
@@ -386,7 +349,7 @@ def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
     better = confirmation.verdict == "better"
     words = {"tuned-fedavg": "FedAvg, tuned learning rate", "challenger": "chosen" if better else "best of the search"}
     for candidate in confirmation.contestants:
-        number = by_configuration.get(Configured.of(candidate))
+        number = by_configuration.get(_configuration(candidate))
         if number is not None and candidate.role in words:
             front[number] = words[candidate.role]
     return front
@@ -394,35 +357,27 @@ def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
 
 def parameter_frame(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return trials with one column per parameter, and the names of varying parameters, most common first."""
-    flat = pd.DataFrame([_scalar_parameters(parameters) for parameters in trials["parameters"]], index=trials.index)
-    flat = flat.drop(columns=[name for name in NOT_SEARCHED if name in flat])
+    scalars = [
+        {
+            name: value if isinstance(value, int | float | str | bool) else json.dumps(value)
+            for name, value in parameters.items()
+            if value is not None and name not in NOT_SEARCHED
+        }
+        for parameters in trials["parameters"]
+    ]
+    flat = pd.DataFrame(scalars, index=trials.index)
     varying = [name for name in map(str, flat) if len(flat[name].dropna().unique()) > 1]
     varying.sort(key=lambda name: -len(flat[name].dropna()))
     clash = {name: f"{name} (parameter)" for name in map(str, flat) if name in trials}
     return trials.join(flat.rename(columns=clash)), [clash.get(name, name) for name in varying]
 
 
-def _scalar_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, int | float | str | bool) else json.dumps(value)
-        for name, value in parameters.items()
-        if value is not None
-    }
-
-
 def label_table(study: StudyFiles) -> pd.DataFrame:
     """Return the label counts that clients report: `client`, `class`, `rows`, `share`, for every pair in order."""
-    if study.report is None:
-        return pd.DataFrame(columns=["client", "class", "rows", "share"])
     names = study.class_names
     rows = [
-        {
-            "client": study.names.client(facts.client),
-            "class": names[place],
-            "rows": count,
-            "share": count / max(facts.num_rows, 1),
-        }
-        for facts in study.report.clients
+        (study.names.client(facts.client), names[place], count, count / max(facts.num_rows, 1))
+        for facts in (() if study.report is None else study.report.clients)
         for place, count in enumerate(facts.label_counts)
     ]
     return pd.DataFrame(rows, columns=["client", "class", "rows", "share"])
@@ -434,10 +389,7 @@ def size_table(study: StudyFiles) -> pd.DataFrame:
     sizes = dict(enumerate(study.federation.get("client_rows", ())))
     if not sizes and study.report is not None:
         sizes = {facts.client: facts.num_rows for facts in study.report.clients}
-    rows = [
-        {"client": study.names.client(client), "rows": int(size), "affected": client in affected}
-        for client, size in sizes.items()
-    ]
+    rows = [(study.names.client(client), int(size), client in affected) for client, size in sizes.items()]
     return pd.DataFrame(rows, columns=["client", "rows", "affected"])
 
 
@@ -484,44 +436,24 @@ def _before_and_after(study: StudyFiles) -> tuple[tuple[pd.DataFrame, str], tupl
         best = fittest(searched_trials)
         return (base, "FedAvg"), (searched_trials[searched_trials["trial"] == best["trial"]], strategy_name(best))
     confirmation_trials = trials[trials["phase"] == "confirmation"]
-    keys = [Configured.of(trial) for trial in rows_of(confirmation_trials)]
+    keys = [_configuration(trial) for trial in rows_of(confirmation_trials)]
     by_role = {candidate.role: candidate for candidate in reversed(confirmation.contestants)}
     reference, pick = by_role[confirmation.reference], confirmation.contestants[0]
     sides = []
     for candidate in (reference, pick):
-        key_of_candidate = Configured.of(candidate)
+        key_of_candidate = _configuration(candidate)
         name = candidate.name if candidate is pick else f"FedAvg, learning rate {candidate.learning_rate:g}"
         sides.append((confirmation_trials[[key == key_of_candidate for key in keys]], name))
     return sides[0], sides[1]
 
 
 def _by_client(study: StudyFiles, trials: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for trial in rows_of(trials):
-        scores = study.scores(trial, "client")
-        for client, score, count in zip(trial["client"], scores, trial["client_num_examples"], strict=False):
-            rows.append({"seed": trial["seed"], "client": client, "score": score, "rows": count})
-    return pd.DataFrame(rows, columns=["seed", "client", "score", "rows"]).dropna(subset=["score"])
-
-
-def gain_rows(
-    against: str, confirmation: Confirmation, difference: PairedDifference
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the means and per-seed rows of a comparison for `confirmed_difference`, in the measure's unit.
-
-    Args:
-        against: Label of the row.
-        confirmation: Confirmation with the comparison.
-        difference: Difference between the challenger and what it is compared with.
-    """
-    factor = confirmation.measure.per_unit
-    ends = {name: getattr(difference, name) for name in ("mean", "low", "high", "here_low", "here_high")}
-    scaled = {name: None if end is None else factor * end for name, end in ends.items()}
-    seeds = [
-        {"against": against, "seed": str(seed), "difference": factor * seed_difference}
-        for seed, seed_difference in zip(confirmation.seeds, difference.differences, strict=False)
+    rows = [
+        (trial["seed"], *client)
+        for trial in rows_of(trials)
+        for client in zip(trial["client"], study.scores(trial, "client"), trial["client_num_examples"], strict=False)
     ]
-    return {"against": against, **scaled}, seeds
+    return pd.DataFrame(rows, columns=["seed", "client", "score", "rows"]).dropna(subset=["score"])
 
 
 def cost_table(study: StudyFiles) -> pd.DataFrame:
@@ -546,16 +478,9 @@ def front_table(study: StudyFiles) -> pd.DataFrame:
     trials = study.trials[(study.trials["status"] == "completed") & study.trials["phase"].isin(["baseline", "search"])]
     searched = [trial for trial in rows_of(trials) if isinstance(trial["objectives"], list)]
     points = [trial["objectives"] for trial in searched]
-    rows = [
-        {
-            "trial": trial["trial"],
-            "name": strategy_name(trial),
-            "first": point[0],
-            "second": point[1],
-            "front": BEATEN if any(dominates(other, point) for other in points) else ON_FRONT,
-        }
-        for trial, point in zip(searched, points, strict=True)
-    ]
+    status = [BEATEN if any(dominates(other, point) for other in points) else ON_FRONT for point in points]
+    names = [(trial["trial"], strategy_name(trial)) for trial in searched]
+    rows = [(*name, *point, place) for name, point, place in zip(names, points, status, strict=True)]
     return pd.DataFrame(rows, columns=["trial", "name", "first", "second", "front"])
 
 
