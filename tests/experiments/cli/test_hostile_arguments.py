@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -178,11 +177,6 @@ def test_yaml_files(run: Run, tmp_path: Path, content: bytes) -> None:
 SOME_KEYS = ("seed", "model.hidden", "federation.dataset", "federation.scenario", "search.customs", "strategy.x")
 
 
-@pytest.mark.parametrize(("key", "value"), [*zip(cycle(SOME_KEYS), HOSTILE, strict=False)])
-def test_each_hostile_value_of_some_key(run: Run, key: str, value: str) -> None:
-    check(run("strategies", f"{key}={value}"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("value", HOSTILE)
 def test_each_hostile_value_of_each_key(run: Run, value: str) -> None:
@@ -249,12 +243,6 @@ def test_names_in_data_are_shown(cli: Cli, table: str) -> None:
     assert harmless(as_json)
     assert any(STEERING.strip() in name for name in as_json.document["class_names"])
     assert "\x1b" not in Path("out/clients.svg").read_text()
-
-
-def test_names_in_an_error_are_shown_on_one_line(cli: Cli, table: str) -> None:
-    done = cli("describe", *FEW, table, "federation.label=nothing")
-    done.refuses("federation.label", r"\x1b")
-    assert harmless(done)
 
 
 def test_a_log_is_shown(cli: Cli, tmp_path: Path) -> None:
