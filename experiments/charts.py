@@ -401,16 +401,14 @@ CLASS_WIDTH, WIDEST, ROWS_WIDTH = 36, 640, 140
 """Pixels of a column of classes, of all columns at most, and of the bars beside them."""
 
 
-def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
+def class_map(counts: pd.DataFrame) -> alt.Chart:
     """Return a heat map of the share of each class in the rows of each client.
 
     Args:
         counts: One row per client and class with `client`, `class`, `rows` and `share`, in drawing order.
-        by_count: Whether opacity encodes the number of rows instead of their share.
     """
     clients, classes = ([rounded(name) for name in dict.fromkeys(counts[axis])] for axis in ("client", "class"))
     angle = 0 if max(map(len, classes)) <= SHORT_NAME else -60
-    shade, most = ("rows:Q", int(counts["rows"].max())) if by_count else ("share:Q", 1)
     axis, row_axis = alt.Axis(labelAngle=angle, labelOverlap=True, orient="top"), alt.Axis(labelOverlap=True)
     tooltip = tooltips(client="client", **{"class": "class"}, rows__Q="rows")
     chart: alt.Chart = _drawn_by(
@@ -419,18 +417,16 @@ def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
         {"cornerRadius": 2, "color": BLUE},
         x=alt.X("class:N", scale=alt.Scale(domain=classes), title=None, axis=axis),
         y=alt.Y("client:N", scale=alt.Scale(domain=clients), title="client", axis=row_axis),
-        opacity=alt.Opacity(shade, scale=alt.Scale(domain=[0, most], range=[0.12, 1]), legend=None),
+        opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 1]), legend=None),
         tooltip=[*tooltip, alt.Tooltip("share:Q", title="share", format=".1%")],
     ).properties(height=len(clients) * (TALL_CLIENT if len(clients) <= MANY_CLIENTS else LOW_CLIENT))
     return chart
 
 
-def federation_map(description: Description, by_count: bool = False) -> alt.HConcatChart:
+def federation_map(description: Description) -> alt.HConcatChart:
     """Return a heat map of clients × classes with a bar chart of rows per client; same rows as in the terminal.
 
-    Args:
-        description: Description of the federation.
-        by_count: As in `class_map`; a decile's values are means over its clients.
+    A decile's values are means over its clients.
     """
     strip = strip_of(description, MOST_CLASSES)
     names, together = class_labels(description), strip.classes_per_column
@@ -441,7 +437,7 @@ def federation_map(description: Description, by_count: bool = False) -> alt.HCon
         sizes.append({"client": label, "rows": row.num_rows / row.num_clients, "affected": row.affected})
         for column, count, share in zip(columns, row.counts.tolist(), row.shares.tolist(), strict=True):
             cells.append({"client": label, "class": column, "rows": count / row.num_clients, "share": share})
-    tiles = class_map(pd.DataFrame(cells), by_count).properties(width=min(WIDEST, CLASS_WIDTH * len(columns)))
+    tiles = class_map(pd.DataFrame(cells)).properties(width=min(WIDEST, CLASS_WIDTH * len(columns)))
     bars = _drawn_by(
         "bar",
         sizes,

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedscout.experiments.cli.options import (
-    FOLDER,
     AsJson,
     ConfigFile,
     Settings,
-    out_folder,
+    StudyFolder,
     prepare,
     read_settings,
     user_folders,
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 Files = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for description.json, clients.png and clients.svg.")
 ]
-Counts = Annotated[
-    bool, typer.Option("--counts", help="Shade by number of rows instead of by share of the client's rows.")
-]
 
 
 def describe(
@@ -41,7 +37,6 @@ def describe(
     config_file: ConfigFile = None,
     out: Files = None,
     as_json: AsJson = False,
-    counts: Counts = False,
 ) -> None:
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
@@ -57,14 +52,14 @@ def describe(
 
         federation = build_federation(config.federation, config.model)
         description = describe_federation(federation, config.detection, config.seed, config.training.test_fraction)
-        written = () if out is None else write_description(description, out, counts)
+        written = () if out is None else write_description(description, out)
     if as_json:
         show_json(description.model_dump(mode="json"))
         return
     from fedscout.experiments.reports.description_console import show_description
 
     console = out_console()
-    show_description(console, description, counts)
+    show_description(console, description)
     if written:
         console.print()
     for label, path in zip(("Description", "Picture", "Picture"), written, strict=False):
@@ -233,9 +228,7 @@ COLUMNS = [
 
 
 def trials(
-    out: Annotated[
-        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
-    ],
+    out: StudyFolder,
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study's log."""
@@ -268,10 +261,7 @@ Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
 def report(
-    out: Annotated[
-        Path,
-        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
-    ],
+    out: StudyFolder,
     show_it: Open = False,
 ) -> None:
     """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html."""
@@ -302,10 +292,7 @@ What = Annotated[
 
 
 def plot(
-    out: Annotated[
-        Path,
-        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
-    ],
+    out: StudyFolder,
     file_format: Format = FileFormat.png,
     what: What = None,
 ) -> None:
@@ -338,9 +325,7 @@ At = Annotated[
 
 
 def export(
-    out: Annotated[
-        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
-    ],
+    out: StudyFolder,
     to: To = Target.optuna,
     path: At = None,
 ) -> None:

@@ -68,6 +68,9 @@ def out_folder(place: str | Path) -> Path:
 
 FOLDER = "FOLDER | URI"
 
+StudyFolder = Annotated[
+    Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False)
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file that the arguments override.")]
 Out = Annotated[
     Path | None,

@@ -35,42 +35,11 @@ import pandas as pd
 from fedscout.engine.errors import ConfigurationError, EngineError, UserError, first_line
 from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
 from fedscout.engine.text import listed
-from fedscout.experiments.charts import (
-    MANY_MARKS,
-    MOST_CLASSES,
-    MOST_CLIENTS,
-    ON_FRONT,
-    FileFormat,
-    chart_config,
-    class_map,
-    client_scores,
-    client_sizes,
-    confirmed_difference,
-    drawn,
-    learning_curves,
-    objective_front,
-    strategy_space,
-)
+from fedscout.experiments import charts
+from fedscout.experiments.reports import page_tables
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
-from fedscout.experiments.reports.page_tables import (
-    BeforeAndAfter,
-    Page,
-    Picture,
-    Section,
-    StudyFiles,
-    Table,
-    client_table,
-    cost_table,
-    fittest,
-    front_table,
-    label_table,
-    objective_names,
-    parameter_frame,
-    read_study_files,
-    searched,
-    size_table,
-)
+from fedscout.experiments.reports.page_tables import Page, Picture, Section, StudyFiles, Table
 from fedscout.experiments.text import visible
 
 
@@ -121,12 +90,12 @@ def study_page(folder: Path) -> Page:
     Raises:
         LogError: If the folder holds no study.
     """
-    return page_of(read_study_files(folder))
+    return page_of(page_tables.read_study_files(folder))
 
 
 def page_of(study: StudyFiles) -> Page:
     """Return the page of a loaded study."""
-    clients = client_table(study)
+    clients = page_tables.client_table(study)
     headline, lead, figures = verdict(study, clients)
     sections = (
         _federation(study),
@@ -141,7 +110,7 @@ def page_of(study: StudyFiles) -> Page:
 
 
 def _federation(study: StudyFiles) -> Section:
-    sizes, labels = size_table(study), label_table(study)
+    sizes, labels = page_tables.size_table(study), page_tables.label_table(study)
     if sizes.empty:
         return Section("federation", "Federation", missing=("Client data are shown once the study is finished.",))
     total = int(sizes["rows"].sum())
@@ -155,13 +124,13 @@ def _federation(study: StudyFiles) -> Section:
     else:
         pictures.append(_class_picture(labels))
     caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
-    pictures.append(Picture("client-rows", caption, client_sizes(sizes)))
+    pictures.append(Picture("client-rows", caption, charts.client_sizes(sizes)))
     return Section("federation", "Federation", sentences, tuple(pictures), missing=tuple(missing))
 
 
 def _class_picture(labels: pd.DataFrame) -> Picture:
-    clients = list(dict.fromkeys(labels["client"]))[:MOST_CLIENTS]
-    common = labels.groupby("class", sort=False)["rows"].sum().nlargest(MOST_CLASSES).index
+    clients = list(dict.fromkeys(labels["client"]))[: charts.MOST_CLIENTS]
+    common = labels.groupby("class", sort=False)["rows"].sum().nlargest(charts.MOST_CLASSES).index
     displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
     caption = "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows."
     num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
@@ -170,17 +139,17 @@ def _class_picture(labels: pd.DataFrame) -> Picture:
             f" Shown: {len(clients)} of {num_clients} clients and the {len(common)} largest of {num_classes} classes."
         )
     caption += " Counts are those reported by clients, who withhold small counts."
-    return Picture("class-map", caption, class_map(displayed))
+    return Picture("class-map", caption, charts.class_map(displayed))
 
 
 def _search(study: StudyFiles) -> Section:
-    trials = searched(study)
+    trials = page_tables.searched(study)
     failed = study.trials[study.trials["status"] == "failed"]
     name = study.measure.name
     if trials.empty:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
     tried = trials[trials["phase"] == "search"]
-    best = fittest(trials)
+    best = page_tables.fittest(trials)
     sentences = _one_shot(study) or [
         f"{len(tried)} configurations were tried besides FedAvg; the best on the search's seed is {best['name']}."
     ]
@@ -191,19 +160,19 @@ def _search(study: StudyFiles) -> Section:
         reason = next(iter(failed["error"].dropna()), "unknown")
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
     displayed = _drawn_trials(trials)
-    curves = learning_curves(displayed, study.score_measure.name)
+    curves = charts.learning_curves(displayed, study.score_measure.name)
     caption = f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen."
     if len(displayed) < len(trials):
         caption += f" Of {len(trials):,} trials {len(displayed):,} are drawn, evenly spaced by their fitness."
     pictures = [Picture("learning-curves", caption, curves)]
     missing: tuple[str, ...] = ()
     if len(tried) > 1:
-        frame, parameters = parameter_frame(displayed[displayed["phase"] == "search"])
+        frame, parameters = page_tables.parameter_frame(displayed[displayed["phase"] == "search"])
         caption = (
             "One line per trial, from its strategy through its parameters to its fitness at the bottom; the best trial "
             "is blue, and a stronger green is a higher fitness."
         )
-        pictures.append(Picture("strategy-space", caption, strategy_space(frame, parameters, name)))
+        pictures.append(Picture("strategy-space", caption, charts.strategy_space(frame, parameters, name)))
     else:
         missing = ("The search space is not drawn, as there are too few trials.",)
     pictures += _front(study)
@@ -234,19 +203,19 @@ def _one_shot(study: StudyFiles) -> list[str]:
 
 def _front(study: StudyFiles) -> list[Picture]:
     """Return the chart of two objectives; empty for one objective."""
-    table = front_table(study)
+    table = page_tables.front_table(study)
     if table.empty:
         return []
-    first, second = objective_names(study)
-    count = int((table["front"] == ON_FRONT).sum())
+    first, second = page_tables.objective_names(study)
+    count = int((table["front"] == charts.ON_FRONT).sum())
     caption = (
         f"One point per trial, by {first} and {second}; larger is better for both. Blue: the Pareto front, the "
         f"{count} of {len(table)} trials that no other trial dominates."
     )
-    return [Picture("front", caption, objective_front(table, (first, second)))]
+    return [Picture("front", caption, charts.objective_front(table, (first, second)))]
 
 
-def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
+def _clients(study: StudyFiles, found: page_tables.BeforeAndAfter | None) -> Section:
     if found is None:
         reason = "Scores per client are unknown, as they require FedAvg and another strategy in the log."
         return Section("clients", "Who gains, who loses", missing=(reason,))
@@ -258,7 +227,7 @@ def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
         "red where the score is lower."
     )
     named_table = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
-    picture = Picture("client-scores", caption, client_scores(named_table, names, name))
+    picture = Picture("client-scores", caption, charts.client_scores(named_table, names, name))
     return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
 
 
@@ -282,7 +251,7 @@ def _confirmation(study: StudyFiles) -> Section:
         for seed, value in zip(confirmation.seeds, difference.differences, strict=False)
     ]
     wider = "widened" if confirmation.design.same_rows else "new data"
-    chart = confirmed_difference(means, pd.DataFrame(seeds), confirmation.measure.unit, wider)
+    chart = charts.confirmed_difference(means, pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
         f"Gain of {confirmation.contestants[0].name} over each baseline. Thin line: 95 % interval "
         f"{confirmation.design.wider_is}; thick line: for another run on these rows; diamond: mean; ticks: fresh seeds."
@@ -300,7 +269,7 @@ def _confirmation(study: StudyFiles) -> Section:
 
 
 def _cost(study: StudyFiles) -> Section:
-    table = cost_table(study)
+    table = page_tables.cost_table(study)
     if table.empty:
         return Section("cost", "Cost", missing=("Nothing has been trained yet.",))
     rows = [
@@ -392,7 +361,10 @@ def html_of(page: Page) -> str:
         policy=POLICY_HERE,
         page=page,
         specifications=specifications,
-        looks={"dark": chart_config(dark=True), "light": {**chart_config(dark=False), "background": "transparent"}},
+        looks={
+            "dark": charts.chart_config(dark=True),
+            "light": {**charts.chart_config(dark=False), "background": "transparent"},
+        },
         vega=Markup(vega_code()),  # noqa: S704 - the library's own code, which holds no `</script`
     )
     return text.replace(POLICY_HERE, _policy(text), 1)
@@ -421,7 +393,7 @@ def _specification(chart: Any) -> dict[str, Any]:
         for layer in (specification, *specification.get("layer", ()))
         if "values" in layer.get("data", {})
     ]
-    if sum(map(len, [*inline_values, *specification.get("datasets", {}).values()])) > MANY_MARKS:
+    if sum(map(len, [*inline_values, *specification.get("datasets", {}).values()])) > charts.MANY_MARKS:
         specification["usermeta"] = {"renderer": "canvas"}
     return specification
 
@@ -488,7 +460,7 @@ WIDTH = 560
 """Pixels of a figure's plot, axes and legend beside it."""
 
 
-def write_figures(folder: Path, file_format: FileFormat, name: str | None = None) -> list[Path]:
+def write_figures(folder: Path, file_format: charts.FileFormat, name: str | None = None) -> list[Path]:
     """Write the charts of a study or a sweep to files.
 
     Args:
@@ -513,6 +485,6 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
     ]
 
 
-def rendered(picture: Picture, file_format: FileFormat) -> bytes:
+def rendered(picture: Picture, file_format: charts.FileFormat) -> bytes:
     """Return the bytes of a chart's file, on a white background."""
-    return drawn(picture.chart.properties(width=WIDTH), file_format)
+    return charts.drawn(picture.chart.properties(width=WIDTH), file_format)

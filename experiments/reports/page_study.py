@@ -21,7 +21,7 @@ from fedscout.detectors.report import (
     verdicts,
 )
 from fedscout.engine.data.federation import Names
-from fedscout.experiments.charts import FLAGGED, MOST_CLIENTS, NOT_FLAGGED, density, evidence, positions
+from fedscout.experiments import charts
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_tables import (
     BeforeAndAfter,
@@ -197,7 +197,7 @@ def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> It
     if finding.name == "feature_skew" and report.label_skew.detected:
         caption += " Label skew alone also separates centroids."
     name, title = VALUES[finding.name]
-    yield Picture(name, caption, evidence(pd.DataFrame(rows), title, threshold))
+    yield Picture(name, caption, charts.evidence(pd.DataFrame(rows), title, threshold))
 
 
 CENTROIDS = (
@@ -223,11 +223,13 @@ def _feature_pictures(
 
     if report.centroids:
         axes = ("first principal axis", "second principal axis")
-        yield Picture("feature-centroids", CENTROIDS, positions(places(report.centroids), axes))
+        yield Picture("feature-centroids", CENTROIDS, charts.positions(places(report.centroids), axes))
     if report.density is not None:
         yield _density(report.density, names, decided)
     if shifts:
-        yield Picture("feature-shifts", SHIFTS, positions(places(shifts), ("first shared axis", "second shared axis")))
+        yield Picture(
+            "feature-shifts", SHIFTS, charts.positions(places(shifts), ("first shared axis", "second shared axis"))
+        )
 
 
 def _density(histogram: FeatureDensity, names: Names, decided: Finding | CalibratedFinding) -> Picture:
@@ -240,15 +242,15 @@ def _density(histogram: FeatureDensity, names: Names, decided: Finding | Calibra
             "share": count / max(sum(counts), 1),
             "flagged": _flag(client, decided),
         }
-        for client, counts in list(histogram.counts.items())[:MOST_CLIENTS]
+        for client, counts in list(histogram.counts.items())[: charts.MOST_CLIENTS]
         for bin_index, count in enumerate(counts)
         if bin_index in displayed_bins
     ]
     caption = "Distribution of the feature with the largest variance, one line per client."
-    if len(histogram.counts) > MOST_CLIENTS:
-        caption += f" Only the first {MOST_CLIENTS} of {len(histogram.counts)} clients are shown."
-    return Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {histogram.feature}"))
+    if len(histogram.counts) > charts.MOST_CLIENTS:
+        caption += f" Only the first {charts.MOST_CLIENTS} of {len(histogram.counts)} clients are shown."
+    return Picture("feature-density", caption, charts.density(pd.DataFrame(rows), f"feature {histogram.feature}"))
 
 
 def _flag(client: int, decided: Finding | CalibratedFinding) -> str:
-    return FLAGGED if client in decided.flagged_clients else NOT_FLAGGED
+    return charts.FLAGGED if client in decided.flagged_clients else charts.NOT_FLAGGED

@@ -73,19 +73,6 @@ def test_a_tuned_baseline_by_default_or_by_option_or_key(cli: Cli, tuned: bool) 
     assert roles == ["challenger", "fedavg", *(["tuned-fedavg"] if tuned else [])]
 
 
-@pytest.mark.slow
-def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: Path) -> None:
-    # A scale of 1e30 a round takes the model beyond float32 in the second.
-    (tmp_path / "exploding.py").write_text(OWN_STRATEGY.format(name="Exploding"))
-    custom = "search.customs=[{path: 'exploding:Exploding', values: {scale: 1e30}}]"
-    arguments = ["search", *SMALL, "search.strategies=[fedmedian]", "search.budget=2", custom]
-    assert "failed" in cli(*arguments).ok.out
-    trials = cli(*arguments, "--json").document["trials"]
-    (broken,) = [trial for trial in trials if trial["status"] == "failed"]
-    assert (broken["strategy"], broken["fitness"]) == ("exploding:Exploding", 0)
-    assert "not finite" in broken["error"]
-
-
 # train
 
 

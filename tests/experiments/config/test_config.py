@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.experiments.config import StudyConfig, TrainingConfig, given_settings, known_keys, load_config
+from fedscout.experiments.config import StudyConfig, TrainingConfig, known_keys, load_config
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.search import config as recommender_settings
@@ -60,11 +60,6 @@ def yaml_file(tmp_path: Path) -> Path:
 )
 def test_dotted_keys(argument: str, expected: Any) -> None:
     assert value_of(load_config([argument]), argument.partition("=")[0]) == expected
-
-
-def test_strategy_values_keep_their_types() -> None:
-    arguments = ["strategy.kind=fedadam", "strategy.eta=1e-3", "strategy.beta_1=0.5"]
-    assert load_config(arguments).strategy == {"kind": "fedadam", "eta": 0.001, "beta_1": 0.5}
 
 
 def test_a_file_is_read_wherever_it_stands(yaml_file: Path) -> None:
@@ -336,11 +331,6 @@ def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, 
     assert "quote" in fault
     file.write_text(f'federation:\n  label: "{text}"\n')
     assert load_config(file=file).federation.label == text
-
-
-@pytest.mark.parametrize(("number", "value"), [("10", 10.0), ("1e-3", 0.001), (".5", 0.5), ("+2.5", 2.5), ("0", 0.0)])
-def test_other_numbers_are_read(number: str, value: float) -> None:
-    assert given_settings([f"training.learning_rate={number}"]) == {"training": {"learning_rate": value}}
 
 
 # A wrong value of a configuration key is refused under that key.
