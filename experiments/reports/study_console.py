@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fedscout.experiments.reports.console import WIDTH, paragraph
-from fedscout.experiments.reports.progress import Cost
 from fedscout.experiments.text import visible
 from fedscout.search.objective import ACCURACY, Measure
 from fedscout.search.recommenders.diagnosis import Alternative
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from fedscout.detectors.report import CalibratedFinding, Verdict
     from fedscout.engine.data.federation import Names
     from fedscout.search.confirmation.confirmation import Confirmation
-    from fedscout.search.recommenders.diagnosis import Recommendation
     from fedscout.search.study import StudyOutcome
 
 
@@ -156,7 +154,7 @@ class StudyScreen:
         outcome: Outcome of search and confirmation.
         report: The diagnosis, or None.
         federation: The federation in one line.
-        cost: Cost of the study.
+        cost: Cost of the study, in a sentence.
         next_steps: Label and command of possible next steps; a command may have several lines.
         measure: What the fitness measures.
         front_of: What the second of two objectives measures, or None.
@@ -166,7 +164,7 @@ class StudyScreen:
     outcome: StudyOutcome
     report: HeterogeneityReport | None
     federation: str
-    cost: Cost
+    cost: str
     next_steps: Sequence[tuple[str, str]] = ()
     measure: Measure = ACCURACY
     front_of: Measure | None = None
@@ -190,7 +188,7 @@ class StudyScreen:
             yield from paragraph(f"Why: {why}", width)
         if confirmation is not None:
             yield from paragraph(caveats(confirmation), width)
-        yield from paragraph(str(self.cost), width)
+        yield from paragraph(self.cost, width)
         yield Text()
         yield from paragraph(self.federation, width, indent="", style="bold")
         for note in self.dependence:
@@ -294,17 +292,23 @@ def caveats(confirmation: Confirmation) -> str:
 
 def reason(outcome: StudyOutcome) -> str:
     """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
+    confirmation, asked, rules = outcome.confirmation, outcome.recommendation, _rules(outcome)
     if outcome.best is None:
         return ""
-    if outcome.recommendation is not None:
-        return _recommendation_reason(outcome, outcome.recommendation)
-    rules = _rules(outcome)
+    keeps_fedavg = outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
+    if asked is not None:
+        explanation = asked.reasons[0].explanation
+        if not outcome.trials or not keeps_fedavg:
+            return f"it was recommended: {explanation}"
+        return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
     rules_text = "" if rules is None else f"the rules recommend {rules.spec}"
     explanation = "" if rules is None else f" {rules.explanation}"
-    if _keeps_fedavg(outcome):
+    if keeps_fedavg:
         also = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
         return f"no other strategy is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
-    name, kind = _chosen(outcome)
+    name, kind = str(outcome.best.spec), outcome.best.spec.label
+    if confirmation is not None:
+        name, kind = confirmation.contestants[0].name, confirmation.contestants[0].strategy
     trained = {str(trial.spec) for trial in outcome.trials}
     proposed = [alternative for alternative in _proposed(outcome, rules) if str(alternative.spec) in trained]
     exact = next((alternative for alternative in proposed if str(alternative.spec) == name), None)
@@ -317,28 +321,6 @@ def reason(outcome: StudyOutcome) -> str:
         origin = "among the first configurations" if exact else f"found by the search after {first.spec}"
         origin = f"{rules_text}; this was {origin}" if rules_text else origin
     return f"{origin}. {first.explanation}"
-
-
-def _recommendation_reason(outcome: StudyOutcome, asked: Recommendation) -> str:
-    explanation = asked.reasons[0].explanation
-    if not outcome.trials or not _keeps_fedavg(outcome):
-        return f"it was recommended: {explanation}"
-    return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
-
-
-def _keeps_fedavg(outcome: StudyOutcome) -> bool:
-    """Return whether FedAvg is recommended, at any learning rate."""
-    confirmation = outcome.confirmation
-    return outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
-
-
-def _chosen(outcome: StudyOutcome) -> tuple[str, str]:
-    """Return the display name of the recommended strategy, and its kind."""
-    if outcome.confirmation is not None:
-        pick = outcome.confirmation.contestants[0]
-        return pick.name, pick.strategy
-    assert outcome.best is not None
-    return str(outcome.best.spec), outcome.best.spec.label
 
 
 def _rules(outcome: StudyOutcome) -> Alternative | None:

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.engine.trials.log import num_trials
-from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.progress import WorkLine, duration
+from fedscout.experiments.reports.console import plain_table, seconds_text, show_path
+from fedscout.experiments.reports.progress import WorkLine
 from fedscout.experiments.text import tell, visible
 from fedscout.search.objective import Measure
 
@@ -84,7 +84,7 @@ class GridProgress(WorkLine):
         )
         total = sum(self._pieces[position].weight for position in self._left | self._ended)
         seconds = self._seconds_left(done, total - done)
-        time_left = "" if seconds is None else f", about {duration(seconds)} left"
+        time_left = "" if seconds is None else f", about {seconds_text(round(seconds))} left"
         names = [piece.name.rpartition("-")[0] or piece.name for piece in running]
         rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         num_ended = len(self._pieces) - len(self._left)
