@@ -48,7 +48,7 @@ def command_of(study: StudyFiles) -> str | None:
     from fedscout.experiments.config import StudyConfig, load_config
 
     try:
-        settings = list(_settings(study.config, StudyConfig().identity()))
+        settings = list(_settings(study.claim["config"], StudyConfig().identity()))
         config = load_config([f"{key}={text}" for key, text in settings], None)
     except (UserError, TypeError, ValueError):
         return None
@@ -304,7 +304,7 @@ def _identity(study: StudyFiles) -> Iterator[tuple[str, str]]:
     yield "configuration", str(study.claim["config_hash"])
     if "data_digest" in study.claim:
         yield "data", str(study.claim["data_digest"])
-    yield "seed", f"{study.config.get('seed')} (federation: {study.config.get('federation', {}).get('seed')})"
+    yield "seed", f"{study.config.seed} (federation: {study.config.federation.seed})"
     if study.confirmation is not None:
         yield "fresh seeds", ", ".join(map(str, study.confirmation.seeds))
     yield "versions", ", ".join(f"{name} {version}" for name, version in study.claim.get("versions", {}).items())

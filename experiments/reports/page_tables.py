@@ -126,6 +126,7 @@ class StudyFiles:
     Attributes:
         folder: The folder.
         claim: Contents of `config.json`.
+        config: The configuration in it.
         result: Contents of `result.json`; None while the study is unfinished.
         report: Report of the detectors; None if detection did not run.
         confirmation: Confirmation in the result; None without one.
@@ -135,17 +136,12 @@ class StudyFiles:
 
     folder: Path
     claim: Mapping[str, Any]
+    config: StudyConfig
     result: Mapping[str, Any] | None
     report: HeterogeneityReport | None
     confirmation: Confirmation | None
     trials: pd.DataFrame
     faults: tuple[str, ...]
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The part of the configuration that determines results."""
-        config: Mapping[str, Any] = self.claim["config"]
-        return config
 
     @property
     def federation(self) -> Mapping[str, Any]:
@@ -161,19 +157,14 @@ class StudyFiles:
     def name(self) -> str:
         """Display name of the study."""
         federation_name = self.federation.get("name") or next(iter(self.trials["study"]), "")
-        return str(federation_name or self.config.get("federation", {}).get("dataset", self.folder.name))
-
-    @property
-    def view(self) -> str:
-        """The view that the fitness uses: `own` (observed data) or `clean` (uncorrupted data)."""
-        return str(self.config.get("search", {}).get("view", "own"))
+        return str(federation_name or self.config.federation.dataset)
 
     @cached_property
     def measure(self) -> Measure:
         """The measure of the fitness."""
         if self.confirmation is not None:
             return self.confirmation.measure
-        if self.config.get("search", {}).get("objective", "accuracy") != "accuracy":
+        if self.config.search.objectives != ("accuracy",):
             return UNLIKE
         return self.score_measure
 
@@ -198,7 +189,7 @@ class StudyFiles:
     def scores(self, trial: Mapping[str, Any], of: str = "round") -> list[float]:
         """Return a trial's scores in the study's view, per round or, with `of="client"`, per client."""
         measure = "accuracy" if pd.isna(trial["metric"]) else "metric"
-        name = f"{of}_{'clean_' if self.view == 'clean' else ''}{measure}"
+        name = f"{of}_{'clean_' if self.config.search.view == 'clean' else ''}{measure}"
         scores = trial.get(name)
         return list(scores) if isinstance(scores, list) else []
 
@@ -209,7 +200,7 @@ def read_study_files(folder: Path) -> StudyFiles:
     Raises:
         LogError: If the folder holds no study.
     """
-    claim, _ = read_claim(folder)
+    claim, config = read_claim(folder)
     faults: list[str] = []
     result = None
     try:
@@ -227,6 +218,7 @@ def read_study_files(folder: Path) -> StudyFiles:
     return StudyFiles(
         folder,
         claim,
+        config,
         result,
         _validated(HeterogeneityReport, report, "report", faults),
         _validated(Confirmation, confirmation, "confirmation", faults),
@@ -317,9 +309,7 @@ def searched(study: StudyFiles) -> pd.DataFrame:
     A row has `trial`, `name`, `scores`, `fitness`, `role`, `chosen`, `phase`, `strategy` and `parameters`.
     """
     comparable = study.trials[study.trials["phase"] != "confirmation"]
-    comparable = comparable[
-        (comparable["phase"] != "tuned-baseline") | (comparable["seed"] == study.config.get("seed", 0))
-    ]
+    comparable = comparable[(comparable["phase"] != "tuned-baseline") | (comparable["seed"] == study.config.seed)]
     comparable = comparable[comparable["status"] == "completed"]
     front = _front(study, comparable)
     rows = []
@@ -459,7 +449,7 @@ def _by_client(study: StudyFiles, trials: pd.DataFrame) -> pd.DataFrame:
 def cost_table(study: StudyFiles) -> pd.DataFrame:
     """Return `part`, `trainings`, `rounds`, `megabytes` and `seconds` of each phase of the study, in order."""
     trials = study.trials
-    repetitions = study.config.get("training", {}).get("repetitions", 1)
+    repetitions = study.config.training.repetitions
     sent = (trials["bytes_down"].astype(float) + trials["bytes_up"].astype(float)) * trials["num_rounds"] / 1e6
     grouped = trials.assign(megabytes=sent).groupby("phase", sort=False)
     table = pd.DataFrame(
@@ -485,9 +475,6 @@ def front_table(study: StudyFiles) -> pd.DataFrame:
 
 
 def objective_names(study: StudyFiles) -> tuple[str, str]:
-    """Return the names of the two objectives; their keys if the configuration is of another version."""
-    try:
-        names = [measure.name for measure in measures_of_study(StudyConfig.model_validate(study.config))]
-    except ValidationError:
-        names = list(map(str, study.config["search"]["objective"]))
-    return names[0], names[1]
+    """Return the names of the two objectives."""
+    first, second = measures_of_study(study.config)
+    return first.name, second.name
