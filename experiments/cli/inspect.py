@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedscout.experiments.cli.options import (
-    FOLDER,
     AsJson,
     ConfigFile,
     Settings,
-    out_folder,
+    StudyFolder,
     prepare,
     read_settings,
     user_folders,
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 Files = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for description.json, clients.png and clients.svg.")
 ]
-Counts = Annotated[
-    bool, typer.Option("--counts", help="Shade by number of rows instead of by share of the client's rows.")
-]
 
 
 def describe(
@@ -41,7 +37,6 @@ def describe(
     config_file: ConfigFile = None,
     out: Files = None,
     as_json: AsJson = False,
-    counts: Counts = False,
 ) -> None:
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
@@ -57,14 +52,14 @@ def describe(
 
         federation = build_federation(config.federation, config.model)
         description = describe_federation(federation, config.detection, config.seed, config.training.test_fraction)
-        written = () if out is None else write_description(description, out, counts)
+        written = () if out is None else write_description(description, out)
     if as_json:
         show_json(description.model_dump(mode="json"))
         return
     from fedscout.experiments.reports.description_console import show_description
 
     console = out_console()
-    show_description(console, description, counts)
+    show_description(console, description)
     if written:
         console.print()
     for label, path in zip(("Description", "Picture", "Picture"), written, strict=False):
@@ -233,9 +228,7 @@ COLUMNS = [
 
 
 def trials(
-    out: Annotated[
-        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
-    ],
+    out: StudyFolder,
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study's log."""
@@ -268,10 +261,7 @@ Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
 def report(
-    out: Annotated[
-        Path,
-        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
-    ],
+    out: StudyFolder,
     show_it: Open = False,
 ) -> None:
     """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html."""
@@ -302,10 +292,7 @@ What = Annotated[
 
 
 def plot(
-    out: Annotated[
-        Path,
-        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
-    ],
+    out: StudyFolder,
     file_format: Format = FileFormat.png,
     what: What = None,
 ) -> None:
@@ -326,38 +313,19 @@ class Target(StrEnum):
     wandb = "wandb"
 
 
-TABLES = ("csv", "json", "jsonl", "parquet", "table", "xlsx", "excel", "pandas")
-
-
-def _target(given: str) -> Target:
-    """Return the export target of a name; tables need no export.
-
-    Raises:
-        BadParameter: If there is none of that name.
-    """
-    if given in (*Target,):
-        return Target(given)
-    tables = "; the log is already a table: fedscout trials OUT [--json] or fedscout.read_trials(OUT)"
-    hint = tables if given.lower() in TABLES else ""
-    raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
-
-
-To = Annotated[Target, typer.Option("--to", help="Target program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
+To = Annotated[Target, typer.Option("--to", help="Target program.")]
 At = Annotated[
     str | None,
     typer.Option(
         "--path",
-        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder for "
-        "TensorBoard or wandb; in OUT/exports by default.",
+        help="SQLite file of Optuna studies, MLflow tracking URI, or folder; in OUT/exports by default.",
         show_default=False,
     ),
 ]
 
 
 def export(
-    out: Annotated[
-        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
-    ],
+    out: StudyFolder,
     to: To = Target.optuna,
     path: At = None,
 ) -> None:
@@ -372,23 +340,15 @@ def export(
     for fault in study.faults:
         tell(fault)
     folder = out / "exports"
-    match to:
-        case Target.optuna:
-            target = path or str(folder / "optuna.log")
-            written = exports.export_to_optuna(study, Path(target))
-            is_sqlite = Path(target).suffix.lower() in exports.SQLITE_SUFFIXES
-            viewer = f"optuna-dashboard {'sqlite:///' if is_sqlite else ''}{Path(target)}"
-        case Target.mlflow:
-            target = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
-            written = exports.export_to_mlflow(study, target)
-            viewer = f"mlflow ui --backend-store-uri {target}"
-        case Target.tensorboard:
-            target = path or str(folder / "tensorboard")
-            written = exports.export_to_tensorboard(study, Path(target))
-            viewer = f"tensorboard --logdir {target}"
-        case Target.wandb:
-            target = path or str(folder / "wandb")
-            written = exports.export_to_wandb(study, Path(target))
-            viewer = f"wandb sync --sync-all {Path(target) / study.name}"
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {target}")
-    show(f"To see them: {viewer}")
+    sqlite = f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+    defaults = {Target.optuna: str(folder / "optuna.db"), Target.mlflow: sqlite}
+    place = path or defaults.get(to) or str(folder / to.value)
+    written = exports.export(study, to.value, place)
+    viewers = {
+        Target.optuna: f"optuna-dashboard sqlite:///{place}",
+        Target.mlflow: f"mlflow ui --backend-store-uri {place}",
+        Target.tensorboard: f"tensorboard --logdir {place}",
+        Target.wandb: f"wandb sync --sync-all {Path(place) / study.name}",
+    }
+    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    show(f"To see them: {viewers[to]}")

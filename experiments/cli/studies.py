@@ -5,19 +5,18 @@
 - `fedscout train`: train one strategy once.
 - `fedscout detect`: measure how the clients' data differ.
 - `fedscout recommend`: recommend a strategy with its parameters, without a trial.
-- `fedscout init`: write the file of a study from the answers to five questions.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,11 +27,10 @@ from fedscout.experiments.cli.options import (
     Out,
     Settings,
     Verbose,
-    prepare,
     read_settings,
     user_folders,
 )
-from fedscout.experiments.text import tell, visible
+from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -373,57 +371,3 @@ def show_recommendation(console: Console, found: Recommended) -> None:
         console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}{cost}")
     for note in recommendation.notes:
         console.print(f"  {note}")
-
-
-DraftFile = Annotated[Path, typer.Option("--out", "-o", help="Output file.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions without asking.")]
-Data = Annotated[str | None, typer.Argument(metavar="[DATA]", help="A file, or the name of a data set.")]
-
-DEALT = "-"
-
-
-def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = False) -> None:
-    """Ask five questions and write a study file for `fedscout run`. Without a terminal, use the suggested answers."""
-    prepare(verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.engine.runtime.files import write_atomically
-    from fedscout.experiments.config import load_config
-    from fedscout.experiments.draft import AIMS, TIMES, Draft, suggested_dataset, table_suggestions
-
-    if out.exists():
-        raise ConfigurationError.of("--out", "be a new file", f"{out}, which exists")
-    asks = not yes and sys.stdin.isatty()
-    dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_dataset())
-    head = table_suggestions(dataset)
-    label = client = None
-    if head is not None:
-        label = _answer(asks, "The column to predict", head.label, head.columns)
-        others = [column for column in head.columns if column != label]
-        suggested = head.client if head.client in others else DEALT
-        question = f"The column of the client ({DEALT}: partition the rows over ten clients)"
-        client_answer = _answer(asks, question, suggested or DEALT, [DEALT, *others])
-        client = None if client_answer == DEALT else client_answer
-    aims_text = "; ".join(f"{aim}: {meaning}" for aim, (meaning, _) in AIMS.items())
-    aim = _answer(asks, f"What matters ({aims_text})", "accuracy", AIMS)
-    time = _answer(asks, "How long the study may take", "hour", TIMES)
-    text = Draft(dataset, label, client, cast(Any, aim), cast(Any, time)).text
-    write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
-    try:
-        load_config((), out)
-    except ConfigurationError:
-        out.unlink()
-        raise
-    print(visible(text), end="")
-    tell(f"wrote {out}; to run it: fedscout run {out}")
-
-
-def _answer(asks: bool, question: str, suggested: str, allowed: Collection[str] = ()) -> str:
-    """Return the answer to a question, asked until allowed, or the suggestion if not interactive."""
-    while asks:
-        answer = str(typer.prompt(question, default=suggested, err=True)).strip()
-        if not allowed or answer in allowed:
-            return answer
-        from fedscout.engine.text import did_you_mean, listed
-
-        tell(f"it must be one of {listed(allowed)}, got {answer!r}{did_you_mean(answer, allowed)}")
-    return suggested

@@ -1,12 +1,10 @@
 """Every path that asks a language model, against a real one.
 
-`make language-model` serves one; FEDSCOUT_LANGUAGE_MODEL names its address. FEDSCOUT_SMALL_LANGUAGE_MODEL names one
-that is too small for the task, such as that of `make language-model MODEL=small PORT=18081`.
+`make language-model` serves one; FEDSCOUT_LANGUAGE_MODEL names its address.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import NoValidAnswerError, UnreachableModelError
+from fedscout.engine.errors import UnreachableModelError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import PromptFormat, RecommenderConfig, SearchConfig
@@ -45,18 +43,8 @@ ModelAt = Callable[..., LanguageModel]
 @pytest.fixture(scope="session")
 def address() -> str:
     """The address of the server; the test is skipped where the environment names none."""
-    return address_of("FEDSCOUT_LANGUAGE_MODEL")
-
-
-@pytest.fixture(scope="session")
-def small_address() -> str:
-    """The same of a model that is too small."""
-    return address_of("FEDSCOUT_SMALL_LANGUAGE_MODEL")
-
-
-def address_of(variable: str) -> str:
-    if not (found := os.environ.get(variable)):
-        pytest.skip(f"{variable} names no server")
+    if not (found := os.environ.get("FEDSCOUT_LANGUAGE_MODEL")):
+        pytest.skip("FEDSCOUT_LANGUAGE_MODEL names no server")
     return found
 
 
@@ -164,23 +152,3 @@ def test_an_answer_that_takes_too_long_is_not_waited_for(address: str, model: Mo
         recommend_by_llm(situation(FEDERATIONS["outlier"]), model(address, timeout_seconds=0.01))
     (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
     assert (exchange.reply, exchange.statuses) == (None, ())
-
-
-@pytest.mark.parametrize("prompt_format", get_args(PromptFormat))
-@pytest.mark.parametrize("name", FEDERATIONS)
-def test_a_model_that_is_too_small_gives_a_valid_answer_or_none(
-    small_address: str, model: ModelAt, tmp_path: Path, prompt_format: PromptFormat, name: str
-) -> None:
-    """Nothing but a configuration of the space comes of what it says, and no reason is so long that it is cut off."""
-    settings = {"format": prompt_format, "max_answer_tokens": 400}
-    try:
-        found = recommend_by_llm(situation(FEDERATIONS[name]), model(small_address, **settings))
-    except NoValidAnswerError:
-        pass
-    else:
-        assert SPACE.contains(found.spec)
-    exchanges = Transcript(tmp_path / "llm.jsonl").exchanges
-    assert 1 <= len(exchanges) <= 4
-    for exchange in exchanges:
-        assert exchange.reply.finish_reason == "stop"
-        assert len(json.loads(exchange.reply.text)["reason"]) <= 300

@@ -143,10 +143,6 @@ def test_what_makes_pairs_is_listed(cli: Cli) -> None:
     assert pair["properties"]["kind"] == {"const": "fedadam+fedprox"}
 
 
-def test_what_is_impossible_by_name_is_listed_with_its_reason(cli: Cli) -> None:
-    assert "unavailable: scaffold " in " ".join(cli("strategies", "training.momentum=0.9").ok.out.split())
-
-
 # A user's own model on the command line: trained from the working directory, and every mistake a line and code 2.
 
 
@@ -199,12 +195,6 @@ def test_a_module_that_does_not_fit(cli: Cli, tmp_path: Path, command: str, monk
 
 
 DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
-
-
-def test_every_effect_is_listed(cli: Cli) -> None:
-    published, table = cli("scenarios").silent.out.split("\n\n", 1)
-    assert published.endswith(f": {', '.join(SCENARIOS)}")
-    assert all(f"\n| `{kind}` |" in table for kind in EFFECTS)
 
 
 def test_the_documentation_names_every_effect_and_its_keys(cli: Cli) -> None:

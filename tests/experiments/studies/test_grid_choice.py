@@ -42,17 +42,6 @@ def test_short_work_stays_and_long_work_does_not() -> None:
     assert not Estimate.of(0.5, 400, 2).is_local
 
 
-@pytest.mark.parametrize("round_seconds", [1e-4, 0.1, 100.0])
-@pytest.mark.parametrize("num_rounds", [1, 1000])
-def test_one_processor_gains_nothing_from_ray(round_seconds: float, num_rounds: int) -> None:
-    assert Estimate.of(round_seconds, num_rounds, num_hosts=1).is_local
-
-
-def test_rounds_that_cost_less_than_rays_own_share_stay_however_many_there_are() -> None:
-    less = runner.RAY_ROUND_SECONDS - runner.LOCAL_ROUND_SECONDS
-    assert Estimate.of(less, ALL_DAY, num_hosts=100).is_local
-
-
 def test_what_is_long_by_its_operations_alone_is_not_tried(
     wine: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
