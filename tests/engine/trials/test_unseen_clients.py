@@ -251,7 +251,7 @@ def test_each_client_is_scored_under_its_group_s_model(host: ClientHost) -> None
         alone = LocalGrid(host, session=spec.session).evaluate_all(flat_record(vector))
         for client in np.flatnonzero(group == GROUP):
             assert trial.client_accuracy[client] == alone.accuracies[client]
-            assert trial.client_clean_accuracy[client] == alone.clean_accuracies[client]
+            assert trial.client_clean_accuracy[client] == alone.clean.accuracies[client]
     assert trial.round_accuracy[-1] == pytest.approx(
         np.dot(trial.client_accuracy, trial.client_num_examples) / sum(trial.client_num_examples), rel=1e-12
     )
