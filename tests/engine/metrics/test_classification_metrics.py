@@ -27,7 +27,6 @@ from fedscout.engine.metrics import (
     Metric,
     add,
     bins_of,
-    log_odds,
     narrowed,
 )
 
@@ -87,13 +86,6 @@ def test_the_area_is_scikit_learns_within_its_bound(num_classes: int, shift: flo
     assert abs(metric.value(sums) - exact) <= bound
 
 
-def test_the_area_by_hand() -> None:
-    """Three rows of the class at log-odds 2, 0, −1 against two at 1 and 0: 2, ½ and 0 of 6 pairs are in order."""
-    scores, labels = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), np.array([1, 1, 1, 0, 0])
-    outputs = np.stack([np.zeros(5), scores], axis=1).astype(np.float32)
-    assert value(Auroc(), outputs, labels) == pytest.approx(2.5 / 6, abs=1e-12)
-
-
 def test_scores_beyond_the_bins_and_outputs_that_are_no_numbers_count() -> None:
     sums = Auroc().statistics(
         np.array([[0, 1e38], [1e38, 0], [np.nan, 0], [np.inf, 0]], np.float32), np.array([1, 0, 0, 1])
@@ -113,12 +105,6 @@ def test_bins_rise_with_the_score_and_are_symmetric() -> None:
     assert bins_of(np.array([2.5, 32.0, 64.0, 65535.0, 65536.0, np.inf, -np.inf])).tolist() == [
         *(middle + 40, middle + 512, middle + 512 + 64, NUM_BINS - 1, NUM_BINS - 1, NUM_BINS - 1, 0)
     ]
-
-
-def test_log_odds_are_those_of_the_softmax() -> None:
-    outputs = np.array([[0.3, -1.0, 2.0]])
-    chance = np.exp(outputs) / np.exp(outputs).sum()
-    np.testing.assert_allclose(log_odds(outputs), np.log(chance / (1 - chance)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("metric", [kind() for kind in OF_CLASSES.values()], ids=list(OF_CLASSES))
