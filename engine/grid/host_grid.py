@@ -407,7 +407,7 @@ class HostGrid(Grid, Generic[Handle]):
             for host, members in self._measuring({*clients} & to_measure).items():
                 watched = self.reports.request_for((), members)
                 call = HostCall((), self.session, config, model, call_id=self._call_id(), watched=watched)
-                handles.append(self._start(host, "measure", call))
+                handles.append(self._start(host, "train", call))
         results = self._gather(handles, None)
         assert results is not None, "no limit was given"
         self.reports.add(results)

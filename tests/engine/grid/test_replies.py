@@ -27,7 +27,7 @@ from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 
 LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])
-FACTS = FederationFacts(5, ROWS, 3, LAYOUT, ())
+FACTS = FederationFacts(5, ROWS, 3, LAYOUT)
 RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 

@@ -10,6 +10,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from scipy import stats
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import WithheldTensors
 from fedscout.engine.contracts.config import LocalTraining
@@ -26,8 +27,8 @@ from fedscout.engine.data.devices import (
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_training_rows
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
-from fedscout.engine.messages.calls import Assignment, HostCall, ReportRequest, RoundSelection
+from fedscout.engine.grid.selection import expected_seconds, least_seconds
+from fedscout.engine.messages.calls import Assignment, FederationFacts, HostCall, ReportRequest, RoundSelection, Session
 from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
@@ -153,6 +154,11 @@ def test_simulated_seconds_add_up_and_cost_none() -> None:
 
 
 # -- What a round costs a client in simulated time, by hand, and that hosts and driver tell the same -------------------
+
+
+def probe_seconds(facts: FederationFacts, session: Session) -> FloatArray:
+    epochs = session.training.local_epochs
+    return expected_seconds(facts, session, lambda device, work: device.probe_seconds(work, epochs))
 
 
 ROUNDS_DURATIONS = 3

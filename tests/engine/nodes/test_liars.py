@@ -141,7 +141,7 @@ def test_nobody_takes_the_place_of_a_client_that_answers(federation: Federation)
     link, roster, wire = linked(federation, QUERIES)
     link.connect(99, federation, 0, QUERIES, wire, config={"partition-id": 0})
     roster.refresh()
-    assert roster.node_of(0) == FIRST_NODE
+    assert roster.members[0].node == FIRST_NODE
     assert "responds" in roster.strangers[99]
 
 
@@ -151,7 +151,7 @@ def test_who_was_restarted_takes_its_place_while_its_old_node_lingers(federation
     link.connect(99, federation, 0, QUERIES, wire, config={"partition-id": 0})
     roster._timeout = 0.1
     roster.refresh()
-    assert roster.node_of(0) == 99
+    assert roster.members[0].node == 99
 
 
 def test_a_node_that_never_answers_is_waited_for_once(federation: Federation) -> None:

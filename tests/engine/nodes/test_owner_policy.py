@@ -85,8 +85,7 @@ class Node:
         """Return what is answered to a call, or why nothing is."""
         given = {"clients": (0,), "vector": None if method == "query" else self.vector, **call}
         asked = NodeCall(method, HostCall(session=session, config={**base_config(session, 1), **config}, **given))
-        kind = {"train": "train", "measure": "train", "evaluate": "evaluate"}.get(method, "query")
-        (reply,) = self.link.send_and_receive([Message(self.wire.packed(NodeCalls((asked,))), 5, f"{kind}.{ACTION}")])
+        (reply,) = self.link.send_and_receive([Message(self.wire.packed(NodeCalls((asked,))), 5, f"{method}.{ACTION}")])
         if reply.has_error():
             return str(reply.error.reason)
         (told,) = told_in(self.wire, reply)
@@ -112,8 +111,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], Method, dict[str, Any], str]] = {
     "scoring": ({"scores": False}, "evaluate", {}, "scoring"),
     "a loss of the received model": ({"scores": False}, "train", {"config": {"initial-loss": True}}, "scoring"),
     "scoring on the way": ({"scores": False}, "train", {"clients": (), "evaluated": (0,)}, "scoring"),
-    "measuring": ({"scores": False}, "measure", {"clients": (), "watched": MEASURED}, "scoring"),
-    "measuring on the way": ({"scores": False}, "train", {"clients": (), "watched": MEASURED}, "scoring"),
+    "measuring": ({"scores": False}, "train", {"clients": (), "watched": MEASURED}, "scoring"),
     "a query": ({"queries": ()}, "query", {"config": {"function": "label_counts"}}, "'label_counts'"),
     "two clients": ({}, "train", {"clients": (0, 1)}, "one client"),
     "a client beyond all": ({}, "train", {"clients": (10**12,)}, "one client"),
