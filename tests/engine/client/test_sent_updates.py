@@ -21,9 +21,7 @@ from tests.engine.choices import FEDAVG, FLOWER_CHOICES, spec_of
 from tests.engine.contracts.test_client_task import federation as players
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, dense, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.results import local_result, ray_result, started_hosts
-from tests.engine.trials.test_resume import assert_same
-from tests.ray_processes import NUM_HOSTS
+from tests.engine.results import local_result
 
 
 class Alone:
@@ -189,14 +187,3 @@ DRAWING = {
     3: (Times(-1.0), Drawn()),
     CORRUPTED: (Times(4.0),),
 }
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_ray_sends_the_same(ray_session: None, num_hosts: int) -> None:
-    federation = attacked(DRAWING)
-    with started_hosts(federation, num_hosts) as hosts:
-        for name in ("fedavg", "fedavg-individual", "fedtrimmedavg"):
-            spec = spec_of(FLOWER_CHOICES[name])
-            assert_same(ray_result(spec, hosts), local_result(spec, federation))

@@ -168,15 +168,6 @@ def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
     assert len(list(grid.pull_messages(ids))) == 1
 
 
-def test_replies_are_sorted_by_client_whatever_the_order_of_messages(grid: LocalGrid) -> None:
-    forwards = list(grid.send_and_receive(messages(grid)))
-    backwards = list(grid.send_and_receive(reversed(messages(grid))))
-
-    assert [r.metadata.src_node_id for r in forwards] == [r.metadata.src_node_id for r in backwards]
-    assert [r.metadata.src_node_id for r in forwards] == sorted(r.metadata.src_node_id for r in forwards)
-    assert answered(forwards) == answered(backwards)
-
-
 def test_messages_that_can_t_be_read_are_refused(grid: LocalGrid) -> None:
     vector = grid.initial_vector(0)
     two_records = RecordDict({"a": flat_record(vector), "b": flat_record(vector)})

@@ -34,7 +34,8 @@ from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.strategies.methods.drift import ScaffoldSpec
-from tests.engine.choices import FEDAVG, Choice, spec_of
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
+from tests.engine.client.test_sent_updates import DRAWING, attacked
 from tests.engine.federations import ONE_ROW, QUERIES, dropping, timed_federation, uneven_federation
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import local_result, ray_result, started_hosts
@@ -45,22 +46,31 @@ SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 
 
 DROPPING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")
+OF_TWO_HOSTS: dict[str, tuple[Federation, TrialSettings]] = {
+    "a clock": (timed_federation(), SETTINGS),
+    "layers of dropout": (uneven_federation(dropping), spec_of(FEDAVG, training=DROPPING)),
+    "unseen clients": (
+        replace(uneven_federation(), unseen=frozenset((1, 5))),
+        spec_of(replace(FEDAVG, algorithm=Variates()), num_sampled=4),
+    ),
+    **{
+        f"attacks, {name}": (attacked(DRAWING), spec_of(FLOWER_CHOICES[name]))
+        for name in ("fedavg", "fedavg-individual", "fedtrimmedavg")
+    },
+}
 
 
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("federation", "settings"),
-    [(timed_federation(), SETTINGS), (uneven_federation(dropping), spec_of(FEDAVG, training=DROPPING))],
-    ids=["a clock", "layers of dropout"],
-)
-def test_two_hosts_tell_what_one_tells(ray_session: None, federation: Federation, settings: TrialSettings) -> None:
+@pytest.mark.parametrize("name", OF_TWO_HOSTS)
+def test_two_hosts_tell_what_one_tells(ray_session: None, name: str) -> None:
+    federation, settings = OF_TWO_HOSTS[name]
     with started_hosts(federation, 2) as hosts:
         by_ray = ray_result(settings, hosts)
     local = local_result(settings, federation)
     assert_all_same(by_ray, local)
-    if federation.devices:
+    if settings is SETTINGS:
         assert 0 < min(local.round_seconds) <= max(local.round_seconds) == 9.0
 
 

@@ -124,11 +124,6 @@ def test_of_perfect_outputs_they_are_one_and_of_constant_ones_what_guessing_is(m
     assert value(metric, np.tile(np.float32([1, 0, 0]), (6, 1)), labels) == pytest.approx(constant[metric.name])
 
 
-def test_of_one_class_there_is_no_area() -> None:
-    outputs, _ = rows(5, 2)
-    assert np.isnan(value(Auroc(), outputs, np.zeros(5, np.int64)))
-
-
 # -- Metrics of a quantity: scikit-learn's R² and mean absolute error of the pooled rows, against a constant answer
 
 
