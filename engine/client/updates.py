@@ -116,7 +116,7 @@ class GatheredUpdates:
         self._merged = call.config[keys.REPLY_KEY] == "merged"
         self._scale = ExactScale.of(received, max_weight)
         self._auxiliary_scales = {
-            name: ExactScale.of_auxiliary(call.auxiliary.get(name), max_weight) for name in self._auxiliary_weighted_by
+            name: ExactScale.of(call.auxiliary.get(name), max_weight) for name in self._auxiliary_weighted_by
         }
         self._vectors: dict[int, FloatArray] = {}
         self._auxiliary: dict[int, Mapping[str, FloatArray]] = {}

@@ -62,24 +62,21 @@ class ExactScale:
     limits: FloatArray
 
     @classmethod
-    def of(cls, received: FloatArray, max_total_weight: int) -> Self:
+    def of(cls, received: FloatArray | None, max_total_weight: int) -> Self:
         """Return the scale of a round.
 
         Args:
-            received: The global model that was sent to the clients, finite, shape `(params,)`.
+            received: The global model that was sent to the clients, or the auxiliary vector of the same name; finite,
+                shape `(params,)`. None means zeros.
             max_total_weight: Upper bound of any sum of the federation's weights, >= 1.
         """
+        received = np.zeros(1, np.float32) if received is None else received
         raised = np.flatnonzero((received >= 1) | (received <= -1))
         exponent = exponents(received[raised])
         with np.errstate(over="ignore"):  # a limit beyond float32 is none
             limits = np.ldexp(1.0, GROWTH_BITS + exponent).astype(np.float32)
         bits = fraction_bits(max_total_weight)
         return cls(float(np.ldexp(1.0, bits)), raised, np.ldexp(1.0, bits - exponent), limits)
-
-    @classmethod
-    def of_auxiliary(cls, sent: FloatArray | None, max_total_weight: int) -> Self:
-        """Return the scale of an auxiliary vector, from the one of the same name that was sent; None means zeros."""
-        return cls.of(np.zeros(1, np.float32) if sent is None else sent, max_total_weight)
 
     def holds(self, vectors: FloatArray) -> npt.NDArray[np.bool_]:
         """Return for each row whether all its values are finite and within the range of the sum.

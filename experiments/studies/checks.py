@@ -158,7 +158,6 @@ def driver_facts(federation: Federation) -> FederationFacts:
         client_rows=federation.partition.sizes,
         num_classes=federation.num_classes,
         layout=new_model(federation.model, seed=0).layout,
-        corrupted_clients=(),
         devices=federation.devices,
         holds_rows=federation.task is None,
         unseen=federation.unseen,

@@ -466,8 +466,7 @@ def test_a_community_that_gets_no_model_is_told_of() -> None:
     """One or two of its three clients miss all rounds but the second, and Bulyan needs three."""
     inside = spec(inside={"kind": "bulyan", "num_malicious_nodes": 0}, num_communities=2)
     federation = planted_labels()
-    reached = result_of(asked(federation), inside, num_sampled=ALL, num_rounds=4)
-    assert (reached.skipped_rounds, len(reached.notes)) == ({}, 1)
+    assert len(result_of(asked(federation), inside, num_sampled=ALL, num_rounds=4).notes) == 1
     dropout = dict.fromkeys(OWN_LABELS[0][1:], 0.5)
     rounds = [True, False, True, True]
     seed = next(
@@ -475,11 +474,8 @@ def test_a_community_that_gets_no_model_is_told_of() -> None:
     )
     host = asked(replace(federation, dropout=dropout))
     trial = result_of(host, inside, num_sampled=ALL, num_rounds=4, seed=seed)
-    assert (trial.status, [*trial.skipped_rounds]) == ("completed", ["1", "3", "4"])
-    assert re.search(r"LabelCommunities .* 0, 2, 5, [12] .*: AbsentError", trial.skipped_rounds["3"])
     (_, note) = trial.notes
-    assert "0, 2, 5" in note
-    assert "skipped_rounds" in note
+    assert re.search("0, 2, 5 .*most rounds", note)
 
 
 # -- the specification -----------------------------------------------------------------------------------------------

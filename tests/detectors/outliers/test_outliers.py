@@ -32,10 +32,10 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import QueryInputs
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.contents import QueryAnswers, TrainAnswers, train_config
-from fedscout.engine.messages.exchange import send_train
 from fedscout.engine.seeds import integer
 from tests.detectors.federations import CLIENT_QUERIES, FlipLabels, RecordingGrid, federation, gaussian_clients, samples
 from tests.detectors.rates import fewest_alarms, most_alarms
+from tests.engine.results import trained
 
 TRIANGLE = np.array([[0, 0], [3, 0], [0, 4]], dtype=np.float32)
 SETTINGS = DetectionConfig()
@@ -183,10 +183,10 @@ def test_messages_of_two_rounds(grid: RecordingGrid) -> None:
     assert rounds == [[(seed, 1, "merged") for seed in seeds], [(seed, 2, "individual") for seed in seeds]]
     assert all(config["learning-rate"] == 0.1 for _, _, config in grid.sent)
 
-    first = send_train(grid, grid.initial_vector(seeds[1]), train_config(training, seeds[1], 1, "individual"))
+    first = trained(grid, grid.initial_vector(seeds[1]), train_config(training, seeds[1], 1, "individual"))
     shares = first.num_examples / first.num_examples.sum()
     average = (shares @ first.vectors.astype(np.float64)).astype(np.float32)
-    second = send_train(grid, average, train_config(training, seeds[1], 2, "individual"))
+    second = trained(grid, average, train_config(training, seeds[1], 2, "individual"))
     assert list(comparisons[1].distances.values()) == pytest.approx(mean_distances(second.vectors), rel=1e-4)
 
 
