@@ -16,7 +16,6 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
-    ALL_KINDS,
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
     CLIENT_KINDS,
@@ -30,6 +29,7 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.methods.averaging import MeanSpec, ProximalGradient
 from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
+from fedscout.strategies.table import ALL_KINDS
 from tests.engine.federations import dense, normalised
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
@@ -216,7 +216,7 @@ def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
     for half in map(parse_strategy, kind.split("+")):
         assert half.paper in pair.paper
         assert {*half.search_names()} <= {*pair.search_names()}
-        assert type(pair).needs_layers or not type(half).needs_layers
+        assert {*type(half).requires} <= {*type(pair).requires}
     assert pair != parse_strategy(kind.split("+", maxsplit=1)[0])
 
 

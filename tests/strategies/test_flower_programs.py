@@ -20,7 +20,8 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import CustomSpec, DPFedAvgSpec
+from fedscout.strategies import CustomSpec
+from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
 from tests.conftest import REPOSITORY
 from tests.engine.federations import QUERIES, dense, uneven_federation
 from tests.strategies.flower_programs import NETS, NUM_CLIENTS, PROGRAMS, SEED, Private

@@ -43,7 +43,7 @@ class Distrusting(KrumSpec):
 
 
 class WithBatchNorm(Own):
-    needs_layers = FedBNSpec.needs_layers
+    requires = FedBNSpec.requires
 
 
 class Near(MeanSpec):

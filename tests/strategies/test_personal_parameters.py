@@ -21,24 +21,17 @@ from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    DittoSpec,
-    FedAvgSpec,
-    FedBNSpec,
-    FedLCSpec,
-    FedProxSpec,
-    LocalOnlySpec,
-    MoonSpec,
-    ProximalTerm,
-    StrategySpec,
-)
-from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY
-from fedscout.strategies.methods.losses import CalibratedDescent
+from fedscout.strategies import FedAvgSpec, FedProxSpec, StrategySpec
+from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
+from fedscout.strategies.methods.losses import CalibratedDescent, FedLCSpec, MoonSpec
 from fedscout.strategies.methods.personal import (
     BATCH_NORMS,
     OWN_MODEL,
+    DittoSpec,
     FedBABUSpec,
+    FedBNSpec,
     FineTuningSpec,
+    LocalOnlySpec,
     MFedBNSpec,
     OwnBatchNorm,
 )

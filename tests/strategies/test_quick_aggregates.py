@@ -26,13 +26,20 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
-from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation import robust, rules
 from fedscout.strategies.aggregation.rules import arrays_by_name, flat_vectors, mean_metrics
 from fedscout.strategies.specification import node_counts
 from tests.engine.choices import rounds_of
 from tests.engine.federations import uneven_federation
 from tests.strategies.rounds import grid_of, made, models
 
+QUICK = {
+    each.__name__: each
+    for each in (
+        *(rules.FedAvg, rules.FedProx, rules.FedAvgM, rules.FedAdagrad, rules.FedAdam, rules.FedYogi),
+        *(robust.FedMedian, robust.FedTrimmedAvg, robust.Krum, robust.MultiKrum, robust.Bulyan, robust.QFedAvg),
+    )
+}
 NUM_CLIENTS = 23
 COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.25)
 LAYOUTS: dict[str, dict[str, tuple[int, ...]]] = {
@@ -200,8 +207,8 @@ def test_bulyan_may_choose_by_a_rule_of_the_user_s() -> None:
         del num_malicious
         return contents[:num_selected]
 
-    built: Any = quick.Bulyan(num_malicious_nodes=3, selection_rule=first)
-    by_krum: Any = quick.Bulyan(num_malicious_nodes=3)
+    built: Any = robust.Bulyan(num_malicious_nodes=3, selection_rule=first)
+    by_krum: Any = robust.Bulyan(num_malicious_nodes=3)
     case = CASES["normal"]
     (ours, _), (flowers, _), (usual, _) = (
         case.aggregate(strategy, as_views=views)[0]
@@ -299,7 +306,7 @@ def facts(message: Message) -> dict[str, Any]:
 def test_messages_are_flowers(name: str, phase: str) -> None:
     """The same clients in the same order, of the same types, with the same content in every field."""
     arguments = {"fraction_train": 0.5, "fraction_evaluate": 0.5, "min_available_nodes": 40}
-    ours = asked(getattr(quick, name)(**arguments), 40, phase)
+    ours = asked(QUICK[name](**arguments), 40, phase)
     flowers = asked(getattr(flower, name)(**arguments), 40, phase)
     assert [facts(message) for message in ours] == [facts(message) for message in flowers]
     assert len(ours) == 20
@@ -309,7 +316,7 @@ def test_messages_are_flowers(name: str, phase: str) -> None:
 
 
 def test_a_message_can_be_changed_without_the_others() -> None:
-    first, second, third = asked(quick.FedAvg(min_available_nodes=3, min_train_nodes=3), 3)
+    first, second, third = asked(rules.FedAvg(min_available_nodes=3, min_train_nodes=3), 3)
     second.metadata.group_id = "mine"
     second.content = RecordDict()
     assert [message.metadata.group_id for message in (first, second, third)] == ["", "mine", ""]
@@ -360,16 +367,16 @@ def replies(contents: list[RecordDict]) -> list[Message]:
 
 
 @pytest.mark.parametrize("case", UNSOUND)
-@pytest.mark.parametrize("name", quick.__all__)
+@pytest.mark.parametrize("name", QUICK)
 def test_replies_that_flower_refuses_are_refused_with_its_words(name: str, case: str) -> None:
-    def refusal(strategies: Any) -> str:
-        strategy = getattr(strategies, name)(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
+    def refusal(strategy_class: Any) -> str:
+        strategy = strategy_class(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
         strategy.current_arrays = ArrayRecord(dict(ARRAYS))
         with pytest.raises(InconsistentMessageReplies) as caught:
             strategy.aggregate_train(1, replies(UNSOUND[case]()))
         return str(caught.value)
 
-    assert refusal(quick) == refusal(flower)
+    assert refusal(QUICK[name]) == refusal(getattr(flower, name))
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedProx"])
@@ -379,7 +386,7 @@ def test_the_mean_of_one_reply_is_that_reply_and_is_told_of_as_flowers(name: str
     monkeypatch.setattr(logging.getLogger("flwr"), "handle", lambda record: told.append(record.getMessage()))
     one = content(weight=7)
     given = [*replies([one]), Message(Error(1000, "no rows"), reply_to=Message(RecordDict(), 9, "train"))]
-    arrays, metrics = getattr(quick, name)().aggregate_train(1, given)
+    arrays, metrics = QUICK[name]().aggregate_train(1, given)
     ours = told.copy()
     told.clear()
     flowers_arrays, flowers_metrics = getattr(flower, name)().aggregate_train(1, given)
@@ -428,14 +435,14 @@ def test_a_users_own_function_for_metrics_is_called() -> None:
     def count(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
         return MetricRecord({weighted_by: len(contents)})
 
-    _, metrics = quick.FedMedian(train_metrics_aggr_fn=count).aggregate_train(1, replies([content(), content()]))
+    _, metrics = robust.FedMedian(train_metrics_aggr_fn=count).aggregate_train(1, replies([content(), content()]))
     assert metrics == MetricRecord({"num-examples": 2})
 
 
-@pytest.mark.parametrize("name", quick.__all__)
+@pytest.mark.parametrize("name", QUICK)
 def test_strategies_can_be_kept_in_a_checkpoint(name: str) -> None:
     arguments = {"client_learning_rate": 0.1} if name == "QFedAvg" else {}
-    strategy = getattr(quick, name)(fraction_train=0.25, **arguments)
+    strategy = QUICK[name](fraction_train=0.25, **arguments)
     again = pickle.loads(pickle.dumps(strategy))
     assert type(again) is type(strategy)
     assert again.fraction_train == 0.25
@@ -539,4 +546,4 @@ def test_needs_follow_from_what_a_strategy_reads() -> None:
 
 
 def test_nobody_to_ask() -> None:
-    assert asked(quick.FedAvg(fraction_train=0.0), 3) == []
+    assert asked(rules.FedAvg(fraction_train=0.0), 3) == []

@@ -17,9 +17,9 @@ from scipy.optimize import minimize
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import view_record
-from fedscout.strategies import CenteredClippingSpec, FedAvgSpec, RfaSpec
+from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.aggregation.robust import select_multikrum, squared_distances
-from fedscout.strategies.methods.robust import clipped_mean, geometric_median
+from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec, clipped_mean, geometric_median
 from tests.strategies.rounds import final_model, models, played
 
 Vector = npt.NDArray[np.float64]

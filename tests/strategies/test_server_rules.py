@@ -16,18 +16,10 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
-    CenteredClippingSpec,
-    FedAvgSpec,
-    FedExPSpec,
-    FedMedianSpec,
-    RfaSpec,
-    StrategySpec,
-)
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedAvgSpec, FedMedianSpec, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
-from fedscout.strategies.methods.averaging import extrapolated_change
+from fedscout.strategies.methods.averaging import FedExPSpec, extrapolated_change
+from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec
 from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid

@@ -245,8 +245,8 @@ FITTING = {"bulyan": {"num_malicious_nodes": 0}, "fedavgm": {"server_momentum": 
 """Parameters that fit five clients, and a momentum that carries no running variance of batch norm below zero."""
 
 
-UNFIT = {"dp_fedavg": "drawn uniformly", "fedbuff": "idle clients"}
-"""Strategies that no policy chooses for, and what they say."""
+UNFIT = ("dp_fedavg", "fedbuff")
+"""Strategies that no policy chooses for."""
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,7 @@ def any_host() -> ClientHost:
 def test_exactly_the_chosen_clients_train(any_host: ClientHost, kind: str) -> None:
     cohort = Cohort(len(SIZES), NUM_SAMPLED_STRATEGIES, 0.1, server_rows=100, server_labels=True, chosen=True)
     if kind in UNFIT:
-        assert UNFIT[kind] in parse_strategy(kind).faults(cohort)[0]
+        assert "selection policy" in parse_strategy(kind).faults(cohort)[0]
         return
     spec = parse_strategy({"kind": kind, **FITTING.get(kind, {})}, cohort)
     trial = result_of(
