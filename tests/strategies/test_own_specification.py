@@ -71,13 +71,6 @@ def own(name: str = "Own", **values: object) -> CustomSpec:
     return spec
 
 
-def test_it_says_its_needs_and_its_clients_itself() -> None:
-    spec = own()
-    assert spec.needs().replies == "merged"
-    assert type(spec.client_algorithm()).__name__ == "OwnBatchNorm"
-    assert spec.faults(COHORT) == []
-
-
 def test_flower_s_fedprox_means_the_same_in_a_specification() -> None:
     """What its clients do stands in no line of the specification: the message asks them for it."""
     host = ClientHost(uneven_federation(sizes=SIZES), QUERIES)
