@@ -52,6 +52,7 @@ from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, Re
 from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
 from fedscout.strategies import named_classes, named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
+from fedscout.strategies.specification import LAYERS
 
 Stage = Literal["data", "hosts", "detection", "search"]
 
@@ -143,7 +144,7 @@ class Pipeline:
     def cohort(self) -> Cohort:
         """The facts that strategies depend on; includes the model's layers only if a named strategy reads them."""
         cohort = cohort_of(self.config, self.federation.num_seen)
-        if not any(strategy_class.needs_layers for strategy_class in named_classes(self.config.named_strategies)):
+        if LAYERS.isdisjoint(name for each in named_classes(self.config.named_strategies) for name in each.requires):
             return cohort
         from fedscout.engine.models.flat import new_model  # torch, which others do without
 

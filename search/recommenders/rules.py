@@ -123,23 +123,21 @@ from fedscout.search.recommenders.diagnosis import (
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.strategies import (
     BulyanSpec,
-    CenteredClippingSpec,
     ChoiceRange,
     FedAdamSpec,
     FedAvgMSpec,
     FedAvgSpec,
-    FedBNSpec,
     FedMedianSpec,
     FedProxSpec,
     FedTrimmedAvgSpec,
     FedYogiSpec,
     KrumSpec,
     MultiKrumSpec,
-    RfaSpec,
     StrategySpec,
 )
 from fedscout.strategies.methods.communities import CommunitiesSpec
-from fedscout.strategies.methods.personal import FedRepSpec
+from fedscout.strategies.methods.personal import FedBNSpec, FedRepSpec
+from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0

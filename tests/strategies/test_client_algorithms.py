@@ -31,13 +31,12 @@ from fedscout.engine.messages.contents import (
 )
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.loop import RowsWork
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, CustomSpec, StrategySpec, parse_strategy
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
-from tests.engine.trials.test_resume import Interruption, assert_all_same, assert_same, interrupt_in
+from tests.engine.trials.test_resume import assert_all_same, assert_going_on, assert_same
 from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 from tests.strategies.rounds import made
@@ -146,14 +145,7 @@ def test_means_formed_in_the_driver_have_the_bits_of_those_formed_on_hosts(name:
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Stopped in round 3, resumed from the checkpoint of round 2."""
-    spec, host = spec_of(EVERY[name], **sampled(name)), host_for(name)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    assert store.path(spec.checkpoint).exists()  # type: ignore[union-attr]
-    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    assert_all_same(resumed, result_of(host, EVERY[name], **sampled(name)))
+    assert_going_on(spec_of(EVERY[name], **sampled(name)), host_for(name), tmp_path, stopped_in=3)
 
 
 @pytest.mark.stress
@@ -233,15 +225,21 @@ def test_auxiliary_vectors_disturb_none_of_flower_s_strategies(name: str) -> Non
     assert_same(*results)
 
 
+def messages(vector: Any, clients: int = 8, **auxiliary: Any) -> list[Message]:
+    """Return what a round sends to clients."""
+    claim_task_identity()
+    content = RecordDict({"arrays": flat_record(vector), "config": ConfigRecord({"server-round": 1})})
+    put_auxiliary(content, auxiliary)
+    return [Message(content, node_of(client), "train") for client in range(clients)]
+
+
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
 @pytest.mark.parametrize("replies", ["merged", "individual"])
 def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on_hosts: bool) -> None:
     needs = EngineNeeds(replies=replies)
     spec = flower_spec(replace(FLOWER_CHOICES["fedavg"], wants=needs, algorithm=WithAuxiliary()))
     grid = LocalGrid(host_for("fedavg"), session=spec.session, merge_on_hosts=merge_on_hosts)
-    claim_task_identity()
-    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    replied = list(grid.send_and_receive([Message(content, node_of(client), "train") for client in range(8)]))
+    replied = list(grid.send_and_receive(messages(grid.initial_vector(3))))
     assert len(replied) == (1 if replies == "merged" else 8)
     for reply in replied:
         assert list(replied_auxiliary(reply.content)) == ["twice"]
@@ -258,11 +256,8 @@ def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on
 def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, named: str) -> None:
     spec = spec_of(made("scaffold"))
     grid = LocalGrid(host_for("scaffold"), session=spec.session)
-    claim_task_identity()
-    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    put_auxiliary(content, {"control": vector})
     with pytest.raises(ValueError, match=named):
-        grid.push_messages([Message(content, node_of(0), "train")])
+        grid.push_messages(messages(grid.initial_vector(3), 1, control=vector))
 
 
 def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
@@ -270,11 +265,9 @@ def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
     for strategy, changes in ((made("local"), True), (made("scaffold"), False)):
         spec = spec_of(strategy)
         grid = LocalGrid(host_for(strategy.kind), session=spec.session)
-        claim_task_identity()
         arrays = flat_record(grid.initial_vector(3))
         before, again = grid.evaluate_all(arrays), grid.evaluate_all(arrays)
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-        list(grid.send_and_receive([Message(content, node_of(client), "train") for client in range(8)]))
+        list(grid.send_and_receive(messages(grid.initial_vector(3))))
         after = grid.evaluate_all(arrays)
         assert before is again
         assert (before is not after) == changes

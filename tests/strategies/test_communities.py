@@ -26,6 +26,7 @@ from fedscout.engine.data.devices import misses
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import clients_text
 from fedscout.engine.messages.keys import SEED_KEY
@@ -54,6 +55,7 @@ from tests.engine.federations import (
     uneven_federation,
     with_server_rows,
 )
+from tests.engine.trials.test_resume import assert_going_on, assert_same
 from tests.kits.refusals import refused
 from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, Hand, result_of, spec_of, weights_of
@@ -340,42 +342,18 @@ INSIDES = ["fedavg", "fedadam", "scaffold", "fedper", "fedexp"]
 
 
 @pytest.mark.parametrize("inside", INSIDES)
-def test_a_resumed_trial_is_an_uninterrupted_one(
-    planted: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture, inside: str
-) -> None:
-    check_resumed(planted, spec(inside=inside), tmp_path, caplog, stop_in=2, num_sampled=5, num_rounds=4)
+def test_a_resumed_trial_is_an_uninterrupted_one(planted: ClientHost, tmp_path: Path, inside: str) -> None:
+    assert_going_on(spec_of(spec(inside=inside), num_rounds=4), planted, tmp_path, stopped_in=3)
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("stop_in", range(1, 9))
+@pytest.mark.parametrize("stopped_in", range(2, 10))
 def test_a_trial_that_is_resumed_before_or_after_a_halving_is_an_uninterrupted_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop_in: int
+    tmp_path: Path, stopped_in: int
 ) -> None:
     by_updates = spec(grouped_by="updates", inside="fedavgm", max_mean_update_norm=0.9)
-    host = asked(planted_concepts((1, 4, 6)))
-    assert check_resumed(host, by_updates, tmp_path, caplog, stop_in, **CONCEPTS, num_rounds=9).vector.ndim == 2
-
-
-def check_resumed(
-    host: ClientHost,
-    strategy: StrategySpec,
-    folder: Path,
-    caplog: pytest.LogCaptureFixture,
-    stop_in: int,
-    **changes: Any,
-) -> Trial:
-    from fedscout.engine.trials.checkpoint import CheckpointStore
-    from tests.engine.trials.test_resume import Interruption, assert_same, run
-
-    settings, store = spec_of(strategy, **changes), CheckpointStore(folder / "checkpoints", every_rounds=1)
-    expected, _ = run(settings, host)
-    with pytest.raises(Interruption):
-        run(settings, host, store, stop_in=stop_in + 1)  # the checkpoint is that of the round before
-    found, trained = run(settings, host, store)
-    assert_same(found, expected)
-    assert trained == list(range(stop_in + 1, settings.num_rounds + 1))
-    assert not [record for record in caplog.records if record.name == "fedscout"]
-    return found
+    settings, host = spec_of(by_updates, **CONCEPTS, num_rounds=9), asked(planted_concepts((1, 4, 6)))
+    assert assert_going_on(settings, host, tmp_path, stopped_in)[0].vector.ndim == 2
 
 
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
@@ -394,9 +372,6 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> None:
-    from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
-    from tests.engine.trials.test_resume import assert_same
-
     federation = replace(planted_labels(), dropout={0: 0.5, 7: 0.5})
     hosts, host = start_hosts(federation, CLIENT_QUERIES, num_hosts), asked(federation)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import auxiliary_record, claim_task_identity, client_of, sent_auxiliary
@@ -46,10 +44,6 @@ def test_projected_weights_are_the_nearest_ones(point: npt.NDArray[np.float64]) 
 def test_projected_weights_are_weights_however_long_the_step(large: float) -> None:
     np.testing.assert_array_equal(on_simplex(np.array([-large, large, 0.5])), [0, 1, 0])
     np.testing.assert_array_equal(on_simplex(np.array([large, large])), [0.5, 0.5])
-
-
-def test_weights_that_are_weights_stay() -> None:
-    np.testing.assert_allclose(on_simplex(np.array([0.2, 0.0, 0.8])), [0.2, 0.0, 0.8], atol=1e-15)
 
 
 # A model of one number: L_k(y) = ½ (y − c_k)², f(y) = ½ (y − 1)², so ∇²L_k u = u.
@@ -117,20 +111,6 @@ def test_three_rounds_of_two_clients_by_hand() -> None:
     assert three[0] == 1.0
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.1])
-@pytest.mark.parametrize("good", [0, 1])
-def test_a_client_whose_gradient_opposes_that_of_the_server_s_rows_loses_weight(good: int, damping: float) -> None:
-    centres = [-1.0, -1.0]
-    centres[good] = 1.0
-    rounds = play(server_of(weight_rate=0.2, direction_rate=0.1, damping=damping), centres, 30)
-    shares = [weights[good] / sum(weights.values()) for _, weights, _ in rounds]
-    assert shares[0] == (0.25, 0.75)[good]
-    assert all(after > before or after == 1 for before, after in pairwise(shares))
-    assert shares[-1] == 1
-    assert rounds[-1][0] == 1
-    assert all(sum(weights.values()) == pytest.approx(40) for _, weights, _ in rounds)
-
-
 def test_who_does_not_answer_keeps_its_weight() -> None:
     """And who answers alone has all of the mean, and its own weight."""
     strategy = server_of()
@@ -193,12 +173,3 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
         direction = direction - 0.3 * (bent + 0.1 * direction - wanted)
     np.testing.assert_allclose(result.vector, vector, rtol=0, atol=2e-5)
     assert max(weights[client] / hand.num_rows(client) for client in weights) > 1.05
-
-
-@pytest.mark.parametrize(
-    ("server", "given"), [({"server_rows": 0}, "no rows"), ({"server_rows": 9}, "rows without labels")]
-)
-def test_a_server_without_labelled_rows_is_refused(server: dict[str, Any], given: str) -> None:
-    with pytest.raises(StrategyError, match=r"federation\.server_rows.*federation\.server_labels") as caught:
-        FedBiOSpec().build(Cohort(8, 5, 0.1, **server))
-    assert str(caught.value).endswith(f"got {given}")

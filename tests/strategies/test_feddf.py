@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from flwr.app import Message
-from pydantic import ValidationError
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
@@ -210,21 +209,6 @@ class Kept(LocalGrid):
         return super().serve_each(work, inputs)
 
 
-def test_clients_that_fail_or_are_absent_teach_nobody() -> None:
-    """Seven clients, of which one has no rows and others miss rounds."""
-    everyone = with_server_rows(uneven_federation())
-    absent = replace(everyone, dropout=dict.fromkeys((0, 5), 0.5))
-    spec = spec_of(FEW, num_rounds=4, num_sampled=7)
-    for federation, expected in ((everyone, {6}), (absent, {4, 5, 6})):
-        grid = Kept(ClientHost(federation, QUERIES), session=spec.session)
-        result = run_trial(spec, grid)
-        assert (result.status, result.skipped_rounds) == ("completed", {})
-        counts = [len(models) for models in grid.asked]
-        assert len(counts) == 4
-        assert {*counts} <= expected
-        assert sum(counts) == 4 * 7 - len(result.dropped_clients)
-
-
 def test_a_server_without_rows_is_refused_before_anything_trains(tmp_path: Path) -> None:
     with refused(StrategyError, key="feddf", given="none", names="federation.server_rows"):
         FedDFSpec().build(Cohort(8, 5, 0.1))
@@ -361,29 +345,9 @@ def test_models_that_say_the_same_stay() -> None:
     assert np.array_equal(aligned(np.stack([model] * 3), [1 / 3] * 3), np.stack([model] * 3))
 
 
-def test_two_clients_learn_what_the_other_said_before() -> None:
-    """Each one's divergence from the other's first word falls; the first word is that of before any step."""
-    models = rhfl_models_of(2)
-    first, now = [told(model) for model in models], [told(model) for model in aligned(models, [0.5, 0.5])]
-    for place, other in ((0, 1), (1, 0)):
-        before, after = ((first[other] * (first[other] / own[place]).log()).sum(dim=1).mean() for own in (first, now))
-        assert after < before / 2
-
-
 def test_who_has_no_weight_is_not_heard() -> None:
     """With the whole weight on the first of three, the two others learn what it said, and it what nobody said."""
     models = rhfl_models_of(3)
     found, alone = aligned(models, [1.0, 0.0, 0.0]), aligned(models[:2], [1.0, 0.0])
     np.testing.assert_allclose(told(found[1]), told(alone[1]), atol=0.02)
     assert np.array_equal(found[0], models[0])
-
-
-@pytest.mark.parametrize("cohort", [Cohort(8, 8, 0.1), Cohort(8, 5, 0.1, server_rows=9)])
-def test_what_it_needs_is_said_before_anything_trains(cohort: Cohort) -> None:
-    with refused(StrategyError, key="rhfl"):
-        RhflSpec().build(cohort)
-
-
-def test_nobody_is_heard_less_for_learning() -> None:
-    with pytest.raises(ValidationError, match="confidence_strength"):
-        RhflSpec(confidence_strength=-0.1)

@@ -43,7 +43,7 @@ class Distrusting(KrumSpec):
 
 
 class WithBatchNorm(Own):
-    needs_layers = FedBNSpec.needs_layers
+    requires = FedBNSpec.requires
 
 
 class Near(MeanSpec):
@@ -69,13 +69,6 @@ def own(name: str = "Own", **values: object) -> CustomSpec:
     spec = parse_strategy({"kind": "custom", "path": f"own_specifications:{name}", "values": values})
     assert isinstance(spec, CustomSpec)
     return spec
-
-
-def test_it_says_its_needs_and_its_clients_itself() -> None:
-    spec = own()
-    assert spec.needs().replies == "merged"
-    assert type(spec.client_algorithm()).__name__ == "OwnBatchNorm"
-    assert spec.faults(COHORT) == []
 
 
 def test_flower_s_fedprox_means_the_same_in_a_specification() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,27 +10,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.exception import AggregationError
 
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.engine.trials.record import TrialSettings
-from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
-    CenteredClippingSpec,
-    FedAvgSpec,
-    FedExPSpec,
-    FedMedianSpec,
-    RfaSpec,
-    StrategySpec,
-)
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedMedianSpec, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
-from fedscout.strategies.methods.averaging import extrapolated_change
-from tests.engine.choices import FEDAVG, rounds_of, spec_of
-from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.trials.test_resume import run
+from fedscout.strategies.methods.averaging import FedExPSpec, extrapolated_change
+from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec
 from tests.strategies.rounds import grid_of, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
@@ -46,16 +30,6 @@ MODELS = list(np.random.default_rng(2).normal(size=(5, 4)))
 @pytest.fixture(autouse=True)
 def _identity() -> None:
     claim_task_identity()
-
-
-@pytest.fixture(scope="module")
-def host() -> ClientHost:
-    """Seven clients; the one without rows fails in every round."""
-    return ClientHost(uneven_federation(), QUERIES)
-
-
-def trial_of(spec: StrategySpec, **changes: Any) -> TrialSettings:
-    return replace(spec_of(FEDAVG, num_rounds=4, num_sampled=5), strategy=spec, **changes)
 
 
 def test_every_rule_is_tested() -> None:
@@ -141,17 +115,6 @@ def test_without_a_model_sent_out_there_is_nothing_to_move() -> None:
         RfaSpec().build(Cohort(1, 1, 0.1)).aggregate_train(1, [reply_of(message, np.ones(4))])
 
 
-def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: ClientHost) -> None:
-    """The model of every round, so that a trial of two rounds is the beginning of one of three."""
-    spec = trial_of(FedExPSpec(), num_rounds=3)
-    (two, _), (three, _) = run(replace(spec, num_rounds=2), host), run(spec, host)
-    assert rounds_of(two) == rounds_of(three)[:2]
-    grid = WatchedGrid(host, session=spec.session)
-    run_trial(replace(spec, num_rounds=4), grid)
-    sent = [call.vector for method, call in grid.calls_made if method == "train"]
-    np.testing.assert_allclose(three.vector, (sent[2] + sent[3]) / 2, rtol=1e-6, atol=1e-7)
-
-
 # -- FedExP steps further than FedAvg where clients disagree, by the closed form on quadratic clients ------------------
 
 
@@ -186,24 +149,6 @@ def test_whole_rounds_on_quadratic_clients() -> None:
     for number, (sent, model) in enumerate(rounds, start=1):
         np.testing.assert_allclose(sent, 1 - 0.5 ** (number - 1), rtol=1e-6)
         np.testing.assert_allclose(model, 1 - 0.75 * 0.5 ** (number - 1), rtol=1e-6)
-
-
-def test_clients_that_agree_make_it_fedavg() -> None:
-    """η_g = 1, so clients are sent what FedAvg sends; the result of a round is the mean of two such models."""
-    cohort = Cohort(4, 4, 0.1)
-    start = np.array([1.0, -2.0, 0.5])
-
-    def trained(sent: npt.NDArray[np.float32]) -> list[npt.NDArray[np.floating]]:
-        return [0.7 * sent + 0.1] * 4
-
-    for scaling in ("uniform", "num-examples"):
-        ours = played(FedExPSpec(sample_scaling=scaling).build(cohort), start, trained, 5, counts=[1, 2, 3, 4])
-        theirs = played(FedAvgSpec().build(cohort), start, trained, 5, counts=[1, 2, 3, 4])
-        for (sent, model), (fedavg_sent, fedavg_model) in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(sent, fedavg_sent, rtol=1e-5)
-            np.testing.assert_allclose(model, (fedavg_sent + fedavg_model) / 2, rtol=1e-5)
-    rate, _ = extrapolated_change(start, trained(start), np.full(4, 0.25), 1e-9)
-    assert rate == 1.0
 
 
 def test_clients_weigh_equally_or_by_their_rows() -> None:

@@ -321,9 +321,3 @@ def test_a_name_that_a_user_s_strategy_searches_itself_is_refused() -> None:
     assert space_of(COHORT, customs=[own]).kinds[-1] == own.path
     with refused(StrategyError, key="client_learning_rate"):
         space_of(COHORT, customs=[own], client_ranges=RANGES)
-
-
-@pytest.mark.parametrize("value", [{"client_learning_rate": 0}, {"client_local_epochs": 0}, {"client_batch_size": 0.5}])
-def test_values_that_cannot_be_trained_with_are_refused(value: dict[str, float]) -> None:
-    with pytest.raises(StrategyError, match=next(iter(value))):
-        parse_strategy({"kind": "fedavg", **value})

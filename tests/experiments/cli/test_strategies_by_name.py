@@ -21,6 +21,7 @@ from fedscout.strategies import (
     STRATEGIES,
     parse_strategy,
 )
+from fedscout.strategies.specification import LAYERS
 from tests.experiments.cli.conftest import SMALL, Cli
 
 NAMED = (*SMALL, "search.strategies=[fedavg,rfa,fedexp]", "search.confirmation_seeds=0", "search.budget=4")
@@ -47,7 +48,9 @@ TOLD = {
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("kind", [kind for kind in CHOSEN_BY_NAME_KINDS if not STRATEGIES[kind].needs_layers])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in CHOSEN_BY_NAME_KINDS if LAYERS.isdisjoint(STRATEGIES[kind].requires)]
+)
 def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
     timed = [CLOCK] if kind == "fedbuff" else []
     done = cli("train", *SMALL, *SERVER, *timed, f"strategy.kind={kind}", "--out", "out", "--json").ok

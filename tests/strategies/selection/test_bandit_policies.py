@@ -22,14 +22,6 @@ def fedcor() -> SelectionPolicy:
     return parse_selection(FEDCOR, COHORT).build(COHORT)
 
 
-@pytest.mark.parametrize("document", [{"kind": "flash"}, {"kind": "flash", "bandit": "neural"}])
-def test_flash_starts_from_everyone(document: dict) -> None:
-    policy = parse_selection(document, COHORT).build(COHORT)
-    rounds = [*played(policy, range(1, 4))]
-    assert rounds[0][1] == rounds[0][0].clients.tolist()
-    assert [len(chosen) for _, chosen in rounds[1:]] == [NUM_CHOSEN] * 2
-
-
 LEARNT = [
     {"kind": "flash"},
     {"kind": "flash", "credited": "previous"},
@@ -164,7 +156,7 @@ def test_the_greedy_choice_is_that_of_dense_conditioning() -> None:
     shares /= shares.sum()
     annealing = RNG.uniform(0.5, 1, 8)
     covariance, expected = COVARIANCE.copy(), []
-    for _ in range(6):
+    for _ in range(8):
         variances = np.diag(covariance)
         free = [client for client in range(8) if client not in expected]
         scores = {
@@ -174,11 +166,7 @@ def test_the_greedy_choice_is_that_of_dense_conditioning() -> None:
         expected.append(pick)
         column = covariance[:, pick]
         covariance = covariance - np.outer(column, column) / column[pick]
-    assert greedy_choice(EMBEDDINGS, shares, annealing, 6).tolist() == expected
-
-
-def test_conditioning_on_all_is_every_client_once() -> None:
-    assert sorted(greedy_choice(EMBEDDINGS, np.full(8, 1 / 8), np.ones(8), 8)) == [*range(8)]
+    assert greedy_choice(EMBEDDINGS, shares, annealing, 8).tolist() == expected
 
 
 def test_a_fit_finds_who_changes_together() -> None:
