@@ -271,11 +271,7 @@ def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | Calibr
         report,
         names,
         decided,
-        {
-            client_features.client: client_features.shift
-            for client_features in report.features
-            if len(client_features.shift) > 1
-        },
+        {client: shift for client, shift in report.feature_shifts.items() if len(shift) > 1},
     )
     chart = positions(rows, ("first shared axis", "second shared axis"))
     return [Picture("feature-shifts", caption, chart)] if len(rows) else []
