@@ -33,19 +33,17 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedscout.detectors import outliers, privacy
-from fedscout.detectors import statistics as metrics
 from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
 from fedscout.detectors.feature_skew import NAME as FEATURE_SKEW
+from fedscout.detectors.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.label_skew import (
-    NAME,
     NOTHING_RELEASED,
     ReleasedCounts,
     decide_label_skew,
     decide_label_skew_calibrated,
     pearson,
 )
-from fedscout.detectors.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.near_copies import NEAR_COPIES, NearCopies
 from fedscout.detectors.queries import INPUT_CURVATURE, MEAN_OUTPUT
 from fedscout.detectors.report import (
@@ -58,7 +56,15 @@ from fedscout.detectors.report import (
     HeterogeneityReport,
     ReportedMetrics,
 )
-from fedscout.detectors.statistics import GROUP_LABELS, Values, output_divergence, paired_clients, speed_skew
+from fedscout.detectors.statistics import (
+    GROUP_LABELS,
+    Values,
+    count_metrics,
+    heterogeneity_index,
+    output_divergence,
+    paired_clients,
+    speed_skew,
+)
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
@@ -124,8 +130,8 @@ def measure_labels(
     counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
     if released.share_released == 0:
-        finding = Finding.unmeasured(NAME, settings.label_threshold, NOTHING_RELEASED)
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_RELEASED)
+        finding = Finding.unmeasured(LABEL_SKEW, settings.label_threshold, NOTHING_RELEASED)
+        calibrated = CalibratedFinding.unmeasured(LABEL_SKEW, rate, NOTHING_RELEASED)
     else:
         noise_scale = privacy.counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
         finding = decide_label_skew(released, settings.label_threshold, names)
@@ -161,7 +167,6 @@ class ModelMeasurement:
         return {
             "output_divergence": self.output_divergence,
             "model_distances": _client_means([comparison.distances for comparison in self.comparisons]),
-            "distances_from_average": _client_means([comparison.from_average for comparison in self.comparisons]),
         }
 
 
@@ -308,7 +313,7 @@ def detect(
             )
             calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
         with timed(timings, "metrics"):
-            reported = _metrics(labels.counts, paired, features, models, ordered, results.get(CURVATURE))
+            reported = _reported_metrics(labels.counts, paired, features, models, ordered, results.get(CURVATURE))
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -322,7 +327,7 @@ def detect(
         outliers=models.finding,
         calibrated=(*skews, calibrated_outliers),
         metrics=reported,
-        features=features.clients,
+        feature_shifts=dict(features.shifts),
         centroids=features.centroids,
         density=features.density,
         speed_skew=speeds,
@@ -455,14 +460,14 @@ def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
             num_rows=int(released.num_rows[index]),
             label_counts=tuple(low[index].tolist()),
             min_release=int(released.min_release[index]),
-            heterogeneity_index=metrics.heterogeneity_index(int(present[index]), low.shape[1]),
+            heterogeneity_index=heterogeneity_index(int(present[index]), low.shape[1]),
         )
         for index, client in enumerate(released.clients)
     )
 
 
-def _metrics(
-    counts: Mapping[int, metrics.Values],
+def _reported_metrics(
+    counts: Mapping[int, Values],
     paired: Sequence[int],
     features: FeatureMeasurement,
     models: ModelMeasurement,
@@ -470,15 +475,10 @@ def _metrics(
     curvature: float | None,
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
-    shares = metrics.distribution(matrix)
-    distances = features.distances
+
     return ReportedMetrics(
-        **metrics.count_metrics(matrix, np.stack([counts[client] for client in paired]), ordered),
-        entropy_spread=metrics.entropy_spread(shares),
-        entropy_spread_normalised=metrics.entropy_spread(shares, normalised=True),
-        feature_hellinger=distances.hellinger if distances else None,
-        feature_wasserstein=distances.wasserstein if distances else None,
-        feature_divergence=features.divergence,
+        **count_metrics(matrix, np.stack([counts[client] for client in paired]), ordered),
+        **features.distances,
         input_curvature=curvature,
         **models.metrics(),
     )

@@ -23,6 +23,7 @@ one.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
@@ -127,10 +128,9 @@ def progress_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetiti
 
     def told(rounds: Mapping[str, int]) -> None:
         rounds_by_training.update(rounds)
-        totals: dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for training, num_done in rounds_by_training.items():
-            trial = trial_of[training]
-            totals[trial] = totals.get(trial, 0) + num_done
+            totals[trial_of[training]] += num_done
         on_rounds({trial: num_done // repetitions for trial, num_done in totals.items()})
 
     return told
@@ -185,11 +185,6 @@ class StudyFacts:
     data_origin: DataOrigin | None = None
     repetitions: int = 1
     same_test_rows: bool = False
-
-    @property
-    def selection_kind(self) -> str | None:
-        """Kind of the selection policy; None if the strategy samples clients itself."""
-        return None if self.selection is None else self.selection.kind
 
     def trial(
         self,
@@ -280,7 +275,7 @@ class Ledger:
         trials: dict[int, Trial] = {}
         for position, settings in enumerate(batch):
             logged = self._logged.get((first + position, settings.key))
-            if logged is not None and _has_every_round(logged, settings):
+            if logged is not None:
                 asked_rounds = None if settings.whole else settings.num_rounds
                 trials[position] = replace(logged, spec=settings.strategy, asked_rounds=asked_rounds)
                 self._forget(settings)  # in case the run ended between log and checkpoint
@@ -356,14 +351,6 @@ class Ledger:
                 logger.warning("%s: %s", trial.strategy, note)
         if self._events.on_record is not None:
             self._events.on_record(trial, known)
-
-
-def _has_every_round(logged: Trial, settings: TrialSettings) -> bool:
-    """Whether a logged trial may be compared with others.
-
-    Earlier versions logged strategies with their own `start` with however many rounds these reported.
-    """
-    return logged.status == "failed" or logged.num_rounds == settings.num_rounds
 
 
 BASELINE = FedAvgSpec()

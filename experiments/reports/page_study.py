@@ -214,7 +214,7 @@ def _feature_pictures(
     report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding
 ) -> Iterator[Picture]:
     """Yield charts of clients by their centroids, the distribution of a feature, and class-conditional shifts."""
-    shifts = {features.client: features.shift for features in report.features if len(features.shift) > 1}
+    shifts = {client: shift for client, shift in report.feature_shifts.items() if len(shift) > 1}
     sizes = {facts.client: facts.num_rows for facts in report.clients}
 
     def places(of: Mapping[int, Sequence[float]]) -> pd.DataFrame:

@@ -202,7 +202,6 @@ class Pipeline:
             description=self.config.recommender.text,
             measure=facts.measure,
             data_origin=facts.data_origin,
-            selection=facts.selection_kind,
         )
 
         def diagnosis() -> Diagnosis:
@@ -282,7 +281,6 @@ def recommend(
         description=wanted.text,
         measure=checks.measures_of_study(config)[0],
         data_origin=data_origin_of(config) if wanted.report is None else None,
-        selection=None if policy is None else policy.kind,
     )
 
     def diagnosis() -> Diagnosis:

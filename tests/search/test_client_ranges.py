@@ -17,12 +17,9 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.config import load_config
 from fedscout.search.config import ClientRanges, SearchConfig
-from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.genetic import GeneticSearcher
 from fedscout.search.settings_table_file import COLUMNS, FORMAT, read_settings_table, write_settings_table
-from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange, SearchSpace, space_of
+from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange
 from tests.kits.refusals import refused
-from tests.search.searcher_conformance import COHORT, SearcherLaws, task
 from tests.search.studies import (
     FACTS,
     Measured,
@@ -66,15 +63,6 @@ def test_ranges_that_cannot_be_trained_with_are_refused(
 ) -> None:
     with refused(ConfigurationError, key=f"search.client_ranges.{key}", names=named):
         load_config([f"search.client_ranges={{{name}: {{low: {low}, high: {high}}}}}"])
-
-
-class TestGeneticSearchOfClientParameters(SearcherLaws):
-    @pytest.fixture
-    def space(self) -> SearchSpace:
-        return space_of(COHORT, client_ranges=ClientRanges.model_validate(RANGES).ranges())
-
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GeneticSearcher(task(space, seed))
 
 
 def by_rate(spec: TrialSettings) -> Measured:

@@ -177,14 +177,6 @@ def test_bins_that_are_shifted_give_nothing_away() -> None:
     assert np.diff(sorted(totals)).min() >= 5
 
 
-def test_the_client_bounds_the_number_of_bins() -> None:
-    arrays = {"start": np.zeros(3), "width": np.ones(3)}
-    for bins in (0, 1025, 10**9):
-        answers = send_query(LocalGrid(clients(GUARDED), CLIENT_QUERIES), "feature_histogram", arrays, {"bins": bins})
-        assert answers.arrays == {}
-        assert "bins" in answers.refused[MANY]
-
-
 def malformed(query: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
     """Yield messages of a query that lack something, or hold arrays of other lengths and numbers out of range."""
     arrays, config = MESSAGES[query]

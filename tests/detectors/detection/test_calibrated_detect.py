@@ -162,12 +162,6 @@ def test_of_copied_rows_no_difference_is_told(times: int) -> None:
     assert skew_verdicts(copied(0, 1, 1.0), 0)["feature_skew"].detected
 
 
-@pytest.mark.slow
-def test_copied_rows_raise_no_alarm_of_any_property() -> None:
-    found = [skew_verdicts(copied(seed, 10), seed) for seed in range(25)]
-    assert not any(verdict.detected for own in found for verdict in own.values())
-
-
 # -- The six scenarios on real data: who is flagged, and the orderings of the published rows ---------------------------
 
 
@@ -233,14 +227,13 @@ def test_orderings_on_bearings(data_folder: Path, seed: int) -> None:
 
 @pytest.mark.data
 def test_closed_forms_on_bearings(data_folder: Path) -> None:
-    """Shares 0.9/0.7/0.5/0.1 of equal clients: 0.1789 and 0.531.
+    """Shares 0.9/0.7/0.5/0.1 of equal clients: 0.1789.
 
     A unit mean shift against one of -0.1 in all of d unit-variance features bounds the distance by 1.1 √d. Noise only
     raises the variance by which features are standardised; sampling adds the distance that IID clients have.
     """
     labels = scenario_report("bearing", "label_skew", 0, data_folder)
     assert labels.label_skew.value == pytest.approx(0.1789, abs=5e-4)
-    assert labels.metrics.entropy_spread == pytest.approx(0.531, abs=2e-3)
     iid, features = (scenario_report("bearing", scenario, 0, data_folder) for scenario in ("iid", "feature_skew"))
     assert features.num_features == 244
     assert features.feature_skew.value < 1.1 * np.sqrt(244) + iid.feature_skew.value

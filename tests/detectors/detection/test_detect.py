@@ -100,7 +100,6 @@ def test_label_skewed_clients_are_flagged() -> None:
     report = report_of(federation(clients))
     assert report.label_skew.value == pytest.approx(0.1789, abs=5e-5)
     assert report.label_skew.flagged_clients == (0, 3)
-    assert report.metrics.entropy_spread == pytest.approx(0.531, abs=5e-4)
     shares = np.array([[share, 1 - share] for share in (0.9, 0.7, 0.5, 0.1)])
     overlaps = [np.sqrt(p * q).sum() for p, q in itertools.combinations(shares, 2)]
     assert report.metrics.label_hellinger == pytest.approx(np.mean(np.sqrt(1 - np.array(overlaps))))
@@ -137,7 +136,6 @@ def test_label_distances_are_over_the_clients_that_were_drawn() -> None:
     first, second = (tables[client] / tables[client].sum() for client in paired_clients(range(9), 2, 1))
     assert report.metrics.label_hellinger == pytest.approx(np.sqrt(1 - np.sqrt(first * second).sum()))
     assert report.metrics.label_wasserstein == pytest.approx(np.abs(np.cumsum(first - second)).sum())
-    assert report.metrics.entropy_spread_normalised == pytest.approx(report.metrics.entropy_spread / 2)  # log2(4)
 
 
 def test_where_no_client_has_usable_features_they_are_not_measured() -> None:

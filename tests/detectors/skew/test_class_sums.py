@@ -289,14 +289,6 @@ def alarms(reports: list[HeterogeneityReport], name: str) -> int:
     return sum(finding.detected for report in reports for finding in report.calibrated if finding.name == name)
 
 
-@pytest.mark.stress
-def test_ten_clients_of_subjects_have_neither_skew() -> None:
-    rate = DetectionConfig().detector_rate
-    reports = [of_subjects(seed, grouped=True) for seed in range(60)]
-    assert alarms(reports, "label_skew") <= most_alarms(60, rate)
-    assert alarms(reports, "feature_skew") <= most_alarms(60, rate)
-
-
 @pytest.mark.slow
 def test_groups_make_the_difference() -> None:
     without, with_groups = ([of_subjects(seed, grouped) for seed in range(6)] for grouped in (False, True))
@@ -336,7 +328,7 @@ def test_a_client_that_told_nothing_has_the_largest_effects_and_the_fewest_group
     np.testing.assert_array_equal(known.groups_of([2, 1]), [4, 9])
 
 
-# -- How clients' rows lie in feature space: lengths, spreads and gains that are known beforehand ----------------------
+# -- How clients' rows lie in feature space ----------------------------------------------------------------------------
 
 
 Rows = list[tuple[np.ndarray, np.ndarray]]
@@ -355,7 +347,7 @@ def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for
     ]
     report = detected(clients)
     finding = report.calibrated_finding("feature_skew")
-    shifts = {own.client: np.array(own.shift) for own in report.features}
+    shifts = {client: np.array(shift) for client, shift in report.feature_shifts.items()}
     for client, shift in shifts.items():
         assert_allclose(np.linalg.norm(shift), finding.clients[client].effect, atol=1e-12)
     assert_allclose(
@@ -366,29 +358,5 @@ def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for
     assert together[3] < -0.4
 
 
-def test_features_times_a_factor_change_spread_and_gain_by_it_and_noise_the_spread_alone() -> None:
-    clients = [(rows - 0.5, y) for rows, y in gaussian_clients([400] * 5)]
-    clients[2] = (clients[0][0] * 3, clients[0][1])
-    noise = np.random.default_rng(5).normal(size=(400, 6))
-    clients[3] = (clients[0][0] + 2 * noise, clients[0][1])
-    told = {own.client: own for own in detected(clients).features}
-    spreads = [told[client].spread or 0.0 for client in range(5)]
-    gains = [told[client].gain or 0.0 for client in range(5)]
-    assert_allclose(spreads[2] / spreads[0], 3, rtol=1e-4, err_msg="float32 rows")
-    assert_allclose(gains[2] / gains[0], 3, rtol=1e-4)
-    assert_allclose(spreads[3] / spreads[0], np.sqrt(5), rtol=0.05)
-    assert_allclose(gains[3] / gains[0], 1, atol=0.35)
-
-
-def test_a_client_of_one_class_has_no_gain_and_like_clients_hardly_a_shift() -> None:
-    clients = gaussian_clients([200] * 4)
-    rows, labels = clients[3]
-    clients[3] = (rows[labels == 1], labels[labels == 1])
-    told = {own.client: own for own in detected(clients).features}
-    assert told[3].gain is None
-    assert all(own.gain is not None for client, own in told.items() if client != 3)
-    assert all(np.linalg.norm(own.shift) < 0.15 for own in told.values())
-
-
 def test_nothing_is_told_of_a_client_that_withholds() -> None:
-    assert [own.client for own in detected(gaussian_clients([60, 3, 50, 40])).features] == [0, 2, 3]
+    assert set(detected(gaussian_clients([60, 3, 50, 40])).feature_shifts) == {0, 2, 3}

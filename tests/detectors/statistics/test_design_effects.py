@@ -87,12 +87,6 @@ def test_alike_groups_have_their_size_as_design_effect() -> None:
     np.testing.assert_allclose(design_effects(counts, sums), 5.0)
 
 
-def test_rows_with_labels_of_their_own_have_design_effects_near_one() -> None:
-    generator = np.random.default_rng(0)
-    counts, sums = sums_of(drawn(generator, 10, np.full(200, 5), 0.5, alike=0.0), 2)
-    assert design_effects(counts, sums).max() < 1.1
-
-
 @pytest.mark.parametrize("alike", [0.3, 0.7, 1.0])
 def test_the_correlation_is_found(alike: float) -> None:
     """Two rows share the subject's label with probability alike², else they are independent: ρ = alike²."""
@@ -148,12 +142,6 @@ def test_ten_clients_of_subjects_raise_few_false_alarms(sizes: IntArray, alike: 
     assert alarms <= most_alarms(150, RATE)
 
 
-def test_without_groups_the_same_clients_raise_many() -> None:
-    generator = np.random.default_rng(7)
-    clients = [drawn(generator, 10, np.full(20, 5), 0.5, 1.0) for _ in range(50)]
-    assert sum(decide(own, 2, seed, grouped=False).detected for seed, own in enumerate(clients)) > 25
-
-
 def test_large_skew_is_found_in_groups_too() -> None:
     """One client of nine in ten, the others of three in ten: 20 subjects suffice to tell."""
     generator = np.random.default_rng(8)
@@ -182,9 +170,9 @@ def test_a_leap_by_hand() -> None:
     """Distances 1, 3, 4, …: 1/3 is a leap for every q; of 10, 11, … the ratios are 10/11 and more: none is."""
     others = np.array([1.0, *np.arange(3.0, 35.0)])[:, None]
     found = count_near_copies(np.zeros((1, 1)), others)
-    assert found.num_with_copies.tolist() == [1, 1, 1, 1]
+    assert found.shares.tolist() == [1, 1, 1, 1]
     even = count_near_copies(np.zeros((1, 1)), np.arange(10.0, 43.0)[:, None])
-    assert even.num_with_copies.tolist() == [0, 0, 0, 0]
+    assert even.shares.tolist() == [0, 0, 0, 0]
 
 
 def test_an_equal_row_is_a_copy_and_a_row_is_none_of_itself() -> None:
@@ -201,14 +189,14 @@ def test_independent_rows_show_what_is_expected_of_them(num_features: int) -> No
     rows, others = 0.25 + 0.5 * generator.random((1000, num_features)), generator.random((4000, num_features))
     found = count_near_copies(rows, others)
     np.testing.assert_allclose(found.shares, found.expected, atol=0.06)
-    assert found.harmonics / found.log_ratios == pytest.approx(num_features, rel=0.1)
+    assert found.sums[2] / found.sums[1] == pytest.approx(num_features, rel=0.1)
 
 
 def test_neither_scale_nor_place_matters() -> None:
     rows = subjects(6, 0.3)
     found, moved = among_themselves(rows), among_themselves(1000 * rows + 5)
-    np.testing.assert_array_equal(found.num_with_copies, moved.num_with_copies)
-    assert found.log_ratios == pytest.approx(moved.log_ratios)
+    np.testing.assert_array_equal(found.shares, moved.shares)
+    assert found.sums[1] == pytest.approx(moved.sums[1])
 
 
 @pytest.mark.parametrize(("num_features", "spread"), [(5, 0.1), (10, 0.2), (30, 0.1), (30, 0.5)])
@@ -282,9 +270,9 @@ def test_blocks_are_read_as_one(monkeypatch: pytest.MonkeyPatch, among: bool) ->
     whole = count_near_copies(rows[:50], rows if among else rows[50:], among)
     monkeypatch.setattr(calculated, "BLOCK_ROWS", 130)
     parts = count_near_copies(rows[:50], rows if among else rows[50:], among)
-    np.testing.assert_array_equal(parts.num_with_copies, whole.num_with_copies)
-    np.testing.assert_allclose(parts.num_shuffled, whole.num_shuffled, atol=10)
-    assert parts.log_ratios == pytest.approx(whole.log_ratios)
+    np.testing.assert_array_equal(parts.shares, whole.shares)
+    np.testing.assert_allclose(parts.sums[7:], whole.sums[7:], atol=10)
+    assert parts.sums[1] == pytest.approx(whole.sums[1])
 
 
 @pytest.mark.parametrize("name", ["digits", "wine", "breast_cancer"])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -128,18 +127,6 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     assert challenger.own == fedavg.own
 
 
-def test_a_trial_logged_with_other_rounds_is_run_again(tmp_path: Path) -> None:
-    """As an earlier version logged a strategy that tells of its last round alone."""
-    config = SearchConfig(strategies=("fedmedian",), budget=1, confirmation_seeds=5, tuned_baseline=False)
-    study(tmp_path, ScriptedRunner(lambda spec: completed(0.9, num_rounds=1)), config)
-    again = ScriptedRunner(by_kind())
-    study(tmp_path, again, config)
-    assert len(again.ran) == 12
-    finished = ScriptedRunner(by_kind())
-    study(tmp_path, finished, config)
-    assert finished.ran == []
-
-
 @pytest.mark.slow
 def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Path) -> None:
     """The search is fooled by one configuration, which is much worse on all other seeds."""
@@ -161,25 +148,6 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Pat
     lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
     assert lucky
     assert all(rival.dropped for rival in lucky)
-
-
-@pytest.mark.slow
-def test_contestants_are_the_pick_the_baselines_and_the_others(tmp_path: Path) -> None:
-    def at_rates(spec: TrialSettings) -> Measured:
-        """As by kind, FedAvg best at twice the study's rate."""
-        rate, is_fedavg = spec.session.training.learning_rate, spec.strategy.kind == "fedavg"
-        return completed(0.5 + jitter(spec, 0.004) + (0.1 if is_fedavg and rate == 0.4 else 0))
-
-    outcome, _ = scripted(tmp_path, at_rates, confirmation_top=3, tuned_baseline=True, confirmation_batch=None)
-    found = confirmation_of(outcome)
-    assert [one.role for one in found.contestants] == ["challenger", "fedavg", "tuned-fedavg", "contender", "contender"]
-    best = sorted(outcome.trials, key=lambda entry: -entry.fitness)[:3]
-    challengers = [one for one in found.contestants if one.role in ("challenger", "contender")]
-    assert {one.name for one in challengers} == {str(entry.spec) for entry in best}
-    assert np.mean(challengers[0].own) == max(np.mean(one.own) for one in challengers)
-    assert set(found.versus) == {"fedavg", "tuned-fedavg"}
-    assert (found.reference, found.verdict) == ("tuned-fedavg", "worse")
-    assert [rival.name for rival in found.rivals] == [one.name for one in challengers[1:]]
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from fedscout.search.objective import DataOrigin
 from fedscout.search.recommenders import rules
 from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext, Severity, SkewFinding, diagnose
 from fedscout.search.recommenders.rules import (
+    BY_SEVERITY,
     RULES,
     SLOW_RATIO,
-    advice_for,
+    advised_row,
     cut_of,
     recommend_by_rules,
     selection_notes,
@@ -241,8 +242,8 @@ DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
 
 
 def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
-    advice = advice_for(data_origin, severity)
-    return [] if advice is None else [spec.kind for spec in advice.specs]
+    row = advised_row(data_origin, severity)
+    return [] if row is None else [spec.kind for spec in BY_SEVERITY[row[1]]]
 
 
 @pytest.mark.parametrize("severity", [None, "none", "low", "high"])
@@ -262,8 +263,7 @@ def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: Da
 
 
 def test_mu_begins_at_a_hundredth() -> None:
-    for data_origin, expected in DEALT.values():
-        assert (PROX in advice_for(data_origin, None).specs) == ("fedprox" in expected)
+    assert [PROX in BY_SEVERITY[severity] for severity in ("none", "low", "high")] == [False, True, True]
 
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
@@ -278,26 +278,17 @@ def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: 
 
 
 @pytest.mark.parametrize(
-    ("ratio", "selection", "named"),
-    [
-        (None, None, "random, oort and flash"),
-        (SLOW_RATIO - 0.1, None, "noise"),
-        (SLOW_RATIO, None, "selection.kind=oort or pyramidfl"),
-        (9.0, None, "9 times"),
-        (9.0, "flash", "selection.kind=oort or pyramidfl"),
-        (9.0, "oort", "selection.kind=oort, as set"),
-        (9.0, "pyramidfl", "selection.kind=pyramidfl, as set"),
-    ],
+    ("ratio", "advises_policy"), [(None, False), (SLOW_RATIO - 0.1, False), (SLOW_RATIO, True), (9.0, True)]
 )
-def test_time_counts_where_somebody_is_slow_and_what_is_set_is_not_advised(
-    situation_of: Callable[..., RecommendationContext], ratio: float | None, selection: str | None, named: str
+def test_a_policy_is_advised_where_somebody_is_slow(
+    situation_of: Callable[..., RecommendationContext], ratio: float | None, advises_policy: bool
 ) -> None:
-    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}), selection=selection)
+    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
     assert [*selection_notes(whole)] == []
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
     sampled = replace(whole, space=replace(whole.space, cohort=cohort))
     (note,) = selection_notes(sampled)
-    assert named in note
+    assert ("selection.kind=oort" in note) == advises_policy
     assert note in recommend_by_rules(sampled).notes
 
 

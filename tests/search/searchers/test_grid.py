@@ -57,6 +57,7 @@ class TestGridSearcher(GenerationalLaws):
 def test_points_of_a_range() -> None:
     assert range_points(RealRange(0, 1), 3) == [0.0, 0.5, 1.0]
     assert range_points(RealRange(0.01, 1, log=True), 3) == [0.01, 0.1, 1.0]
+    assert range_points(RealRange(0, 1), 2) == [0.0, 1.0]
     assert range_points(RealRange(0, 1), 1) == [0.5]
     assert range_points(RealRange(2.5, 2.5), 3) == [2.5]
     assert range_points(IntegerRange(0, 2), 5) == [0, 1, 2]

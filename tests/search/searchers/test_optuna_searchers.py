@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -177,21 +176,6 @@ def test_proposals_are_random_until_a_trial_goes_through(make: Callable[..., Opt
         make(task(SPACE, budget=1)), lambda spec: Trial(spec, status="failed", error="diverged"), budget=40
     )
     assert len({spec.kind for spec in found}) >= 9
-
-
-def test_a_generation_is_worked_out_once(make: Callable[..., OptunaSearcher], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked again, a searcher answers from memory; told, it thinks anew."""
-    searcher = make(task(SPACE))
-    searcher.tell([some_fitness(spec) for spec in searcher.ask(BATCH)])
-    thought: list[Any] = []
-    sampler = searcher.sampler
-    monkeypatch.setattr(searcher, "sampler", lambda *given: thought.append(given) or sampler(*given))
-    first = searcher.ask(BATCH)
-    assert searcher.ask(1) == first[:1]
-    assert len(thought) == 1
-    searcher.tell([some_fitness(spec) for spec in first])
-    searcher.ask(BATCH)
-    assert len(thought) == 2
 
 
 @pytest.mark.slow
