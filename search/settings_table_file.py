@@ -124,8 +124,8 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
         try:
             _Row.model_validate(row)
         except ValidationError as error:
-            faults = [fault_of(str(detail["loc"][0]), detail) for detail in details(error)]
-            return [f"has a fault in cell {number}: {fault}" for fault in faults]
+            detail = details(error)[0]
+            return [f"has a fault in cell {number}: {fault_of(str(detail['loc'][0]), detail)}"]
     places = [(float(row["heterogeneity"]), row["quantity"]) for row in rows]
     if provenance.get("metric", HETEROGENEITY) in METRICS:  # a user's own may have any values
         outside = [f"must have heterogeneity in [0, 1], got {value:g}" for value, _ in places if not 0 <= value <= 1]
