@@ -114,8 +114,8 @@ def _run_file(
 ) -> None:
     """Run a user's own experiment, or list its cells, and print its table; `request` follows the command in a `Run`."""
     from fedscout.experiments.grids.catalogue import Run, run_file
+    from fedscout.experiments.grids.cells import finished_cells
     from fedscout.experiments.grids.experiment import read_experiment
-    from fedscout.experiments.grids.runner import finished_cells
     from fedscout.experiments.grids.tables import result_lines
     from fedscout.experiments.reports.console import out_console, show_json, show_path
 

@@ -194,36 +194,29 @@ def _from_earlier(task: ChoiceTask) -> WarmStart:
     )
 
 
-GENETIC = ("search.kind=genetic", "search.budget=8")
-INFORMED = (*GENETIC, "search.informed=true")
-RACING = ("search.kind=racing",)
+def _search_named(name: str) -> Recommender:
+    """Return a searcher with kind, number of trials and `informed` as in its name, such as `genetic 8 informed`."""
+    kind, *others = name.lower().split()
+    settings = [f"search.budget={word}" if word.isdecimal() else f"search.{word}=true" for word in others]
+    return Recommender(name, _searching((f"search.kind={kind}", *settings)))
 
-TUNED = Recommender("tuned FedAvg", _tuned_fedavg)
-"""A recommender, and the reference of R_t."""
 
+SEARCHES = (
+    *("genetic 4", "genetic 4 informed", "random 8", "genetic 8", "genetic 8 informed", "genetic 16"),
+    *("genetic 16 informed", "genetic 32 informed", "TPE 8", "TPE 50", "racing", "racing informed"),
+)
+WARM = {"warm start 8": ("search.kind=genetic", "search.budget=8"), "warm racing": ("search.kind=racing",)}
 RECOMMENDERS: Mapping[str, Recommender] = {
     recommender.name: recommender
     for recommender in (
         Recommender("FedAvg", lambda _: Choice(BASELINE)),
-        TUNED,
+        Recommender("tuned FedAvg", _tuned_fedavg),
         Recommender("rules", lambda task: Choice(recommend_by_rules(task.situation()).spec)),
         Recommender(LLM, _language_model, asks_model=True, in_tables=False),
         Recommender("FedEx", lambda _: Choice(parse_strategy("fedex")), in_tables=False),
         Recommender("FedPop", lambda _: Choice(parse_strategy("fedpop")), in_tables=False),
-        Recommender("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
-        Recommender("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
-        Recommender("random 8", _searching(("search.kind=random", "search.budget=8"))),
-        Recommender("genetic 8", _searching(GENETIC)),
-        Recommender("genetic 8 informed", _searching(INFORMED)),
-        Recommender("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
-        Recommender("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
-        Recommender("genetic 32 informed", _searching((*INFORMED, "search.budget=32"))),
-        Recommender("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
-        Recommender("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
-        Recommender("racing", _searching(RACING)),
-        Recommender("racing informed", _searching((*RACING, "search.informed=true"))),
-        Recommender("warm start 8", _searching(GENETIC, _from_earlier), is_warm=True),
-        Recommender("warm racing", _searching(RACING, _from_earlier), is_warm=True),
+        *map(_search_named, SEARCHES),
+        *(Recommender(name, _searching(settings, _from_earlier), is_warm=True) for name, settings in WARM.items()),
     )
 }
 

@@ -41,14 +41,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from flwr.app import Error, Message
 
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
-from fedscout.detectors.report import DetectionConfig, DetectorName
+from fedscout.detectors.report import DetectionConfig
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Release, release_counts
 from fedscout.engine.errors import ConfigurationError, UserError
@@ -109,51 +109,47 @@ RULES = ("published", "calibrated")
 MEASURES = ("recall", "false alarms", "blamed")
 ANY = "any"
 SEEDS_APART = 10_000
+LEVELS = "{levels}"
+"""Stands for the heterogeneity of each client: 1 for the first, 0 for the others."""
 
-Truth = Mapping[DetectorName, bool | None]
-"""Whether there is label skew, feature skew, and whether the affected clients are outliers; None is open."""
 
-
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A kind of federation.
 
     Attributes:
-        truth: Its ground truth.
-        arguments: The settings that create it.
+        label_skew: Whether there is any; None is open.
+        feature_skew: Likewise.
+        outliers: Whether the affected clients are outliers.
+        settings: Of `federation`, which create it.
         min_clients: With fewer, affected clients would be half of all.
     """
 
-    truth: Truth
-    arguments: tuple[str, ...]
+    label_skew: bool | None
+    feature_skew: bool | None
+    outliers: bool
+    settings: tuple[str, ...]
     min_clients: int = 3
 
 
-def _case(truth: tuple[bool | None, bool | None, bool], *arguments: str, min_clients: int = 3) -> Case:
-    label_skew, feature_skew, outliers = truth
-    names: Truth = {"label_skew": label_skew, "feature_skew": feature_skew, "outliers": outliers}
-    return Case(names, tuple(f"federation.{argument}" for argument in arguments), min_clients)
+def _attack(effect: str) -> Case:
+    return Case(False, False, True, ("partition.kind=iid", f"scenario={{kind: {effect}, clients: [2]}}"))
 
 
 def _poisoners(num_attackers: int) -> Case:
     effect = f"scenario={{kind: poisoning, clients: {list(range(num_attackers))}}}"
-    return _case((None, None, True), "partition.kind=iid", effect, min_clients=2 * num_attackers + 1)
-
-
-def _attack(effect: str) -> Case:
-    return _case((False, False, True), "partition.kind=iid", f"scenario={{kind: {effect}, clients: [2]}}")
+    return Case(None, None, True, ("partition.kind=iid", effect), 2 * num_attackers + 1)
 
 
 CASES: Mapping[str, Case] = MappingProxyType(
     {
-        "iid": _case((False, False, False), "scenario=iid"),
-        "label_skew": _case((True, False, False), "scenario=label_skew"),
-        "dirichlet": _case((True, False, False), "partition.kind=dirichlet", "partition.alpha=0.3"),
-        "feature_skew": _case((False, True, False), "scenario=feature_skew"),
-        "noisy_labels": _case((None, None, True), "scenario=noisy_labels"),
-        "label_poisoning": _case((None, None, True), "scenario=label_poisoning"),
-        "corrupted_client": _case((None, True, True), "scenario=corrupted_client"),
-        "rare_client": _case((True, None, False), "partition.kind=heterogeneity_index", "partition.levels={levels}"),
+        "iid": Case(False, False, False, ("scenario=iid",)),
+        "label_skew": Case(True, False, False, ("scenario=label_skew",)),
+        "dirichlet": Case(True, False, False, ("partition.kind=dirichlet", "partition.alpha=0.3")),
+        "feature_skew": Case(False, True, False, ("scenario=feature_skew",)),
+        "noisy_labels": Case(None, None, True, ("scenario=noisy_labels",)),
+        "label_poisoning": Case(None, None, True, ("scenario=label_poisoning",)),
+        "corrupted_client": Case(None, True, True, ("scenario=corrupted_client",)),
+        "rare_client": Case(True, None, False, ("partition.kind=heterogeneity_index", f"partition.levels={LEVELS}")),
         "two_poisoners": _poisoners(2),
         "three_poisoners": _poisoners(3),
         "sign_flip": _attack("sign_flip, factor: 4"),
@@ -162,12 +158,6 @@ CASES: Mapping[str, Case] = MappingProxyType(
     }
 )
 """In an order that decides their seeds: new ones come last."""
-
-
-def case_arguments(name: str, num_clients: int) -> list[str]:
-    """Return the settings that create a federation of a case."""
-    levels = [1, *[0] * (num_clients - 1)]
-    return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
 
 
 Verdict = dict[str, bool]
@@ -230,7 +220,7 @@ class Detections:
         """Yield the verdicts on the federations of one data set, case and number of clients."""
         sample = self.datasets[dataset]
         rows = max(sample.get("max_rows", 0), sample.get("client_rows", 0) * clients)
-        first, truth = SEEDS_APART * list(CASES).index(case), CASES[case].truth
+        first, levels = SEEDS_APART * list(CASES).index(case), str([1, *[0] * (clients - 1)])
         for seed in range(first, first + context.num_seeds):
             arguments = [
                 f"federation.dataset={dataset}",
@@ -238,7 +228,7 @@ class Detections:
                 f"federation.seed={seed}",
                 f"seed={seed}",
                 *([f"federation.max_rows={rows}"] if rows else []),
-                *case_arguments(case, clients),
+                *(f"federation.{setting.replace(LEVELS, levels)}" for setting in CASES[case].settings),
             ]
             config = read_config(arguments, context.settings)
             pipeline = Pipeline(config, Display())
@@ -250,18 +240,18 @@ class Detections:
             findings: Sequence[tuple[str, Sequence[Finding | CalibratedFinding]]]
             findings = (("published", report.findings), ("calibrated", report.calibrated))
             for rule, finding in ((rule, finding) for rule, of_rule in findings for finding in of_rule):
-                found = verdict(finding, truth, affected)
+                found = verdict(finding, CASES[case], affected)
                 yield {"seed": seed, "rule": rule, "detector": finding.name, **found}
 
 
-def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
+def verdict(finding: Finding | CalibratedFinding, truth: Case, affected: Sequence[int]) -> Verdict:
     """Return the evaluation of a finding against the truth; `affected` are the affected clients that replied."""
-    expected, flagged = truth[finding.name], set(finding.flagged_clients)
-    if truth["outliers"] and not affected:
+    expected: bool | None = getattr(truth, finding.name)
+    if truth.outliers and not affected:
         return {}
     if expected is False:
         return {"false alarms": finding.detected}
-    attackers = set(affected) if truth["outliers"] else set()
+    flagged, attackers = set(finding.flagged_clients), set(affected) if truth.outliers else set()
     blamed = {"blamed": not flagged <= attackers} if attackers else {}
     if finding.name == "outliers":
         return {"recall": attackers <= flagged, **blamed}

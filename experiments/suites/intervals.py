@@ -60,11 +60,6 @@ class Population:
     group_rows: int = 1
     alike: float = 0.0
 
-    @classmethod
-    def of(cls, separations: Sequence[float], failures: Sequence[float], **rest: Any) -> Population:
-        """Return a hashable population from the lists of a file."""
-        return cls(tuple(separations), tuple(failures), **rest)
-
     def draw(self, num_rows: int, generator: np.random.Generator) -> tuple[npt.NDArray[np.int64], Array]:
         """Return labels, shape `(num_rows,)`, and features, `(groups, num_rows, features)`, ordered by subject."""
         num_subjects = num_rows // self.group_rows
@@ -186,7 +181,9 @@ def coverage(
         batch: Seeds between looks; None looks once.
         population: Arguments of a `Population`, FedAvg first, then the candidates.
     """
-    drawn_from, num_seeds = Population.of(**population), int(cell[1].split()[0])
+    num_seeds = int(cell[1].split()[0])
+    lists: dict[str, Any] = {name: tuple(own) if isinstance(own, list) else own for name, own in population.items()}
+    drawn_from = Population(**lists)
     config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
     studies = [_judged(drawn_from, simulated_study(drawn_from, config, number)) for number in range(context.num_seeds)]
     holds, *others = zip(*studies, strict=True)

@@ -41,7 +41,6 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import DoubleArray
 from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
@@ -88,23 +87,11 @@ class RoundSize(NamedTuple):
 
 
 def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> DoubleArray:
-    """Return the coefficients, in the order of `TERMS`, fitted to measured rounds, whose seconds must be > 0.
-
-    Raises:
-        ConfigurationError: If the sizes do not determine all coefficients.
-    """
+    """Return the coefficients, in the order of `TERMS`, fitted to measured rounds, whose seconds must be > 0."""
     from scipy.optimize import nnls
 
     matrix = np.array([size.terms for size in sizes], dtype=np.float64)
     largest = matrix.max(axis=0)
-    rank = int(np.linalg.matrix_rank(matrix / largest))
-    if rank < len(TERMS):
-        raise ConfigurationError.of(
-            "the sizes",
-            f"determine the costs of hosts, clients, bytes and a constant (rank {len(TERMS)})",
-            f"{len(sizes)} of rank {rank}",
-            "name at least two numbers of nodes",
-        )
     solution, _ = nnls(matrix / largest / np.asarray(seconds)[:, None], np.ones(len(seconds)))
     return np.asarray(solution / largest)
 

@@ -13,7 +13,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import Measured
 from fedscout.experiments.grids.federation_runner import other_seeds, search_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS
-from fedscout.experiments.suites.choice import (
+from fedscout.experiments.suites.replay import (
     regret_fedavg,
     regret_tuned,
 )

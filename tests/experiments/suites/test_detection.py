@@ -60,13 +60,13 @@ def judged(name: str, scenario: str, flagged: tuple[int, ...], affected: tuple[i
         flagged_clients=flagged,
         sentence="",
     )
-    made = verdict(finding, CASES[scenario].truth, affected)
+    made = verdict(finding, CASES[scenario], affected)
     return tuple(made.get(name) for name in MEASURES)
 
 
 def test_an_alarm_that_names_nobody_is_one() -> None:
     finding = CalibratedFinding(name="label_skew", rate=0.05, p_value=0.01, detected=True, sentence="")
-    assert verdict(finding, CASES["iid"].truth, ()) == {"false alarms": True}
+    assert verdict(finding, CASES["iid"], ()) == {"false alarms": True}
 
 
 def test_every_published_scenario_has_a_truth() -> None:
