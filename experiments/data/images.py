@@ -364,20 +364,13 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
     rows = read_csv(path, delimiter=",", limits=limits)
     columns = (IMAGE_COLUMN, label, *(() if client_column is None else (client_column,)))
     require_columns(path, rows, columns)
-    for column in columns:
-        cells = rows[column].to_pylist()
-        if None in cells:
-            raise DataError.of(
-                f"column {column!r} of {path}", "have a value in every row", f"nothing in row {cells.index(None) + 1}"
-            )
     pictures: dict[str, Picture] = {}
-    for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), 1):
-        if image in pictures:
-            raise DataError.of(path, "name each picture once", f"{image!r} again in row {number}")
-        if Path(image).is_absolute() or ".." in Path(image).parts:
-            raise DataError.of(path, "name pictures below its own folder", f"{image!r} in row {number}")
-        if not (folder / image).is_file():
-            raise DataError.of(path, "name pictures that exist", f"{image!r} in row {number}")
+    for number, cells in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), start=1):
+        image, name, *client = cells
+        is_below = image is not None and not Path(image).is_absolute() and ".." not in Path(image).parts
+        if None in cells or image in pictures or not is_below or not (folder / image).is_file():
+            must = "name in every row a picture that exists below its own folder, once, with a value in each column"
+            raise DataError.of(path, must, f"{', '.join(map(repr, cells))} in row {number}")
         pictures[image] = Picture(folder / image, name, *client)
     return sorted(pictures.values(), key=lambda picture: picture.path.as_posix())
 

@@ -306,8 +306,8 @@ MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "short row": (changed(3, "n,1,1"), (FIELDS, "row 3", "3 fields", "header 5")),
     "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "row 3", "6 fields", "header 5")),
     "quote left open": (changed(3, 'n,1,1,"w,a'), (FIELDS, "header 5", "quote")),
-    "word among numbers": (changed(5, "n,many,1,w,a"), (COLUMN, "got 'many' in row 5")),
-    "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in row 1")),
+    "word among numbers": (changed(5, "n,many,1,w,a"), (COLUMN, "got 'many' in 1 of")),
+    "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in")),
     "identifiers": (
         "site,note,grade\n" + "".join(f"{'ns'[row % 2]},word{row},{'ab'[row % 2]}\n" for row in range(20)),
         (FEATURES, "'note'", "20 different"),

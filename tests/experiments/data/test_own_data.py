@@ -301,12 +301,10 @@ def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
     assert load_dataset(str(path), label="grade", **ROLES).class_names == ("ill", "none")
 
 
-def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_without_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = save(with_gaps("grade", [0, *range(1, NUM_LABELLED, 3)]), tmp_path / "t.csv")
-    dataset = load_dataset(str(path), label="grade", **ROLES)
-    assert dataset.facts["rows_unlabelled_by_client"] == {"north": 1, "south": 20}
-    assert dataset.facts["clients_without_labelled_rows"] == ["south"]
-    assert "south (20), north (1)" in caplog.text
+    load_dataset(str(path), label="grade", **ROLES)
+    assert "no rows are left of south;" in caplog.text
 
 
 def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
