@@ -290,9 +290,9 @@ FIELDS, FEATURES = "every row of t.csv", "data set 't.csv' must have a feature c
 MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "empty file": ("", ("t.csv", "empty")),
     "header alone": (HEADER + "\n", ("t.csv", "rows", "none")),
-    "one column": ("grade\na\nb\n", (SEPARATED, ": 'grade'")),
-    "another delimiter": (GOOD.replace(",", "#"), (SEPARATED, ": 'site#x#y#note#grade'", "federation.separator")),
-    "two delimiters": (GOOD.replace("x,", "x;").replace(",y", ";y"), (FIELDS, "row 1", "5 fields", "header 4")),
+    "one column": ("grade\na\nb\n", (SEPARATED, "got 'grade'")),
+    "another delimiter": (GOOD.replace(",", "#"), (SEPARATED, "got 'site#x#y#note#grade'", "federation.separator")),
+    "two delimiters": (GOOD.replace("x,", "x;").replace(",y", ";y"), (FIELDS, "4 fields", "got 5")),
     "label missing": (GOOD.replace("grade", "mark"), ("federation.label", "got 'grade'", "mark")),
     "one class": (GOOD.replace(",b\n", ",a\n"), (LABEL, "(20)", "got 1: a")),
     "a class a row": ("site,grade\n" + "".join(f"n,c{n}\n" for n in range(9)), (LABEL, "(9)", "got 9")),
@@ -302,10 +302,10 @@ MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         ("data set 't.csv'", "federation.min_release=5", "none of 20"),
     ),
     "column name twice": (GOOD.replace("x,y", "x,x"), ("the column names", "'x'")),
-    "column without name": (GOOD.replace("x,y", "x,"), ("every column", "column 3")),
-    "short row": (changed(3, "n,1,1"), (FIELDS, "row 3", "3 fields", "header 5")),
-    "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "row 3", "6 fields", "header 5")),
-    "quote left open": (changed(3, 'n,1,1,"w,a'), (FIELDS, "header 5", "quote")),
+    "column without name": (GOOD.replace("x,y", "x,"), ("the column names", "''")),
+    "short row": (changed(3, "n,1,1"), (FIELDS, "5 fields", "got 3")),
+    "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "5 fields", "got 6")),
+    "quote left open": (changed(3, 'n,1,1,"w,a'), (FIELDS, "5 fields", "quote")),
     "word among numbers": (changed(5, "n,many,1,w,a"), (COLUMN, "got 'many' in 1 of")),
     "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in")),
     "identifiers": (
@@ -315,7 +315,7 @@ MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "column of nothing": ("site,x,grade\n" + "n,,a\ns,,b\n" * 9, (FEATURES, "'x'", "0 of 18 cells")),
     "no features": ("site,grade\n" + "n,a\ns,b\n" * 9, (FEATURES, "none")),
     "binary": (bytes(range(256)) * 9, ("t.csv", "UTF-8")),
-    "pickle": (pickle.dumps(Harm()), ("t.csv", "pickle")),
+    "pickle": (pickle.dumps(Harm()), ("t.csv", "encoding")),
 }
 FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "t.parquet": (pickle.dumps(Harm()), ("t.parquet", "Parquet")),
