@@ -174,11 +174,10 @@ def test_pathological_clients_have_so_many_classes(assignment: str, num_classes:
 @pytest.mark.parametrize(
     ("labels", "num_clients", "settings"),
     [
-        (np.arange(100) % 5, 10, {"classes_per_client": 6}),
         (np.arange(100) % 5, 60, {"min_size": 1}),
         (np.array([0] * 300 + [1] * 300 + [2]), 10, {"classes_per_client": 1}),
     ],
-    ids=["classes beyond the data", "more parts than rows", "a rare class"],
+    ids=["more parts than rows", "a rare class"],
 )
 def test_pathological_refusals(labels: np.ndarray, num_clients: int, settings: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="20 assignments"):
@@ -224,8 +223,8 @@ def test_distribution_deals_adjacent_classes_and_some_rows_of_each() -> None:
 @pytest.mark.parametrize(
     ("num_clients", "settings", "key"),
     [
-        (7, {}, "federation.partition.kind"),
-        (10, {"classes_per_client": 6}, "federation.partition.kind"),
+        (7, {}, "federation.num_clients"),
+        (10, {"classes_per_client": 6}, "federation.partition.classes_per_client"),
         (10, {"min_size": 400}, "every class"),
     ],
 )
