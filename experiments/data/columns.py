@@ -13,10 +13,6 @@ numbers above 12; without any, dates with slashes start with the month and dates
 month may have its English name (`12 Mar 2024`, `March 12, 2024`); the year then needs four digits, as `12 Mar 24` is
 ambiguous.
 
-Number formats. One format applies to the whole column, so that all clients parse their rows identically. It is inferred
-from all cells: the prefix (a currency) and suffix (a unit or %) of most cells, and the grouping of digits. `1,234` may
-mean 1234 or 1.234: such a column has no format unless other cells resolve the ambiguity.
-
 Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspected, not replaced;
 `federation.missing_values` declares them. A number in `NUMBERS` is suspected if at least three cells hold it and it is
 farther from all other values than their range, or is negative while no other value is.
@@ -30,9 +26,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -749,96 +744,6 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     weekday = (moment.astype(np.int64) + 3) % 7
     parts = (year, month, day, weekday, hours, minutes)
     return {part: np.where(is_wrong, np.nan, numbers) for part, numbers in zip(PARTS, parts, strict=True)}
-
-
-_AFFIXES = re.compile(r"([$€£¥]?) ?([+-]?\d[\d.,' \u00a0\u202f]*?|[+-]?\.\d+) ?((?:[^\W\d_]|[%°$€£¥])[^\s\d]{0,11}|)")
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
-_STYLES: Final = {
-    "plain": (_PLAIN, "", "."),
-    "decimal comma": (re.compile(r"[+-]?\d+(,\d+)?", re.ASCII), "", ","),
-    "thousands ,": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?", re.ASCII), ",", "."),
-    "thousands .": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?", re.ASCII), ".", ","),
-    "thousands '": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}('\d{3})+)(\.\d+)?", re.ASCII), "'", "."),
-    "thousands space": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}([ \u00a0\u202f]\d{3})+)(,\d+)?"), " \u00a0\u202f", ","),
-}
-"""By name: what a number looks like, what groups its digits, and its decimal point."""
-
-_CURRENCIES = "$€£¥"
-
-
-@dataclass(frozen=True)
-class WrittenForm:
-    """Number format of a column.
-
-    Attributes:
-        style: A digit grouping of `_STYLES`.
-        prefix: Text before each number, such as `$`.
-        suffix: Text after each number, such as `kg` or `%`.
-    """
-
-    style: str
-    prefix: str = ""
-    suffix: str = ""
-
-    @property
-    def said(self) -> str:
-        """Description for users."""
-        grouped = "" if self.style == "plain" else f" with {self.style.replace('thousands', 'thousands by')}"
-        unit = f" in {self.prefix or self.suffix}" if self.prefix or self.suffix else ""
-        return f"numbers{unit}{grouped}"
-
-    def reading(self) -> dict[str, str]:
-        """Return the settings that a client needs to read its own cells identically."""
-        return {"as": "written", **asdict(self)}
-
-    def numbers(self, texts: Sequence[str]) -> Numbers:
-        """Return the number of each text, NaN where it does not have this format."""
-        return np.array([self._number(text) for text in texts], np.float64)
-
-    def _number(self, text: str) -> float:
-        parts = _AFFIXES.fullmatch(text)
-        if parts is None or (parts[1], parts[3]) != (self.prefix, self.suffix):
-            return np.nan
-        pattern, groups, point = _STYLES[self.style]
-        if not pattern.fullmatch(parts[2]):
-            return np.nan
-        return float("".join(letter for letter in parts[2] if letter not in groups).replace(point, "."))
-
-
-def written_numbers(cells: pa.ChunkedArray, form: WrittenForm) -> Numbers:
-    """Return a column as numbers in a format, NaN where a cell is missing or has another format."""
-    codes, texts = distinct_cells(present_cells(cells))
-    return np.append(form.numbers(texts), np.nan)[codes]
-
-
-def written_form(texts: Sequence[str], counts: IntArray) -> tuple[WrittenForm, int] | None:
-    """Return the number format of most cells, and the number of cells that do not have it; None if there is none.
-
-    Plain numbers are not a format either: None.
-
-    Args:
-        texts: Distinct texts of the non-missing cells.
-        counts: Number of cells that hold each text, shape `(len(texts),)`.
-    """
-    affixes: Counter[tuple[str, str]] = Counter()
-    for text, count in zip(texts, counts.tolist(), strict=True):
-        if parts := _AFFIXES.fullmatch(text):
-            affixes[parts[1], parts[3]] += count
-    if not affixes or 2 * affixes.most_common(1)[0][1] <= counts.sum():
-        return None
-    forms = [WrittenForm(style, *affixes.most_common(1)[0][0]) for style in _STYLES]
-    num_mismatched = [int(counts[np.isnan(form.numbers(texts))].sum()) for form in forms]
-    best = int(np.argmin(num_mismatched))
-    form = forms[best]
-    if 2 * num_mismatched[best] >= counts.sum() or form == WrittenForm("plain"):
-        return None
-    if form.style == "decimal comma":
-        thousands = WrittenForm("thousands ,", form.prefix, form.suffix)
-        if num_mismatched[forms.index(thousands)] == num_mismatched[best]:  # each comma has three digits behind it
-            if not {form.prefix, form.suffix} & {*_CURRENCIES} and all("," in text for text in texts):
-                return None
-            form = thousands
-    return form, num_mismatched[best]
 
 
 NUMBERS: Final = (-99999.0, -9999.0, -999.0, -99.0, -9.0, 99.0, 999.0, 9999.0, 99999.0)

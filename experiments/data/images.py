@@ -316,20 +316,11 @@ def _from_folders(folder: Path) -> list[Picture]:
     if not pictures:
         raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but it holds none")
     depths = {len(parts): path for parts, path in reversed(pictures)}
-    if 0 in depths:
-        raise DataError.of(
-            "a picture's class",
-            f"be given by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
-            f"{depths[0].name!r} lies in {folder} itself",
-        )
-    if len(depths) > 1:
-        raise DataError.of(
-            f"all pictures of {folder}", f"be equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}"
-        )
-    filled_folders = {parts[0] for parts, _ in pictures}
-    empty = [path for path in _entries(folder) if path.name not in filled_folders]
-    if empty:
-        raise DataError.of(f"every folder of {folder}", f"hold a picture, but {empty[0].name!r} holds none")
+    filled_folders = {parts[0] for parts, _ in pictures if parts}
+    empty = [path for path in _entries(folder) if path.is_dir() and path.name not in filled_folders]
+    if len(depths) > 1 or 0 in depths or empty:
+        odd = f"no picture in {empty[0]}" if empty else " and ".join(str(depths[depth]) for depth in sorted(depths))
+        raise DataError.of(folder, f"hold pictures as {LAYOUTS}, or a {LABELS_FILE}, in all of its folders alike", odd)
     return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in pictures]
 
 

@@ -324,7 +324,6 @@ def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
         (["d/a/1.csv", "d/a/2.csv", "d/b/1.csv"], ["a/1", "a/2", "b/1"]),
         (["d/x.csv", "d/x.tsv"], ["x.csv", "x.tsv"]),
         (["d/e/a.CSV", "d/f/b.CSV"], ["a", "b"]),
-        (["/train.csv", "/d/train.csv"], ["train", "d"]),
     ],
 )
 def test_names_of_clients(paths: list[str], names: list[str]) -> None:
