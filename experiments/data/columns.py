@@ -9,9 +9,7 @@ this schema before any computation.
 Dates. A column of dates or times of day is split into numeric parts. Each client parses only its own rows, so the
 clients must agree in advance that the column holds dates, on the order of day, month and year, and on the parts that
 are used. Time zones are not converted: 10:30 stays 10:30. Day-month-year and month-day-year are distinguished by
-numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day. A
-month may have its English name (`12 Mar 2024`, `March 12, 2024`); the year then needs four digits, as `12 Mar 24` is
-ambiguous.
+numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day.
 
 Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspected, not replaced;
 `federation.missing_values` declares them. A number in `NUMBERS` is suspected if at least three cells hold it and it is
@@ -621,31 +619,19 @@ def refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
 
 
 Numbers = npt.NDArray[np.float64]
-DateOrder = Literal[
-    "year-month-day", "day-month-year", "month-day-year", "time of day", "day-month name-year", "month name-day-year"
-]
+DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]
 
 PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute")
 """Weekdays are numbered from Monday, 0."""
 
-MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-"""How the names of months begin."""
-
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2}(?:[.,]\d+)?)? ?(?P<half>[AaPp][Mm])?"
 _TIME_SUFFIX = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
-_NAME = (
-    r"(?P<month>(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?))\.?"
-)
-_DAY, _FULL_YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
 _FIELDS = {"year": r"(?P<year>\d{4}|\d{2})", "month": r"(?P<month>\d{1,2})", "day": r"(?P<day>\d{1,2})"}
 _PATTERNS: Final[dict[DateOrder, str]] = {
     "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_TIME_SUFFIX}$",
     "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "time of day": f"^{_CLOCK}$",
-    "day-month name-year": rf"^{_DAY}[-/. ] ?{_NAME}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
-    "month name-day-year": rf"^{_NAME}[-/. ] ?{_DAY}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
 }
 _CENTURY_ENDS = 70  # a year of two digits below it is of this century
 
@@ -662,7 +648,7 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
         return None
     texts = pa.array(distinct_cells(_as_text(cells))[1], pa.string())
     first = texts[0].as_py() if len(texts) else ""
-    if not first[:1].isdigit() and first[:3].lower() not in MONTHS:
+    if not first[:1].isdigit():
         return None
     orders: list[DateOrder] = [*_PATTERNS]
     if "/" in first:
@@ -704,15 +690,6 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
 
 
-def _numbers_of_months(names: pa.Array) -> Numbers:
-    """Return the numbers of months, 1 to 12, NaN where the name is not a month."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    places = pc.index_in(pc.utf8_lower(pc.utf8_slice_codeunits(names, 0, 3)), value_set=pa.array(MONTHS))
-    return np.asarray(pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False), np.float64) + 1
-
-
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     """Return the date and time parts of each text, all NaN where it is not a date in that order."""
     import pyarrow as pa
@@ -734,7 +711,7 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     if order == "time of day":
         return {"hour": np.where(is_wrong, np.nan, hours), "minute": np.where(is_wrong, np.nan, minutes)}
     years, days = number("year"), number("day")
-    months = _numbers_of_months(pc.struct_field(fields, "month")) if "name" in order else number("month")
+    months = number("month")
     years = np.where(years < 100, years + np.where(years < _CENTURY_ENDS, 2000, 1900), years)
     is_wrong |= ~((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31))
     year, month, day = (np.where(is_wrong, 1, numbers).astype(np.int64) for numbers in (years, months, days))

@@ -497,7 +497,7 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | Non
     order = date_order(cells)
     if order is None:
         if is_wanted:
-            examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
+            examples = "2024-01-31, 1/31/24 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {examples}, all in the same format, got others")
         return None
     parts = {
