@@ -249,7 +249,10 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
     notes = [*_leak_notes(columns)]
     series = federation.facts.get("series")
     if series and federation.split == "random" and federation.groups is None:
-        notes.append(_series_note(str(series), federation.facts.get("accuracy_by_split")))
+        notes.append(
+            f"Rows of a series ({series}) are split at random, which may inflate accuracy: test rows have neighbours "
+            "among the training rows. federation.split=last uses each client's last rows as test rows."
+        )
     if federation.split == "last":
         notes.append(
             "Every seed uses the same test rows, each client's last ones, so intervals hold for another training run "
@@ -284,16 +287,6 @@ def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
         reasons = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MAX_COLUMNS_SHOWN)
         key = list_argument("drop_columns", *(column["name"] for column in leaks))
         yield f"{key} drops columns that may reveal the label: {reasons}."
-
-
-def _series_note(series: str, accuracy_by_split: str | None) -> str:
-    """Return a note that a time series is split at random, with measured accuracies where there are any."""
-    warning = (
-        f"Rows of a series ({series}) are split at random; training on neighbours of test rows may inflate accuracy. "
-    )
-    if accuracy_by_split is None:
-        return f"{warning}federation.split=last uses each client's last rows as test rows."
-    return f"{warning}FedAvg's accuracy: {accuracy_by_split} (docs/bearing.md)."
 
 
 def _copies_note(federation: Federation, copies: NearCopies) -> str:

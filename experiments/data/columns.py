@@ -9,13 +9,7 @@ this schema before any computation.
 Dates. A column of dates or times of day is split into numeric parts. Each client parses only its own rows, so the
 clients must agree in advance that the column holds dates, on the order of day, month and year, and on the parts that
 are used. Time zones are not converted: 10:30 stays 10:30. Day-month-year and month-day-year are distinguished by
-numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day. A
-month may have its English name (`12 Mar 2024`, `March 12, 2024`); the year then needs four digits, as `12 Mar 24` is
-ambiguous.
-
-Number formats. One format applies to the whole column, so that all clients parse their rows identically. It is inferred
-from all cells: the prefix (a currency) and suffix (a unit or %) of most cells, and the grouping of digits. `1,234` may
-mean 1234 or 1.234: such a column has no format unless other cells resolve the ambiguity.
+numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day.
 
 Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspected, not replaced;
 `federation.missing_values` declares them. A number in `NUMBERS` is suspected if at least three cells hold it and it is
@@ -30,9 +24,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -626,31 +619,19 @@ def refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
 
 
 Numbers = npt.NDArray[np.float64]
-DateOrder = Literal[
-    "year-month-day", "day-month-year", "month-day-year", "time of day", "day-month name-year", "month name-day-year"
-]
+DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]
 
 PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute")
 """Weekdays are numbered from Monday, 0."""
 
-MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-"""How the names of months begin."""
-
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2}(?:[.,]\d+)?)? ?(?P<half>[AaPp][Mm])?"
 _TIME_SUFFIX = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
-_NAME = (
-    r"(?P<month>(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?))\.?"
-)
-_DAY, _FULL_YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
 _FIELDS = {"year": r"(?P<year>\d{4}|\d{2})", "month": r"(?P<month>\d{1,2})", "day": r"(?P<day>\d{1,2})"}
 _PATTERNS: Final[dict[DateOrder, str]] = {
     "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_TIME_SUFFIX}$",
     "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "time of day": f"^{_CLOCK}$",
-    "day-month name-year": rf"^{_DAY}[-/. ] ?{_NAME}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
-    "month name-day-year": rf"^{_NAME}[-/. ] ?{_DAY}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
 }
 _CENTURY_ENDS = 70  # a year of two digits below it is of this century
 
@@ -667,7 +648,7 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
         return None
     texts = pa.array(distinct_cells(_as_text(cells))[1], pa.string())
     first = texts[0].as_py() if len(texts) else ""
-    if not first[:1].isdigit() and first[:3].lower() not in MONTHS:
+    if not first[:1].isdigit():
         return None
     orders: list[DateOrder] = [*_PATTERNS]
     if "/" in first:
@@ -709,15 +690,6 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
 
 
-def _numbers_of_months(names: pa.Array) -> Numbers:
-    """Return the numbers of months, 1 to 12, NaN where the name is not a month."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    places = pc.index_in(pc.utf8_lower(pc.utf8_slice_codeunits(names, 0, 3)), value_set=pa.array(MONTHS))
-    return np.asarray(pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False), np.float64) + 1
-
-
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     """Return the date and time parts of each text, all NaN where it is not a date in that order."""
     import pyarrow as pa
@@ -739,7 +711,7 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     if order == "time of day":
         return {"hour": np.where(is_wrong, np.nan, hours), "minute": np.where(is_wrong, np.nan, minutes)}
     years, days = number("year"), number("day")
-    months = _numbers_of_months(pc.struct_field(fields, "month")) if "name" in order else number("month")
+    months = number("month")
     years = np.where(years < 100, years + np.where(years < _CENTURY_ENDS, 2000, 1900), years)
     is_wrong |= ~((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31))
     year, month, day = (np.where(is_wrong, 1, numbers).astype(np.int64) for numbers in (years, months, days))
@@ -749,96 +721,6 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     weekday = (moment.astype(np.int64) + 3) % 7
     parts = (year, month, day, weekday, hours, minutes)
     return {part: np.where(is_wrong, np.nan, numbers) for part, numbers in zip(PARTS, parts, strict=True)}
-
-
-_AFFIXES = re.compile(r"([$€£¥]?) ?([+-]?\d[\d.,' \u00a0\u202f]*?|[+-]?\.\d+) ?((?:[^\W\d_]|[%°$€£¥])[^\s\d]{0,11}|)")
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
-_STYLES: Final = {
-    "plain": (_PLAIN, "", "."),
-    "decimal comma": (re.compile(r"[+-]?\d+(,\d+)?", re.ASCII), "", ","),
-    "thousands ,": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?", re.ASCII), ",", "."),
-    "thousands .": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?", re.ASCII), ".", ","),
-    "thousands '": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}('\d{3})+)(\.\d+)?", re.ASCII), "'", "."),
-    "thousands space": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}([ \u00a0\u202f]\d{3})+)(,\d+)?"), " \u00a0\u202f", ","),
-}
-"""By name: what a number looks like, what groups its digits, and its decimal point."""
-
-_CURRENCIES = "$€£¥"
-
-
-@dataclass(frozen=True)
-class WrittenForm:
-    """Number format of a column.
-
-    Attributes:
-        style: A digit grouping of `_STYLES`.
-        prefix: Text before each number, such as `$`.
-        suffix: Text after each number, such as `kg` or `%`.
-    """
-
-    style: str
-    prefix: str = ""
-    suffix: str = ""
-
-    @property
-    def said(self) -> str:
-        """Description for users."""
-        grouped = "" if self.style == "plain" else f" with {self.style.replace('thousands', 'thousands by')}"
-        unit = f" in {self.prefix or self.suffix}" if self.prefix or self.suffix else ""
-        return f"numbers{unit}{grouped}"
-
-    def reading(self) -> dict[str, str]:
-        """Return the settings that a client needs to read its own cells identically."""
-        return {"as": "written", **asdict(self)}
-
-    def numbers(self, texts: Sequence[str]) -> Numbers:
-        """Return the number of each text, NaN where it does not have this format."""
-        return np.array([self._number(text) for text in texts], np.float64)
-
-    def _number(self, text: str) -> float:
-        parts = _AFFIXES.fullmatch(text)
-        if parts is None or (parts[1], parts[3]) != (self.prefix, self.suffix):
-            return np.nan
-        pattern, groups, point = _STYLES[self.style]
-        if not pattern.fullmatch(parts[2]):
-            return np.nan
-        return float("".join(letter for letter in parts[2] if letter not in groups).replace(point, "."))
-
-
-def written_numbers(cells: pa.ChunkedArray, form: WrittenForm) -> Numbers:
-    """Return a column as numbers in a format, NaN where a cell is missing or has another format."""
-    codes, texts = distinct_cells(present_cells(cells))
-    return np.append(form.numbers(texts), np.nan)[codes]
-
-
-def written_form(texts: Sequence[str], counts: IntArray) -> tuple[WrittenForm, int] | None:
-    """Return the number format of most cells, and the number of cells that do not have it; None if there is none.
-
-    Plain numbers are not a format either: None.
-
-    Args:
-        texts: Distinct texts of the non-missing cells.
-        counts: Number of cells that hold each text, shape `(len(texts),)`.
-    """
-    affixes: Counter[tuple[str, str]] = Counter()
-    for text, count in zip(texts, counts.tolist(), strict=True):
-        if parts := _AFFIXES.fullmatch(text):
-            affixes[parts[1], parts[3]] += count
-    if not affixes or 2 * affixes.most_common(1)[0][1] <= counts.sum():
-        return None
-    forms = [WrittenForm(style, *affixes.most_common(1)[0][0]) for style in _STYLES]
-    num_mismatched = [int(counts[np.isnan(form.numbers(texts))].sum()) for form in forms]
-    best = int(np.argmin(num_mismatched))
-    form = forms[best]
-    if 2 * num_mismatched[best] >= counts.sum() or form == WrittenForm("plain"):
-        return None
-    if form.style == "decimal comma":
-        thousands = WrittenForm("thousands ,", form.prefix, form.suffix)
-        if num_mismatched[forms.index(thousands)] == num_mismatched[best]:  # each comma has three digits behind it
-            if not {form.prefix, form.suffix} & {*_CURRENCIES} and all("," in text for text in texts):
-                return None
-            form = thousands
-    return form, num_mismatched[best]
 
 
 NUMBERS: Final = (-99999.0, -9999.0, -999.0, -99.0, -9.0, 99.0, 999.0, 9999.0, 99999.0)

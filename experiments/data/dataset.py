@@ -373,30 +373,6 @@ class DatasetRequest(BaseModel):
         """Columns that are left out, and may hold values of any type."""
         return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
 
-    def require_fixed_columns(self, name: str, label: str) -> None:
-        """Check the request for a data set with one label and no natural clients.
-
-        Args:
-            name: Name of the data set, for messages.
-            label: Its label.
-
-        Raises:
-            DataError: If another label, or a client column, is requested.
-        """
-        faults = []
-        if self.label not in {None, label}:
-            faults.append(Fault(f"federation.label of data set {name!r}", f"be {label!r}", repr(self.label)))
-        if self.client_column is not None:
-            faults.append(
-                Fault(
-                    "federation.client_column",
-                    f"be left out, as data set {name!r} has no column of natural clients",
-                    repr(self.client_column),
-                )
-            )
-        if faults:
-            raise DataError(faults)
-
 
 DatasetLoader = Callable[[DatasetRequest], Dataset]
 

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from glob import glob
-from itertools import takewhile
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -215,20 +214,11 @@ def client_names(paths: Sequence[Path]) -> list[str]:
     stems = [_stem(path.name) for path in paths]
     if len(set(stems)) == len(stems):
         return stems
-    parts = [(*path.parts[:-1], stem) for path, stem in zip(paths, stems, strict=True)]
-    if len(set(parts)) < len(parts):  # endings differ alone
-        parts = [path.parts for path in paths]
-    start = _num_common_parts(parts)
-    end = _num_common_parts([path_parts[start:][::-1] for path_parts in parts])
-    return [
-        "/".join(path_parts[start : len(path_parts) - end]) or stem
-        for path_parts, stem in zip(parts, stems, strict=True)
-    ]
-
-
-def _num_common_parts(places: Sequence[tuple[str, ...]]) -> int:
-    """Return the number of leading parts that all paths share."""
-    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
+    start = os.path.commonpath(paths)
+    places = [Path(os.path.relpath(path, start)) for path in paths]
+    same_stem = len(set(stems)) == 1
+    names = [place.parent if same_stem else place.with_name(stem) for place, stem in zip(places, stems, strict=True)]
+    return [str(name) for name in (names if len(set(names)) == len(names) else places)]
 
 
 def _stem(name: str) -> str:

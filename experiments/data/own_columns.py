@@ -8,7 +8,6 @@ order:
 - dates and times of day are split into parts (`columns.py`), of which those that vary are used;
 - a column that names rows, or what rows belong to, is an identifier, and so is a copy of one or of the clients'
   names; a running number is used if no other column can be;
-- numbers with a prefix, suffix or digit grouping are parsed if all cells have one format (`columns.py`);
 - other numbers are numeric, other words categorical.
 
 Categories that hardly repeat are an identifier or, from three words per cell, a text; how often they repeat is known
@@ -72,12 +71,10 @@ from fedscout.experiments.data.columns import (
     NumberColumn,
     are_numbers,
     as_numbers,
-    cells_named,
     column_key,
     date_order,
     distinct_cells,
     first_faults,
-    is_text,
     lenient_numbers,
     list_argument,
     missing_codes,
@@ -85,7 +82,6 @@ from fedscout.experiments.data.columns import (
     present_cells,
     text_argument,
     typed_column,
-    written_form,
 )
 from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest
 from fedscout.experiments.data.tables import Predicted
@@ -450,11 +446,6 @@ def _use(
         date = _date(name, cells, is_wanted=wanted == "date")
         if date is not None:
             return date
-    are_numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
-    if wanted != "category" and not are_numbers_alone:
-        formatted = _formatted_numbers(name, cells, wanted)
-        if formatted is not None:
-            return formatted
     if wanted == "number":
         numbers = lenient_numbers(name, cells)
         num_words = int(np.count_nonzero(numbers.missing)) - cells.null_count
@@ -501,35 +492,12 @@ def _without_constant(use: ColumnUse, column: Column) -> ColumnUse:
     return use if value is None else use.left_out("constant", f"always {value}", column_key(use.name, use.kind))
 
 
-def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> ColumnUse | None:
-    """Return a column of formatted numbers; None if it is none. A ValueError is raised if most, not all, cells are."""
-    if not is_text(cells.type):
-        return None
-    codes, texts = distinct_cells(cells)
-    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    form_and_others = written_form(texts, counts)
-    if form_and_others is None:
-        return None
-    form, num_others = form_and_others
-    if num_others and (wanted is not None or len(texts) <= FEW_CATEGORIES):
-        return None
-    numbers = np.append(form.numbers(texts), np.nan)[codes]
-    if num_others:
-        is_other = np.isnan(numbers) & (codes >= 0)
-        raise ValueError(f"must hold {form.said} in every cell, as most do, got {cells_named(cells, is_other)}")
-    column = NumberColumn(name, numbers)
-    key = column_key(name, "category")
-    return _without_constant(
-        ColumnUse(name, "number", form.said, key, (column,), readings={name: form.reading()}), column
-    )
-
-
 def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | None:
     """Return a column of dates; None if it is none."""
     order = date_order(cells)
     if order is None:
         if is_wanted:
-            examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
+            examples = "2024-01-31, 1/31/24 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {examples}, all in the same format, got others")
         return None
     parts = {

@@ -58,6 +58,9 @@ BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BLOCK_BYTES = 2**20
 LONGEST_ROW = 2**24
 """In bytes."""
+JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
+MOST_SPARSE_CELLS = 20_000_000
+MOST_CELLS_A_VALUE = 100
 CATEGORY_FIELD = {b"kind": b"category"}
 """Metadata of the Arrow field of a column whose cells are categories, whatever they look like."""
 INDEX = "index"
@@ -325,6 +328,9 @@ def read_json_lines(
     text = read_text(path, encoding, limits)
     if not text.strip():
         raise DataError.of(path, "hold one object of keys and values per line, but it is empty")
+    num_keys = len(set(JSON_KEY.findall(text)))
+    if num_keys * text.count("\n") > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * text.count(":")):
+        raise DataError.of(f"the objects of {path}", "share their keys", f"{num_keys:,} different ones")
     try:
         read = arrow_json.ReadOptions(block_size=LONGEST_ROW)
         table = arrow_json.read_json(pa.BufferReader(text.encode()), read)

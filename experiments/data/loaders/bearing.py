@@ -61,7 +61,7 @@ import numpy.typing as npt
 
 from fedscout.engine.errors import DataError, first_line
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
 from fedscout.experiments.data.files import FOLDER_VARIABLE, Publication, data_root, locate
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
@@ -80,11 +80,6 @@ FILE = "bearing/test2_features_from_raw.csv.gz"
 TIME = "file"
 LABEL = "state"
 SERIES = "snapshots of a run to failure"
-BY_SPLIT = {
-    "bearing": ".990 with this split, .990 with whole runs of 25, 1.000 with federation.split=last",
-    "bearing_faults": ".902 with this split, .815 with whole runs of 25, .025 with federation.split=last",
-}
-"""FedAvg's accuracy by how rows are split; docs/bearing.md says on which clients, and what prints it."""
 NUM_SNAPSHOTS = 984
 NUM_AFTER_SHUTDOWN = 2
 FIRST_DEGRADED = 530
@@ -102,20 +97,20 @@ DROPPED = ("Mean", "RMS", "Crest Factor", "Form Factor")
 
 def load_bearing(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `state`: 0 is healthy, 1 is degraded."""
-    request.require_fixed_columns("bearing", LABEL)
+    choose_label(request, (LABEL,), client=None)
     (path,) = locate("bearing", (FILE,), BEARING, request.folder)
     rows = read_csv(path, delimiter=",", limits=request.limits)
     require_columns(path, rows, (TIME,))
     _check_order(path, rows)
     rows = rows.slice(0, NUM_SNAPSHOTS - NUM_AFTER_SHUTDOWN)
-    return _degradation("bearing", rows, {"accuracy_by_split": BY_SPLIT["bearing"]})
+    return _degradation("bearing", rows)
 
 
-def _degradation(name: str, rows: pa.Table, facts: dict[str, Any]) -> Dataset:
+def _degradation(name: str, rows: pa.Table) -> Dataset:
     """Return the snapshots before the shutdown as a data set: `0` before the first degraded one, `1` from there on."""
     table = rows.append_column(LABEL, [np.where(np.arange(len(rows)) < FIRST_DEGRADED, "0", "1")])
     roles = ColumnRoles(label=LABEL, never_features=(TIME,))
-    facts = {"num_dropped_rows": NUM_AFTER_SHUTDOWN, **facts}
+    facts = {"num_dropped_rows": NUM_AFTER_SHUTDOWN}
     dataset = dataset_from_table(name, table, roles, source=str(BEARING), facts=facts)
     return replace(dataset, class_names=CLASS_NAMES, series=SERIES)
 
@@ -151,7 +146,7 @@ def load_bearing_faults_all(request: DatasetRequest) -> Dataset:
 def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
     import pyarrow as pa
 
-    request.require_fixed_columns(name, FAULT)
+    choose_label(request, (FAULT,), client=None)
     tables = []
     for path in locate(name, FAULT_FILES, BEARING, request.folder):
         rows = read_csv(path, delimiter=",", limits=request.limits)
@@ -159,7 +154,6 @@ def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -
         tables.append(rows.select([*columns, FAULT]))
     table = pa.concat_tables(tables)
     facts = {"num_dropped_rows": 0, "dropped_columns": tuple(column for column in DROPPED if column not in columns)}
-    facts |= {"accuracy_by_split": BY_SPLIT[name]} if name in BY_SPLIT else {}
     dataset = dataset_from_table(name, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)
     return replace(dataset, series=SERIES)
 
@@ -361,7 +355,7 @@ def load_bearing_raw(request: DatasetRequest) -> Dataset:
     """Load the raw snapshots of test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
     import pyarrow as pa
 
-    request.require_fixed_columns("bearing_raw", LABEL)
+    choose_label(request, (LABEL,), client=None)
     expected = f"the snapshots of test 2 (${FOLDER_VARIABLE}/{SNAPSHOTS}/)"
     root = data_root("bearing_raw", request.folder, expected, BEARING)
     folder = root / SNAPSHOTS
@@ -372,7 +366,7 @@ def load_bearing_raw(request: DatasetRequest) -> Dataset:
         must = f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"
         raise DataError.of(folder, must, f"{len(snapshots)} snapshots")
     table = pa.Table.from_pandas(extract_features(snapshots[:-NUM_AFTER_SHUTDOWN]))
-    return _degradation("bearing_raw", table, {})
+    return _degradation("bearing_raw", table)
 
 
 def extract_features(snapshots: list[Path]) -> pd.DataFrame:

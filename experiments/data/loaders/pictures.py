@@ -31,9 +31,9 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import IO
 
 import numpy as np
 
@@ -50,7 +50,6 @@ from fedscout.experiments.data.files import (
 from fedscout.experiments.data.images import Picture, PixelArray, image_dataset, list_pictures, pictures_dataset
 
 UNSIGNED_BYTE = 8
-BLOCK_BYTES = 2**20
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -65,48 +64,23 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
     Raises:
         DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header states.
     """
+    head = 4 + 4 * num_axes
     try:
         with path.open("rb") as plain:
-            packed = plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            plain.seek(0)
-            if not packed:
-                return _read(path, plain, num_axes, limits)
-            with gzip.open(plain) as unpacked:
-                return _read(path, unpacked, num_axes, limits)
+            opened = gzip.open if plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC else open
+        with opened(path, "rb") as file:
+            content = file.read(head + limits.max_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError.of(path, problem=f"can't be read: {error}") from None
-
-
-def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: ReadLimits) -> PixelArray:
-    header = file.read(4)
-    expected = bytes([0, 0, UNSIGNED_BYTE, num_axes])
-    if header != expected:
+    limits.check_bytes(path, len(content) - head)
+    shape = tuple(map(int, np.frombuffer(content[4:head], ">u4"))) if len(content) > head else ()
+    if content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]) or prod(shape) != len(content) - head:
         raise DataError.of(
             path,
-            f"be an IDX file of unsigned bytes with {num_axes} axes, which starts with the bytes {expected.hex(' ')}",
-            header.hex(" ") or "an empty file",
+            f"be an IDX file of unsigned bytes with {num_axes} axes, as many as its header says",
+            f"{len(content)} bytes that begin with {content[:4].hex(' ')}, of shape {shape}",
         )
-    sizes = file.read(4 * num_axes)
-    if len(sizes) < 4 * num_axes:
-        raise DataError.of(path, f"name {num_axes} sizes in its header, but it ends there")
-    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    if 0 in shape:
-        raise DataError.of(path, f"hold values, but its header says shape {shape}")
-    num_bytes = int(np.prod(shape, dtype=object))
-    values = _read_at_most(file, min(num_bytes, limits.max_bytes) + 1)
-    limits.check_bytes(path, len(values))
-    if len(values) != num_bytes:
-        num_found = f"{len(values)}" if len(values) < num_bytes else "more"
-        raise DataError.of(path, f"hold {num_bytes} values after its header, of shape {shape}", num_found)
-    return np.frombuffer(values, np.uint8).reshape(shape)
-
-
-def _read_at_most(file: IO[bytes] | gzip.GzipFile, num_bytes: int) -> bytearray:
-    """Read in blocks, as a header can claim a size that exceeds memory."""
-    values = bytearray()
-    while len(values) < num_bytes and (block := file.read(min(BLOCK_BYTES, num_bytes - len(values)))):
-        values += block
-    return values
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
 
 
 MNIST = Publication(

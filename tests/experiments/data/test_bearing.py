@@ -69,8 +69,8 @@ def test_last_two_rows_go_and_row_530_is_the_first_degraded(tmp_path: Path) -> N
             "row 11",
         ),
         ([line.replace("file", "time") for line in snapshots()], FILE, "columns file,"),
-        ([line.replace(",3", ",x") for line in snapshots()], MEAN, "'x' in row 4"),
-        ([line.split(",")[0] + ",,1" if "0005" in line else line for line in snapshots()], MEAN, "'nothing' in row 6"),
+        ([line.replace(",3", ",x") for line in snapshots()], MEAN, "'x' in 111 of 982 cells"),
+        ([line.split(",")[0] + ",,1" if "0005" in line else line for line in snapshots()], MEAN, "'nothing' in 1 of"),
     ],
     ids=["a row short", "a row more", "order", "no time", "text", "gap"],
 )
@@ -305,17 +305,6 @@ def test_a_tone_s_energy_lands_in_its_band(hertz: float) -> None:
     assert found["env_std"] < 0.1 * found["std"]
 
 
-def test_white_noise_fills_all_bands_alike() -> None:
-    found = features(noise())
-    energies = np.exp([found[name] for name in BAND_NAMES])
-    # 320 bins a band; Hann leaves about half of them independent, so one band varies by 1/√165 = 8 %.
-    np.testing.assert_allclose(energies, energies.mean(), rtol=0.4)
-    assert energies.sum() == pytest.approx(NUM_SAMPLES**2 * found["std"] ** 2 * 3 / 16, rel=0.05)
-    # The envelope of Gaussian noise is Rayleigh distributed: standard deviation √(2 - π/2) of the noise's.
-    assert found["env_std"] == pytest.approx(np.sqrt(2 - np.pi / 2) * found["std"], rel=0.02)
-    assert found["env_kurt"] == pytest.approx(float(stats.rayleigh.stats(moments="k")), abs=0.2)
-
-
 @pytest.mark.parametrize(
     ("hertz", "raised", "others"),
     [
@@ -334,13 +323,6 @@ def test_a_defect_raises_the_envelope_at_its_own_frequency(hertz: float, raised:
 
 def test_a_defect_of_a_roller_knocks_at_twice_its_rotation() -> None:
     assert features(knocks(2 * ZA_2115.roller_hertz))["env_bsf"] > features(noise())["env_bsf"] + np.log(3)
-
-
-def test_the_scale_of_the_signal_shifts_energies_and_leaves_shares() -> None:
-    once, tenfold = features(knocks(236.4)), features(10 * knocks(236.4))
-    assert tenfold["logband07"] - once["logband07"] == pytest.approx(np.log(100))
-    for name in ("skew", "kurt", "crest", "zcr", "spcent", "spent", "env_bpfo", "env_shaft", "env_kurt"):
-        assert tenfold[name] == pytest.approx(once[name], rel=1e-9)
 
 
 def test_channels_do_not_see_each_other() -> None:

@@ -301,12 +301,10 @@ def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
     assert load_dataset(str(path), label="grade", **ROLES).class_names == ("ill", "none")
 
 
-def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_without_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = save(with_gaps("grade", [0, *range(1, NUM_LABELLED, 3)]), tmp_path / "t.csv")
-    dataset = load_dataset(str(path), label="grade", **ROLES)
-    assert dataset.facts["rows_unlabelled_by_client"] == {"north": 1, "south": 20}
-    assert dataset.facts["clients_without_labelled_rows"] == ["south"]
-    assert "south (20), north (1)" in caplog.text
+    load_dataset(str(path), label="grade", **ROLES)
+    assert "no rows are left of south;" in caplog.text
 
 
 def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
@@ -326,7 +324,6 @@ def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
         (["d/a/1.csv", "d/a/2.csv", "d/b/1.csv"], ["a/1", "a/2", "b/1"]),
         (["d/x.csv", "d/x.tsv"], ["x.csv", "x.tsv"]),
         (["d/e/a.CSV", "d/f/b.CSV"], ["a", "b"]),
-        (["/train.csv", "/d/train.csv"], ["train", "d"]),
     ],
 )
 def test_names_of_clients(paths: list[str], names: list[str]) -> None:

@@ -358,16 +358,6 @@ def _assert_same_clients(description: Description, report: HeterogeneityReport) 
     assert len(description.clients) - len(measured) == len(report.withheld)
 
 
-def test_beyond_detections_features_some_are_drawn_and_detection_has_no_figure() -> None:
-    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1, max_features=4)
-    source = skewed([30, 40])
-    assert report_of(source, settings, seed=0).metrics.feature_hellinger is None
-    found = describe_federation(source, settings, seed=0).realised
-    assert (found.num_features, found.num_features_compared) == (6, 4)
-    assert found.feature_hellinger is not None
-    assert "4 of 6 " in found.notes[0]
-
-
 def dealt(num_rows: int, num_features: int, num_clients: int) -> Federation:
     """Return rows dealt at random to clients of equal size."""
     generator = np.random.default_rng(0)

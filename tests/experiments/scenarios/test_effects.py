@@ -380,14 +380,14 @@ def test_a_file_says_what_each_client_has(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("text", "given"),
     [
-        ("client,seconds_per_step\n0,1\n2,1", "none for client 1 and 1 more"),
-        ("client,seconds_per_step\n0,1\n1,-2", "-2 in row 2"),
-        ("client,bytes_per_second_up\n0,0\n", "0 in row 1"),
-        ("client,seconds_per_step\n0,\n1,2", "nan in row 1"),
-        ("client,seconds_per_step\n0,fast\n1,2", "nan in row 1"),
+        ("client,seconds_per_step\n0,1\n2,1", "none for 1, 3"),
+        ("client,seconds_per_step\n0,1\n1,-2", "-2"),
+        ("client,bytes_per_second_up\n0,0\n", "0"),
+        ("client,seconds_per_step\n0,\n1,2", "nan"),
+        ("client,seconds_per_step\n0,fast\n1,2", "nan"),
         ("client,speed\n0,1\n", "client, speed"),
-        ("client,seconds_per_step\n0,1\n0,2", "2 rows of 1 clients"),
-        ("client,seconds_per_step\n0.5,1", "0.5 in row 1"),
+        ("client,seconds_per_step\n0,1\n0,2", "none for 1, 2, 3"),
+        ("client,seconds_per_step\n0.5,1", "none for 0, 1, 2, 3"),
     ],
 )
 def test_a_faulty_file_is_told_in_one_line(tmp_path: Path, text: str, given: str) -> None:
