@@ -117,29 +117,23 @@ def _federation(study: StudyFiles) -> Section:
     facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
     model = study.federation.get("model")
     sentences = (facts if model is None else f"{facts} They train the model {model}.", *study.dependence)
-    pictures: list[Picture] = []
-    missing: list[str] = []
-    if labels.empty:
-        missing.append("The classes of each client are unknown, as detection did not run.")
-    else:
-        pictures.append(_class_picture(labels))
-    caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
-    pictures.append(Picture("client-rows", caption, charts.client_sizes(sizes)))
-    return Section("federation", "Federation", sentences, tuple(pictures), missing=tuple(missing))
+    pictures = [
+        Picture("client-rows", "Rows of each client. Red: changed by the scenario.", charts.client_sizes(sizes))
+    ]
+    missing = ("The classes of each client are unknown, as detection did not run.",) if labels.empty else ()
+    if not labels.empty:
+        clients = list(dict.fromkeys(labels["client"]))[: charts.MOST_CLIENTS]
+        common = labels.groupby("class", sort=False)["rows"].sum().nlargest(charts.MOST_CLASSES).index
+        displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
+        pictures.insert(0, Picture("class-map", CLASS_MAP, charts.class_map(displayed)))
+    return Section("federation", "Federation", sentences, tuple(pictures), missing=missing)
 
 
-def _class_picture(labels: pd.DataFrame) -> Picture:
-    clients = list(dict.fromkeys(labels["client"]))[: charts.MOST_CLIENTS]
-    common = labels.groupby("class", sort=False)["rows"].sum().nlargest(charts.MOST_CLASSES).index
-    displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
-    caption = "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows."
-    num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
-    if num_clients > len(clients) or num_classes > len(common):
-        caption += (
-            f" Shown: {len(clients)} of {num_clients} clients and the {len(common)} largest of {num_classes} classes."
-        )
-    caption += " Counts are those reported by clients, who withhold small counts."
-    return Picture("class-map", caption, charts.class_map(displayed))
+CLASS_MAP = (
+    "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows. Counts are "
+    "those reported by clients, who withhold small counts. At most "
+    f"{charts.MOST_CLIENTS} clients and the {charts.MOST_CLASSES} largest classes are shown."
+)
 
 
 def _search(study: StudyFiles) -> Section:
@@ -161,9 +155,10 @@ def _search(study: StudyFiles) -> Section:
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
     displayed = _drawn_trials(trials)
     curves = charts.learning_curves(displayed, study.score_measure.name)
-    caption = f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen."
-    if len(displayed) < len(trials):
-        caption += f" Of {len(trials):,} trials {len(displayed):,} are drawn, evenly spaced by their fitness."
+    caption = (
+        f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen. "
+        f"At most {MAX_DRAWN} of these are drawn, evenly spaced by their fitness."
+    )
     pictures = [Picture("learning-curves", caption, curves)]
     missing: tuple[str, ...] = ()
     if len(tried) > 1:

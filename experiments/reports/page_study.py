@@ -177,6 +177,9 @@ def diagnosis(study: StudyFiles) -> Section:
     return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
 
 
+EVIDENCE = "Colour: the decision, which uses more than this value. Dashed: the published rule's threshold."
+
+
 def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> Iterator[Picture]:
     """Yield a chart of a detector's value for each client; nothing if it was not measured."""
     finding = next(finding for finding in report.findings if finding.name == verdict.name)
@@ -192,12 +195,8 @@ def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> It
         for client, value in values.items()
     ]
     threshold = None if is_of_models or not finding.measured else finding.threshold
-    caption = verdict.sentence + ("" if threshold is None else " Dashed: the published rule's threshold.")
-    caption += " Colour: the test's decision, which uses more than this value." if tested else ""
-    if finding.name == "feature_skew" and report.label_skew.detected:
-        caption += " Label skew alone also separates centroids."
     name, title = VALUES[finding.name]
-    yield Picture(name, caption, charts.evidence(pd.DataFrame(rows), title, threshold))
+    yield Picture(name, f"{verdict.sentence} {EVIDENCE}", charts.evidence(pd.DataFrame(rows), title, threshold))
 
 
 CENTROIDS = (
@@ -246,9 +245,9 @@ def _density(histogram: FeatureDensity, names: Names, decided: Finding | Calibra
         for bin_index, count in enumerate(counts)
         if bin_index in displayed_bins
     ]
-    caption = "Distribution of the feature with the largest variance, one line per client."
-    if len(histogram.counts) > charts.MOST_CLIENTS:
-        caption += f" Only the first {charts.MOST_CLIENTS} of {len(histogram.counts)} clients are shown."
+    caption = (
+        f"Distribution of the feature with the largest variance, for each of the first {charts.MOST_CLIENTS} clients."
+    )
     return Picture("feature-density", caption, charts.density(pd.DataFrame(rows), f"feature {histogram.feature}"))
 
 

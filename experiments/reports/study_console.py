@@ -175,11 +175,8 @@ class StudyScreen:
         for line in self.lines(min(console.width, WIDTH)):
             console.print(line, soft_wrap=True)
 
-    def lines(self, width: int = WIDTH) -> list[Text]:
-        """Return all lines in order."""
-        return [*self._lines(width)]
-
-    def _lines(self, width: int) -> Iterator[Text]:
+    def lines(self, width: int = WIDTH) -> Iterator[Text]:
+        """Yield all lines in order."""
         confirmation = self.outcome.confirmation
         yield from paragraph(headline(self.outcome), width, indent="", style="bold")
         if confirmation is not None:
