@@ -71,20 +71,14 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
-        scored = "" if len(table) == len(study.federation.get("client_rows", table)) else " that was scored"
-        holds = f"averaged over seeds, all {len(table)} score at least as high as with {before}"
-        return f"No client{scored} has a lower score: {holds}."
-    worst = lost.iloc[0]
-    change = study.score_measure.told(float(worst["change"]))
-    always = lost[lost["seeds_worse"] == lost["seeds"]]
+        return f"No client that was scored has a lower mean score than with {before}."
+    worst, change = lost.iloc[0], study.score_measure.told(float(lost.iloc[0]["change"]))
     losing_clients = study.names.some_clients(sorted(int(client) for client in lost["client"]))
-    names = f"{losing_clients[:1].upper()}{losing_clients[1:]}"
-    if len(lost) == 1:
-        return f"{names} has a lower mean score ({change}), worse on {worst['worse']}."
-    always_losing = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
-    always_text = f"lower on every seed that scores them: {always_losing}"
-    worst_client = study.names.one_client(int(worst["client"]))
-    return f"{names} have lower mean scores, most of all {worst_client} ({change}); {always_text}."
+    verb = "has" if len(lost) == 1 else "have"
+    largest = (
+        f"the largest loss is {change} of {study.names.one_client(int(worst['client']))}, worse on {worst['worse']}"
+    )
+    return f"{losing_clients[:1].upper()}{losing_clients[1:]} {verb} a lower mean score than with {before}; {largest}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
