@@ -212,14 +212,11 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        finite = {  # JSON has no infinity, and regression has no accuracy
-            name: [value if isfinite(value) else None for value in getattr(trial, f"round_{name}")]
-            for name in ("accuracy", "loss")
-        }
-        rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
-        for name in (*SCORES_WHERE_KNOWN, "seconds"):
-            if (scores := getattr(trial, f"round_{name}")) is not None and any(map(isfinite, scores)):
-                rounds[name] = [value if isfinite(value) else None for value in scores]
+        rounds: dict[str, list[float | None]] = {}
+        for name in ("loss", "accuracy", *SCORES_WHERE_KNOWN, "seconds"):
+            scores = getattr(trial, f"round_{name}") or ()
+            if name == "loss" or any(map(isfinite, scores)):  # regression has no accuracy
+                rounds[name] = [value if isfinite(value) else None for value in scores]  # JSON has no infinity
         show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()

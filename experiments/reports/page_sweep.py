@@ -123,8 +123,8 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
     if not cells:
         return "No study has a strategy that can be compared with FedAvg.", ()
     better = [cell for cell in cells if cell["certain"] and cell["gain"] > 0]
-    worse = [cell for cell in cells if cell["certain"] and cell["gain"] < 0]
-    open_ = [cell for cell in cells if not cell["certain"]]
+    num_worse = sum(cell["certain"] and cell["gain"] < 0 for cell in cells)
+    num_open = sum(not cell["certain"] for cell in cells)
     headline = f"Another strategy beats FedAvg in {len(better)} of {len(cells)} settings."
     lead = []
     if better:
@@ -132,11 +132,8 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
         lead.append("The winning strategies are " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
         largest = max(better, key=lambda cell: float(cell["gain"]))
         lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
-    if open_:
-        lead.append(f"Settings without a shown difference: {len(open_)}; the interval contains zero or is missing.")
-    if worse:
-        lead.append(f"Settings in which the search's choice is worse: {len(worse)}.")
-    return headline, tuple(lead)
+    shown = f"Settings without a shown difference, as the interval contains zero or is missing: {num_open}"
+    return headline, (*lead, f"{shown}; in which the search's choice is worse: {num_worse}.")
 
 
 def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seeds: str) -> Section:
