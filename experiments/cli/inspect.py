@@ -179,12 +179,8 @@ def effect_table() -> Iterator[str]:
 
 def _key_lines(first: str, keys: dict[str, FieldInfo]) -> Iterator[str]:
     for name, key in keys.items():
-        yield f"| {first} | `{name}` | {_default(key)} | {key.description} |"
-
-
-def _default(key: FieldInfo) -> Any:
-
-    return "must be given" if key.is_required() else default_text(key.default)
+        default = "must be given" if key.is_required() else default_text(key.default)
+        yield f"| {first} | `{name}` | {default} | {key.description} |"
 
 
 def keys(as_json: AsJson = False) -> None:

@@ -316,7 +316,8 @@ SMALLEST = 500_000
 @cache
 def vega_code() -> str:
     """Return JavaScript that defines `vegaEmbed` and is safe within a `<script>` element."""
-    cache_file = _cache() / f"vega-{version('vl-convert-python')}.js"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache_file = caches / "fedscout" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError, ValueError):
         code = cache_file.read_text(encoding="utf-8")
         if len(code) > SMALLEST and cache_file.stat().st_uid == os.getuid():
@@ -327,10 +328,6 @@ def vega_code() -> str:
     with suppress(OSError):  # without it, it is made anew each time
         write_atomically(cache_file, partial(Path.write_text, data=code, encoding="utf-8"))
     return code
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedscout"
 
 
 TEMPLATE = "page.html.jinja"
@@ -362,21 +359,15 @@ def html_of(page: Page) -> str:
         },
         vega=Markup(vega_code()),  # noqa: S704 - the library's own code, which holds no `</script`
     )
-    return text.replace(POLICY_HERE, _policy(text), 1)
-
-
-def _policy(text: str) -> str:
-    """Return a content security policy that allows only the page's own scripts and styles, by their digests.
-
-    Args:
-        text: HTML of the page, in which untrusted text is escaped, so that it contains no other scripts or styles.
-    """
-    scripts, styles = (" ".join(map(_digest, CODE[tag].findall(text))) for tag in ("script", "style"))
-    return f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:"
-
-
-def _digest(code: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+    # the policy allows only the page's own scripts and styles, by their digests; all other text is escaped
+    digests = {
+        tag: " ".join(
+            f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in pattern.findall(text)
+        )
+        for tag, pattern in CODE.items()
+    }
+    sources = f"script-src {digests['script']}; style-src {digests['style']}; img-src data:"
+    return text.replace(POLICY_HERE, f"default-src 'none'; {sources}", 1)
 
 
 def _specification(chart: Any) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def sweep_page(folder: Path) -> Page:
     binding, rows = read_json(folder / BINDING), _rows(folder / "table.parquet")
     axes = [axis for axis in (binding or {}).get("axes", ()) if rows and axis in rows[0]]
     groups = groups_of(rows, axes)
-    measure = _measure(rows)
+    names = {row["measure"] for row in rows} - {None}
+    measure = next((known for known in MEASURES.values() if {known.name} == names), UNLIKE)
     cells = _cells(groups, rows, measure)
     is_confirmed = measure_of(rows) == "accuracy"
     seeds = "fresh seeds" if is_confirmed else "the search's seed"
@@ -84,11 +85,6 @@ def _rows(path: Path) -> list[Row]:
     if not rows:
         raise LogError.of("the folder", "hold a sweep's table", f"{path} without rows")
     return rows
-
-
-def _measure(rows: Sequence[Row]) -> Measure:
-    names = {row["measure"] for row in rows} - {None}
-    return next((known_measure for known_measure in MEASURES.values() if {known_measure.name} == names), UNLIKE)
 
 
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
