@@ -135,7 +135,7 @@ def show_trials(
 def show_outcome(
     console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
-    """Print the search, its winner and the confirmation."""
+    """Print the search and the confirmation; the screen above has the verdict."""
     if outcome.early_stopping_round is not None:
         rounds = outcome.early_stopping_round
         console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
@@ -151,18 +151,8 @@ def show_outcome(
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
         cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
         console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
-    console.print()
-    if outcome.best is None:
-        console.print("No trial completed.", style="bold")
-    elif outcome.best is outcome.baseline:
-        console.print("FedAvg itself is the best of the search.", style="bold")
-    else:
-        console.print("Best of the search", style="bold", end=": ")
-        console.print(f"{outcome.best.spec}, {outcome.best.fitness:.4f}")
     if outcome.confirmation is not None:
         show_confirmation(console, outcome.confirmation, measure, second)
-    elif outcome.best is not None and outcome.best is not outcome.baseline:
-        console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
 
 
 def _tuned_text(rate: TunedRate) -> str:
