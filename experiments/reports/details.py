@@ -10,12 +10,12 @@ from rich.text import Text
 
 from fedscout.engine.data.federation import Names
 from fedscout.experiments.reports.console import bytes_text, plain_table, seconds_text, show_path
+from fedscout.experiments.reports.study_console import answer_of
 from fedscout.search.objective import ACCURACY, Measure, Objective
 from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
     from fedscout.detectors import HeterogeneityReport
-    from fedscout.detectors.report import Verdict
     from fedscout.engine.data.federation import Federation
     from fedscout.engine.trials.record import Trial
     from fedscout.experiments.studies.workflow import FinishedStudy
@@ -86,7 +86,8 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))
     for verdict in verdicts(report):
-        table.add_row(_mark(verdict), verdict.sentence)
+        answer, style = answer_of(verdict)
+        table.add_row(Text(answer, style=style), verdict.sentence)
         if verdict.beside:
             table.add_row("", Text(verdict.beside, style="dim"))
     console.print(table)
@@ -94,12 +95,6 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         console.print(f"  {sentence}")
     for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
-
-
-def _mark(verdict: Verdict) -> Text:
-    if not verdict.measured:
-        return Text("?")
-    return Text("!", style="red") if verdict.detected else Text("-", style="green")
 
 
 def show_trials(

@@ -62,7 +62,7 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
 
     all_verdicts = verdicts(report)
     for verdict in all_verdicts:
-        answer, style = _answer(verdict)
+        answer, style = answer_of(verdict)
         line = Text(f"  {TITLES[verdict.name]:<16}")
         line.append(f"{answer:<4}", style=style)
         strength, in_words = verdict_strength(verdict)
@@ -103,7 +103,8 @@ def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
     return line
 
 
-def _answer(verdict: Verdict) -> tuple[str, str]:
+def answer_of(verdict: Verdict) -> tuple[str, str]:
+    """Return whether a property was found, in a word, and the colour of the word."""
     if not verdict.measured:
         return "?", "dim"
     return ("yes", "red") if verdict.detected else ("no", "green")
