@@ -430,7 +430,8 @@ def federation_map(description: Description) -> alt.HConcatChart:
     """
     strip = strip_of(description, MOST_CLASSES)
     names, together = class_labels(description), strip.classes_per_column
-    columns = [_column(names[first : first + together]) for first in range(0, len(names), together)]
+    parts = [names[first : first + together] for first in range(0, len(names), together)]
+    columns = [part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}" for part in parts]
     cells, sizes = [], []
     for row in (*strip.clients, *strip.deciles):
         label = f"{row.label} *" if row.affected else row.label
@@ -451,10 +452,6 @@ def federation_map(description: Description) -> alt.HConcatChart:
     title = alt.TitleParams(rounded(description.name), subtitle=[line for text in remarks for line in wrap(text, 90)])
     chart: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
     return chart
-
-
-def _column(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
 
 
 def _affected() -> Any:

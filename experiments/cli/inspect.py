@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -108,10 +107,14 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     by_name = planned_space(by_name_config, cohort, selection=selection) if possible else None
     notes = own_strategy(config, cohort).notes(cohort) if config.strategy else []
     if as_json:
-        schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
-        pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
-        choices = {"selections": {kind: policy_class.model_json_schema() for kind, policy_class in SELECTIONS.items()}}
-        document = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **choices}
+        document = {
+            "num_clients": clients,
+            "num_sampled": cohort.num_sampled,
+            "schema": space.json_schema(),
+            "by_name": by_name and by_name.json_schema(),
+            "pairs": {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS},
+            "selections": {kind: policy_class.model_json_schema() for kind, policy_class in SELECTIONS.items()},
+        }
         show_json({**document, "notes": notes} if config.strategy else document)
         return
     console = out_console()
@@ -176,12 +179,8 @@ def effect_table() -> Iterator[str]:
 
 def _key_lines(first: str, keys: dict[str, FieldInfo]) -> Iterator[str]:
     for name, key in keys.items():
-        yield f"| {first} | `{name}` | {_default(key)} | {key.description} |"
-
-
-def _default(key: FieldInfo) -> Any:
-
-    return "must be given" if key.is_required() else default_text(key.default)
+        default = "must be given" if key.is_required() else default_text(key.default)
+        yield f"| {first} | `{name}` | {default} | {key.description} |"
 
 
 def keys(as_json: AsJson = False) -> None:
@@ -209,21 +208,9 @@ def default_text(default: Any) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-POLICY = "selection"
-"""This column is shown if any trial has a policy."""
-
 COLUMNS = [
-    "trial",
-    "phase",
-    "generation",
-    "strategy",
-    "parameters",
-    POLICY,
-    "seed",
-    "num_rounds",
-    "status",
-    "fitness",
-    "error",
+    *("trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "num_rounds"),
+    *("status", "fitness", "error"),
 ]
 
 
@@ -249,8 +236,8 @@ def trials(
     for path, reason in faults.items():
         tell(f"{path} can't be used and is left out ({reason})")
     table = pd.DataFrame(rows, columns=COLUMNS)
-    if table[POLICY].isna().all():
-        table = table.drop(columns=POLICY)
+    if table["selection"].isna().all():
+        table = table.drop(columns="selection")
     if as_json:
         show_json_text(table.to_json(orient="records", indent=2))
         return
@@ -276,14 +263,7 @@ def report(
         webbrowser.open(path.absolute().as_uri())
 
 
-class FileFormat(StrEnum):
-    """File formats of charts."""
-
-    png = "png"
-    pdf = "pdf"
-    svg = "svg"
-
-
+FileFormat = Literal["png", "pdf", "svg"]
 Format = Annotated[FileFormat, typer.Option("--format", help="Format of the files.")]
 What = Annotated[
     str | None,
@@ -293,26 +273,18 @@ What = Annotated[
 
 def plot(
     out: StudyFolder,
-    file_format: Format = FileFormat.png,
+    file_format: Format = "png",
     what: What = None,
 ) -> None:
     """Write the pictures of a study's or a sweep's report into OUT/figures, as PNG, PDF or SVG."""
     prepare(verbose=False)
     from fedscout.experiments.reports.page import write_figures
 
-    for path in write_figures(out, file_format.value, what):
+    for path in write_figures(out, file_format, what):
         show(str(path))
 
 
-class Target(StrEnum):
-    """Programs that a study can be exported to."""
-
-    optuna = "optuna"
-    mlflow = "mlflow"
-    tensorboard = "tensorboard"
-    wandb = "wandb"
-
-
+Target = Literal["optuna", "mlflow", "tensorboard", "wandb"]
 To = Annotated[Target, typer.Option("--to", help="Target program.")]
 At = Annotated[
     str | None,
@@ -326,7 +298,7 @@ At = Annotated[
 
 def export(
     out: StudyFolder,
-    to: To = Target.optuna,
+    to: To = "optuna",
     path: At = None,
 ) -> None:
     """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
@@ -340,15 +312,14 @@ def export(
     for fault in study.faults:
         tell(fault)
     folder = out / "exports"
-    sqlite = f"sqlite:///{(folder / 'mlflow.db').absolute()}"
-    defaults = {Target.optuna: str(folder / "optuna.db"), Target.mlflow: sqlite}
-    place = path or defaults.get(to) or str(folder / to.value)
-    written = exports.export(study, to.value, place)
+    names = {"optuna": folder / "optuna.db", "mlflow": f"sqlite:///{(folder / 'mlflow.db').absolute()}"}
+    place = path or str(names.get(to, folder / to))
+    written = exports.export(study, to, place)
     viewers = {
-        Target.optuna: f"optuna-dashboard sqlite:///{place}",
-        Target.mlflow: f"mlflow ui --backend-store-uri {place}",
-        Target.tensorboard: f"tensorboard --logdir {place}",
-        Target.wandb: f"wandb sync --sync-all {Path(place) / study.name}",
+        "optuna": f"optuna-dashboard sqlite:///{place}",
+        "mlflow": f"mlflow ui --backend-store-uri {place}",
+        "tensorboard": f"tensorboard --logdir {place}",
+        "wandb": f"wandb sync --sync-all {Path(place) / study.name}",
     }
     show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
     show(f"To see them: {viewers[to]}")

@@ -12,11 +12,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -41,28 +40,15 @@ if TYPE_CHECKING:
 
 TunedBaseline = Annotated[
     bool | None,
-    typer.Option(
-        "--tuned-baseline/--no-tuned-baseline",
-        help="Also compare the winner with FedAvg at its best client learning rate.",
-    ),
+    typer.Option("--tuned-baseline/--no-tuned-baseline", help="Also compare with FedAvg at its best learning rate."),
 ]
 
 
 OneShot = Annotated[
-    bool,
-    typer.Option(
-        "--one-shot",
-        help=(
-            "Skip the search: train the recommendation of a language model (or of the rules, without "
-            "an API key) once and confirm it on fresh seeds."
-        ),
-    ),
+    bool, typer.Option("--one-shot", help="Instead of a search, confirm what a language model or the rules recommend.")
 ]
 StartText = Annotated[
-    str | None,
-    typer.Option(
-        "--text", help="With --one-shot: a description of how the clients' data differ, for a language model."
-    ),
+    str | None, typer.Option("--text", help="With --one-shot: how the clients' data differ, for a language model.")
 ]
 
 
@@ -226,14 +212,11 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        finite = {  # JSON has no infinity, and regression has no accuracy
-            name: [value if isfinite(value) else None for value in getattr(trial, f"round_{name}")]
-            for name in ("accuracy", "loss")
-        }
-        rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
-        for name in (*SCORES_WHERE_KNOWN, "seconds"):
-            if (scores := getattr(trial, f"round_{name}")) is not None and any(map(isfinite, scores)):
-                rounds[name] = [value if isfinite(value) else None for value in scores]
+        rounds: dict[str, list[float | None]] = {}
+        for name in ("loss", "accuracy", *SCORES_WHERE_KNOWN, "seconds"):
+            scores = getattr(trial, f"round_{name}") or ()
+            if name == "loss" or any(map(isfinite, scores)):  # regression has no accuracy
+                rounds[name] = [value if isfinite(value) else None for value in scores]  # JSON has no infinity
         show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
@@ -284,14 +267,6 @@ def detect(
     show_columns(console, federation.facts, is_brief=True)
 
 
-class Source(StrEnum):
-    """Source of a recommendation."""
-
-    auto = "auto"
-    rules = "rules"
-    llm = "llm"
-
-
 Text = Annotated[
     str | None, typer.Option("--text", help="A description of how the clients' data differ, for a language model.")
 ]
@@ -299,7 +274,7 @@ Report = Annotated[
     Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, instead of measuring.")
 ]
 Who = Annotated[
-    Source | None,
+    Literal["auto", "rules", "llm"] | None,
     typer.Option("--source", help="auto (default) asks a language model if an API key is set, else the rules."),
 ]
 Replay = Annotated[
@@ -333,7 +308,7 @@ def recommend(
     user_folders()
     recommender_config = config.recommender
     request = RecommendationRequest(
-        recommender_config.source if source is None else source.value,
+        recommender_config.source if source is None else source,
         recommender_config.text if text is None else text,
         report,
     )

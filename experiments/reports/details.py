@@ -10,12 +10,12 @@ from rich.text import Text
 
 from fedscout.engine.data.federation import Names
 from fedscout.experiments.reports.console import bytes_text, plain_table, seconds_text, show_path
+from fedscout.experiments.reports.study_console import answer_of
 from fedscout.search.objective import ACCURACY, Measure, Objective
 from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
     from fedscout.detectors import HeterogeneityReport
-    from fedscout.detectors.report import Verdict
     from fedscout.engine.data.federation import Federation
     from fedscout.engine.trials.record import Trial
     from fedscout.experiments.studies.workflow import FinishedStudy
@@ -86,7 +86,8 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))
     for verdict in verdicts(report):
-        table.add_row(_mark(verdict), verdict.sentence)
+        answer, style = answer_of(verdict)
+        table.add_row(Text(answer, style=style), verdict.sentence)
         if verdict.beside:
             table.add_row("", Text(verdict.beside, style="dim"))
     console.print(table)
@@ -94,12 +95,6 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         console.print(f"  {sentence}")
     for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
-
-
-def _mark(verdict: Verdict) -> Text:
-    if not verdict.measured:
-        return Text("?")
-    return Text("!", style="red") if verdict.detected else Text("-", style="green")
 
 
 def show_trials(
@@ -135,7 +130,7 @@ def show_trials(
 def show_outcome(
     console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
-    """Print the search, its winner and the confirmation."""
+    """Print the search and the confirmation; the screen above has the verdict."""
     if outcome.early_stopping_round is not None:
         rounds = outcome.early_stopping_round
         console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
@@ -151,18 +146,8 @@ def show_outcome(
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
         cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
         console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
-    console.print()
-    if outcome.best is None:
-        console.print("No trial completed.", style="bold")
-    elif outcome.best is outcome.baseline:
-        console.print("FedAvg itself is the best of the search.", style="bold")
-    else:
-        console.print("Best of the search", style="bold", end=": ")
-        console.print(f"{outcome.best.spec}, {outcome.best.fitness:.4f}")
     if outcome.confirmation is not None:
         show_confirmation(console, outcome.confirmation, measure, second)
-    elif outcome.best is not None and outcome.best is not outcome.baseline:
-        console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
 
 
 def _tuned_text(rate: TunedRate) -> str:

@@ -117,29 +117,23 @@ def _federation(study: StudyFiles) -> Section:
     facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
     model = study.federation.get("model")
     sentences = (facts if model is None else f"{facts} They train the model {model}.", *study.dependence)
-    pictures: list[Picture] = []
-    missing: list[str] = []
-    if labels.empty:
-        missing.append("The classes of each client are unknown, as detection did not run.")
-    else:
-        pictures.append(_class_picture(labels))
-    caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
-    pictures.append(Picture("client-rows", caption, charts.client_sizes(sizes)))
-    return Section("federation", "Federation", sentences, tuple(pictures), missing=tuple(missing))
+    pictures = [
+        Picture("client-rows", "Rows of each client. Red: changed by the scenario.", charts.client_sizes(sizes))
+    ]
+    missing = ("The classes of each client are unknown, as detection did not run.",) if labels.empty else ()
+    if not labels.empty:
+        clients = list(dict.fromkeys(labels["client"]))[: charts.MOST_CLIENTS]
+        common = labels.groupby("class", sort=False)["rows"].sum().nlargest(charts.MOST_CLASSES).index
+        displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
+        pictures.insert(0, Picture("class-map", CLASS_MAP, charts.class_map(displayed)))
+    return Section("federation", "Federation", sentences, tuple(pictures), missing=missing)
 
 
-def _class_picture(labels: pd.DataFrame) -> Picture:
-    clients = list(dict.fromkeys(labels["client"]))[: charts.MOST_CLIENTS]
-    common = labels.groupby("class", sort=False)["rows"].sum().nlargest(charts.MOST_CLASSES).index
-    displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
-    caption = "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows."
-    num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
-    if num_clients > len(clients) or num_classes > len(common):
-        caption += (
-            f" Shown: {len(clients)} of {num_clients} clients and the {len(common)} largest of {num_classes} classes."
-        )
-    caption += " Counts are those reported by clients, who withhold small counts."
-    return Picture("class-map", caption, charts.class_map(displayed))
+CLASS_MAP = (
+    "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows. Counts are "
+    "those reported by clients, who withhold small counts. At most "
+    f"{charts.MOST_CLIENTS} clients and the {charts.MOST_CLASSES} largest classes are shown."
+)
 
 
 def _search(study: StudyFiles) -> Section:
@@ -161,9 +155,10 @@ def _search(study: StudyFiles) -> Section:
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
     displayed = _drawn_trials(trials)
     curves = charts.learning_curves(displayed, study.score_measure.name)
-    caption = f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen."
-    if len(displayed) < len(trials):
-        caption += f" Of {len(trials):,} trials {len(displayed):,} are drawn, evenly spaced by their fitness."
+    caption = (
+        f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen. "
+        f"At most {MAX_DRAWN} of these are drawn, evenly spaced by their fitness."
+    )
     pictures = [Picture("learning-curves", caption, curves)]
     missing: tuple[str, ...] = ()
     if len(tried) > 1:
@@ -321,7 +316,8 @@ SMALLEST = 500_000
 @cache
 def vega_code() -> str:
     """Return JavaScript that defines `vegaEmbed` and is safe within a `<script>` element."""
-    cache_file = _cache() / f"vega-{version('vl-convert-python')}.js"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache_file = caches / "fedscout" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError, ValueError):
         code = cache_file.read_text(encoding="utf-8")
         if len(code) > SMALLEST and cache_file.stat().st_uid == os.getuid():
@@ -332,10 +328,6 @@ def vega_code() -> str:
     with suppress(OSError):  # without it, it is made anew each time
         write_atomically(cache_file, partial(Path.write_text, data=code, encoding="utf-8"))
     return code
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedscout"
 
 
 TEMPLATE = "page.html.jinja"
@@ -367,21 +359,15 @@ def html_of(page: Page) -> str:
         },
         vega=Markup(vega_code()),  # noqa: S704 - the library's own code, which holds no `</script`
     )
-    return text.replace(POLICY_HERE, _policy(text), 1)
-
-
-def _policy(text: str) -> str:
-    """Return a content security policy that allows only the page's own scripts and styles, by their digests.
-
-    Args:
-        text: HTML of the page, in which untrusted text is escaped, so that it contains no other scripts or styles.
-    """
-    scripts, styles = (" ".join(map(_digest, CODE[tag].findall(text))) for tag in ("script", "style"))
-    return f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:"
-
-
-def _digest(code: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+    # the policy allows only the page's own scripts and styles, by their digests; all other text is escaped
+    digests = {
+        tag: " ".join(
+            f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in pattern.findall(text)
+        )
+        for tag, pattern in CODE.items()
+    }
+    sources = f"script-src {digests['script']}; style-src {digests['style']}; img-src data:"
+    return text.replace(POLICY_HERE, f"default-src 'none'; {sources}", 1)
 
 
 def _specification(chart: Any) -> dict[str, Any]:

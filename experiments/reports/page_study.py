@@ -71,20 +71,14 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
-        scored = "" if len(table) == len(study.federation.get("client_rows", table)) else " that was scored"
-        holds = f"averaged over seeds, all {len(table)} score at least as high as with {before}"
-        return f"No client{scored} has a lower score: {holds}."
-    worst = lost.iloc[0]
-    change = study.score_measure.told(float(worst["change"]))
-    always = lost[lost["seeds_worse"] == lost["seeds"]]
+        return f"No client that was scored has a lower mean score than with {before}."
+    worst, change = lost.iloc[0], study.score_measure.told(float(lost.iloc[0]["change"]))
     losing_clients = study.names.some_clients(sorted(int(client) for client in lost["client"]))
-    names = f"{losing_clients[:1].upper()}{losing_clients[1:]}"
-    if len(lost) == 1:
-        return f"{names} has a lower mean score ({change}), worse on {worst['worse']}."
-    always_losing = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
-    always_text = f"lower on every seed that scores them: {always_losing}"
-    worst_client = study.names.one_client(int(worst["client"]))
-    return f"{names} have lower mean scores, most of all {worst_client} ({change}); {always_text}."
+    verb = "has" if len(lost) == 1 else "have"
+    largest = (
+        f"the largest loss is {change} of {study.names.one_client(int(worst['client']))}, worse on {worst['worse']}"
+    )
+    return f"{losing_clients[:1].upper()}{losing_clients[1:]} {verb} a lower mean score than with {before}; {largest}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
@@ -177,6 +171,9 @@ def diagnosis(study: StudyFiles) -> Section:
     return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
 
 
+EVIDENCE = "Colour: the decision, which uses more than this value. Dashed: the published rule's threshold."
+
+
 def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> Iterator[Picture]:
     """Yield a chart of a detector's value for each client; nothing if it was not measured."""
     finding = next(finding for finding in report.findings if finding.name == verdict.name)
@@ -192,12 +189,8 @@ def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> It
         for client, value in values.items()
     ]
     threshold = None if is_of_models or not finding.measured else finding.threshold
-    caption = verdict.sentence + ("" if threshold is None else " Dashed: the published rule's threshold.")
-    caption += " Colour: the test's decision, which uses more than this value." if tested else ""
-    if finding.name == "feature_skew" and report.label_skew.detected:
-        caption += " Label skew alone also separates centroids."
     name, title = VALUES[finding.name]
-    yield Picture(name, caption, charts.evidence(pd.DataFrame(rows), title, threshold))
+    yield Picture(name, f"{verdict.sentence} {EVIDENCE}", charts.evidence(pd.DataFrame(rows), title, threshold))
 
 
 CENTROIDS = (
@@ -246,9 +239,9 @@ def _density(histogram: FeatureDensity, names: Names, decided: Finding | Calibra
         for bin_index, count in enumerate(counts)
         if bin_index in displayed_bins
     ]
-    caption = "Distribution of the feature with the largest variance, one line per client."
-    if len(histogram.counts) > charts.MOST_CLIENTS:
-        caption += f" Only the first {charts.MOST_CLIENTS} of {len(histogram.counts)} clients are shown."
+    caption = (
+        f"Distribution of the feature with the largest variance, for each of the first {charts.MOST_CLIENTS} clients."
+    )
     return Picture("feature-density", caption, charts.density(pd.DataFrame(rows), f"feature {histogram.feature}"))
 
 

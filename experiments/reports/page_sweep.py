@@ -48,7 +48,8 @@ def sweep_page(folder: Path) -> Page:
     binding, rows = read_json(folder / BINDING), _rows(folder / "table.parquet")
     axes = [axis for axis in (binding or {}).get("axes", ()) if rows and axis in rows[0]]
     groups = groups_of(rows, axes)
-    measure = _measure(rows)
+    names = {row["measure"] for row in rows} - {None}
+    measure = next((known for known in MEASURES.values() if {known.name} == names), UNLIKE)
     cells = _cells(groups, rows, measure)
     is_confirmed = measure_of(rows) == "accuracy"
     seeds = "fresh seeds" if is_confirmed else "the search's seed"
@@ -86,11 +87,6 @@ def _rows(path: Path) -> list[Row]:
     return rows
 
 
-def _measure(rows: Sequence[Row]) -> Measure:
-    names = {row["measure"] for row in rows} - {None}
-    return next((known_measure for known_measure in MEASURES.values() if {known_measure.name} == names), UNLIKE)
-
-
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
     """Return one row per group with a difference: its group, gain, and recommended strategy."""
     choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
@@ -123,8 +119,8 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
     if not cells:
         return "No study has a strategy that can be compared with FedAvg.", ()
     better = [cell for cell in cells if cell["certain"] and cell["gain"] > 0]
-    worse = [cell for cell in cells if cell["certain"] and cell["gain"] < 0]
-    open_ = [cell for cell in cells if not cell["certain"]]
+    num_worse = sum(cell["certain"] and cell["gain"] < 0 for cell in cells)
+    num_open = sum(not cell["certain"] for cell in cells)
     headline = f"Another strategy beats FedAvg in {len(better)} of {len(cells)} settings."
     lead = []
     if better:
@@ -132,11 +128,8 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
         lead.append("The winning strategies are " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
         largest = max(better, key=lambda cell: float(cell["gain"]))
         lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
-    if open_:
-        lead.append(f"Settings without a shown difference: {len(open_)}; the interval contains zero or is missing.")
-    if worse:
-        lead.append(f"Settings in which the search's choice is worse: {len(worse)}.")
-    return headline, tuple(lead)
+    shown = f"Settings without a shown difference, as the interval contains zero or is missing: {num_open}"
+    return headline, (*lead, f"{shown}; in which the search's choice is worse: {num_worse}.")
 
 
 def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seeds: str) -> Section:

@@ -62,7 +62,7 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
 
     all_verdicts = verdicts(report)
     for verdict in all_verdicts:
-        answer, style = _answer(verdict)
+        answer, style = answer_of(verdict)
         line = Text(f"  {TITLES[verdict.name]:<16}")
         line.append(f"{answer:<4}", style=style)
         strength, in_words = verdict_strength(verdict)
@@ -103,7 +103,8 @@ def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
     return line
 
 
-def _answer(verdict: Verdict) -> tuple[str, str]:
+def answer_of(verdict: Verdict) -> tuple[str, str]:
+    """Return whether a property was found, in a word, and the colour of the word."""
     if not verdict.measured:
         return "?", "dim"
     return ("yes", "red") if verdict.detected else ("no", "green")
@@ -175,11 +176,8 @@ class StudyScreen:
         for line in self.lines(min(console.width, WIDTH)):
             console.print(line, soft_wrap=True)
 
-    def lines(self, width: int = WIDTH) -> list[Text]:
-        """Return all lines in order."""
-        return [*self._lines(width)]
-
-    def _lines(self, width: int) -> Iterator[Text]:
+    def lines(self, width: int = WIDTH) -> Iterator[Text]:
+        """Yield all lines in order."""
         confirmation = self.outcome.confirmation
         yield from paragraph(headline(self.outcome), width, indent="", style="bold")
         if confirmation is not None:

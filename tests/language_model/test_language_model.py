@@ -14,7 +14,6 @@ from typing import Any, get_args
 import pytest
 
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import UnreachableModelError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import PromptFormat, RecommenderConfig, SearchConfig
@@ -90,13 +89,6 @@ def test_one_shot_from_a_diagnosis(address: str, model: ModelAt, prompt_format: 
     assert_usable(recommend_by_llm(situation(FEDERATIONS[name]), model(address, format=prompt_format)))
 
 
-def test_a_record_repeats_it_without_the_server(address: str, model: ModelAt, tmp_path: Path) -> None:
-    found = recommend_by_llm(situation(FEDERATIONS["alike"]), model(address))
-    settings = RecommenderConfig(replay=tmp_path / "llm.jsonl")
-    with RecordedChat(settings, None) as chat:
-        assert recommend_by_llm(situation(FEDERATIONS["alike"]), LanguageModel(chat, settings)) == found
-
-
 class Distorted:
     """A chat that puts other texts in place of the model's first answers."""
 
@@ -145,10 +137,3 @@ def test_a_search_spends_its_budget_on_different_configurations(
     assert len({SPACE.digest(trial.spec) for trial in told}) == 8
     assert all(SPACE.contains(trial.spec) for trial in told)
     assert len(searcher.notes()) <= 1
-
-
-def test_an_answer_that_takes_too_long_is_not_waited_for(address: str, model: ModelAt, tmp_path: Path) -> None:
-    with pytest.raises(UnreachableModelError):
-        recommend_by_llm(situation(FEDERATIONS["outlier"]), model(address, timeout_seconds=0.01))
-    (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
-    assert (exchange.reply, exchange.statuses) == (None, ())

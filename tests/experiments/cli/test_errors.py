@@ -131,38 +131,12 @@ def test_a_place_that_can_be_none_is_one_line(cli: Cli, tmp_path: Path, command:
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
-@pytest.mark.parametrize("command", ["app", "describe", "train"])
-def test_a_file_in_the_place_of_a_folder_is_refused(cli: Cli, tmp_path: Path, command: str) -> None:
-    (tmp_path / "file").write_text("mine")
-    done = cli(*WRITING[command], "--out", "file")
-    assert (done.code, len(done.warnings.splitlines())) == (2, 1)
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize("command", ["trials", "report", "plot", "export", "predict"])
 @pytest.mark.parametrize("folder", ["nothing", "file", "file/below", "/proc/1/mem", "x" * 300])
 def test_a_folder_that_is_none_is_refused(cli: Cli, tmp_path: Path, command: str, folder: str) -> None:
     (tmp_path / "file").touch()
     done = cli(command, folder, *(["file"] if command == "predict" else []))
     assert (done.code, len(done.warnings.splitlines())) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        ("engine.grid=local", "engine.address=nonsense:1"),
-        ("engine.address=nonsense",),
-        ("engine.address=http://[",),
-        ("federation.dataset=http://[",),
-        ("federation.dataset=postgresql://[",),
-        ("search.tuning_factors=[]",),
-        ("search.strategies=[1,2,3,4,5,6,7,8,9,10,11,12,13,14]",),
-        ("federation.scenario=[1,2,3]",),
-    ],
-)
-def test_a_value_that_means_nothing_is_one_line(cli: Cli, setting: tuple[str, ...]) -> None:
-    done = cli("run", *setting, "--out", "out")
-    assert (done.code, done.out, len(done.warnings.splitlines())) == (2, "", 1)
 
 
 # What is suggested: names that may have been meant, and values that a shell completes.

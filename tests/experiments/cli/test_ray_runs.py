@@ -8,21 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.experiments.cli.conftest import SMALL
 from tests.experiments.cli.processes import Command, lasting_result
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
-STUDY = (
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=12",
-    "search.budget=4",
-    "search.generation_size=2",
-    "search.confirmation_seeds=2",
-    "search.tuned_baseline=false",
-    "engine.checkpoint_every_rounds=2",
-)
-NUM_TRIALS = 1 + 4 + 2 * 2
+STUDY = (*SMALL[1:8], "training.num_rounds=12", "engine.checkpoint_every_rounds=2")
 
 
 @pytest.fixture(scope="module")

@@ -196,22 +196,6 @@ def test_progress_is_silent_where_there_is_no_terminal(tmp_path: Path, capfd: py
     assert capfd.readouterr() == ("", "")
 
 
-def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take standard error for a terminal
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "xterm")
-    progress = TrialProgress(num_trials=4, num_rounds=10)
-    assert progress.shown
-    with progress.live():
-        progress.stage("search")
-        progress.rounds({"a": 5, "b": 10})
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "running trials" in err
-    assert "0/4 trials, 5/40 rounds" in err
-    assert "s left" in err
-
-
 # What is seen while a study runs: a display in a terminal, lines in a pipe, and what Ctrl-C leaves.
 
 

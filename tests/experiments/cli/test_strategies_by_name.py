@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from fedscout.engine.trials.log import read_trials
@@ -62,25 +61,12 @@ def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_that_names_some_searches_and_logs_them_and_goes_on(cli: Cli, tmp_path: Path) -> None:
-    """Told twice, it trains nothing again; a trial that is lost is trained again and is the same."""
+def test_a_study_that_names_some_searches_and_logs_them(cli: Cli, tmp_path: Path) -> None:
     document = cli("search", *NAMED, "--out", "out", "--json").document
     tried = {trial["strategy"] for trial in document["trials"]}
     assert {"fedavg", "rfa", "fedexp"} >= tried > {"fedavg"}
     assert {trial["status"] for trial in document["trials"]} == {"completed"}
-    log = read_trials(tmp_path / "out").set_index("trial")
-
-    files = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "trials").iterdir())}
-    lost = [*files][-1]
-    lost.unlink()
-    del files[lost]
-    assert cli("search", *NAMED, "--out", "out", "--json").document["trials"] == document["trials"]
-    assert {path: path.stat().st_mtime_ns for path in files} == files
-    resumed = read_trials(tmp_path / "out").set_index("trial")
-    timeless = [name for name in log.columns if not name.startswith("seconds") and name != "finished_at"]
-    pd.testing.assert_frame_equal(resumed[timeless], log[timeless])
-    assert not (tmp_path / "out" / "quarantine").exists()
-    assert cli("trials", "out", "--json").document[0]["strategy"] == "fedavg"
+    assert {*read_trials(tmp_path / "out")["strategy"]} == tried
 
 
 def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import runner
 from fedscout.experiments.studies.runner import Estimate, ExpectedWork, device_for, local_host_if_faster
-from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training, run_workflow
+from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training
 from tests.kits.refusals import refused
 
 ALL_DAY = 10**9
@@ -131,44 +130,6 @@ def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     rounds, local, _ = map(float, re.findall(r"\d+", caplog.messages[-1]))
     assert rounds == 10_000
     assert local == pytest.approx(10_000 * round_seconds, abs=0.5)
-
-
-TABLES = {
-    "three clients": ("federation.dataset=wine", "federation.num_clients=3"),
-    "ten clients": ("federation.dataset=wine", "federation.num_clients=10", "federation.partition.alpha=1"),
-    "pictures": ("federation.dataset=digits", "federation.num_clients=10"),
-    "many clients": ("federation.dataset=digits", "federation.num_clients=50", "federation.partition.alpha=0.5"),
-    "epochs": (
-        "federation.dataset=digits",
-        "federation.num_clients=20",
-        "training.local_epochs=5",
-        "training.fraction_train=0.5",
-    ),
-}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("table", TABLES)
-def test_what_is_foreseen_is_spent_within_a_factor_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: str
-) -> None:
-    began: list[float] = []
-
-    def here(federation: Federation, work: ExpectedWork) -> ClientHost | None:
-        host = local_host_if_faster(federation, work)
-        began.append(time.process_time())
-        return host
-
-    monkeypatch.setattr(runner, "num_processors", lambda: 1)
-    monkeypatch.setattr(runner, "local_host_if_faster", here)
-    small = ["search.budget=6", "search.generation_size=3", "search.confirmation_seeds=2", "training.num_rounds=12"]
-    with caplog.at_level(logging.INFO, "fedscout"):
-        run_workflow(load_config([*TABLES[table], *small]), tmp_path / "out")
-    spent = time.process_time() - began[0]
-    told = next(message for message in caplog.messages if "engine.grid=" in message)
-    foreseen = float(re.findall(r"\d+", told)[1])
-    assert spent / 2 < foreseen < 2 * spent
 
 
 @pytest.mark.parametrize(

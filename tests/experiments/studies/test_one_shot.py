@@ -16,7 +16,6 @@ from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.reports.page import write_report
 from fedscout.experiments.reports.study_console import headline
 from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
-from fedscout.search.ledger import StudyEvents
 from fedscout.strategies import FedMedianSpec, FedProxSpec
 from tests.experiments.cli.conftest import SMALL
 from tests.experiments.cli.processes import lasting
@@ -134,22 +133,6 @@ def test_a_killed_study_does_not_ask_again(server: Server, tmp_path: Path, monke
     page = write_report(again.folder).read_text()
     assert "gpt-4.1" in page
     assert "as clients drift" in page
-
-
-@pytest.mark.slow
-def test_an_interrupted_study_has_its_answer(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at = server([GOOD, OTHER])
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_workflow(small(at=at), tmp_path / "out", Display(trials=StudyEvents(on_rounds=interrupt)))
-    assert not list((tmp_path / "out").rglob("*.parquet"))
-    monkeypatch.delenv("OPENAI_API_KEY")
-    found = run_workflow(small(at=at), tmp_path / "out")
-    assert found.document["trials"][1]["strategy"] == "fedprox"
-    assert len(at.asked) == 1
 
 
 @pytest.mark.slow

@@ -155,11 +155,6 @@ def test_no_word_of_others_becomes_code(tmp_path: Path) -> None:
     assert classes == {evil.replace("\u202e", "\\u202e"), "dog"}
 
 
-def test_a_folder_without_a_study_is_told_in_a_line(tmp_path: Path) -> None:
-    with refused(LogError, key="the folder"):
-        write_report(tmp_path)
-
-
 @pytest.mark.slow
 def test_a_full_disk_loses_the_report_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
