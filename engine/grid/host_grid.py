@@ -121,11 +121,6 @@ class StateReference:
 KeptState = ClientState | StateReference
 
 
-def states_of(clients: Iterable[int], states: Mapping[int, KeptState]) -> dict[int, Any]:
-    """Return the states of the given clients, for those that have one."""
-    return {client: states[client] for client in clients if client in states} if states else {}
-
-
 def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptState]) -> None:
     """Store the new client states; an empty state removes the previous one."""
     for client, state in answered.items():
@@ -143,15 +138,12 @@ def bytes_down(job: Job[Any], shared: int) -> int:
 
 def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
     """Return the bytes of the clients' answers; `shared` is the number of model values that are sent."""
-    auxiliary = max(map(_num_auxiliary_values, results), default=0)  # where sums are together, one result knows
+    auxiliary = 0  # values of one client's auxiliary vectors; where sums are together, one result knows
+    for result in results:
+        summed = sum(total.size for total in result.auxiliary_totals.values())
+        auxiliary = max(auxiliary, summed + sum(len(rows[0]) for rows in result.auxiliary.values() if len(rows)))
     values = sum(len(result.clients) * (shared + auxiliary) - result.num_withheld for result in results)
     return values * BYTES_A_VALUE
-
-
-def _num_auxiliary_values(result: TrainResults) -> int:
-    """Return the number of values in one client's auxiliary vectors."""
-    summed = [total.size for total in result.auxiliary_totals.values()]
-    return sum(summed) + sum(len(rows[0]) for rows in result.auxiliary.values() if len(rows))
 
 
 INPUT_BYTES_TOGETHER = 2**26
@@ -543,9 +535,10 @@ class HostGrid(Grid, Generic[Handle]):
         self, message_type: str, members: Iterable[int], evaluated: Iterable[int]
     ) -> dict[int, ClientState]:
         """Return the states of those clients whose answer depends on them."""
-        if self._personal:
-            return states_of({*members, *evaluated}, self.client_states)
-        return states_of(members, self.client_states) if message_type == MessageType.TRAIN else {}
+        states, asked = self.client_states, {*members, *evaluated} if self._personal else members
+        if not states or (message_type != MessageType.TRAIN and not self._personal):
+            return {}
+        return {client: states[client] for client in asked if client in states}
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 

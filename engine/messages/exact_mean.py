@@ -9,6 +9,10 @@ the element in the received global model, e >= 0. The sum cannot overflow while 
 that is, unless it grew 2^16-fold in one round, which counts as divergence. The mean is within
 2^(e - b - 1) * clients / weight of the exact one: far below half a float32 step, unless a large federation samples a
 few clients with very few rows.
+
+Hosts on many nodes add large sums among themselves in groups of √n (`group_size`), so that the driver holds √n sums in
+place of n: in a simulation of the messages a round of 32 nodes with a model of a megabyte takes a third of the time. On
+one node, where sums need not travel, 16 hosts took a tenth longer in groups.
 """
 
 from __future__ import annotations
@@ -140,11 +144,7 @@ def _units(values: FloatArray, factors: npt.NDArray[np.float64]) -> IntArray:
 
 FROM_NODES = 32
 FROM_BYTES = 2**20
-"""Hosts on so many nodes, or more, whose sums are so large or larger, add them among themselves in groups of √n.
-
-The driver then holds √n sums in place of n: in a simulation of the messages a round of 32 nodes with a model of a
-megabyte takes a third of the time. On one node, where sums need not travel, 16 hosts took a tenth longer in groups.
-"""
+"""Nodes, and bytes of a sum, from which on hosts add their sums in groups."""
 
 Answer = TrainResults | list[TrainResults]
 """Result of a call; with a time limit it may be in several parts."""
