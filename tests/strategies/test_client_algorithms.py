@@ -98,7 +98,7 @@ def sampled(name: str) -> dict[str, int]:
 
 def test_the_table_is_complete() -> None:
     with_clients = {kind for kind in CHOSEN_BY_NAME_KINDS if STRATEGIES[kind]().client_algorithm() is not None}
-    with_clients.remove("rhfl")  # which trains all clients in every round: test_feddf.py
+    with_clients.remove("rhfl")  # which trains all clients in every round: test_server_rows.py
     assert {spec.kind for spec in METHODS.values()} == {"fedprox", *with_clients}
     assert all(STRATEGIES[kind].paper for kind in CHOSEN_BY_NAME_KINDS)
 

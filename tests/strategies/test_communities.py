@@ -27,7 +27,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
-from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import clients_text
 from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
@@ -122,23 +122,6 @@ def test_one_community_is_the_strategy_inside_to_the_bit(host: ClientHost, kind:
     np.testing.assert_array_equal(one.vector, plain.vector)
     assert rounds_of(one) == rounds_of(plain)
     assert one.notes == plain.notes
-
-
-class Individual(FedAvgSpec):
-    """FedAvg that is answered by each client."""
-
-    def needs(self) -> EngineNeeds:
-        return EngineNeeds(replies="individual")
-
-
-@pytest.mark.parametrize("plain", [Individual(), *map(parse_strategy, ("fedmedian", "qfedavg", "ditto"))], ids=str)
-def test_by_updates_one_community_is_the_strategy_on_each_client_s_reply(host: ClientHost, plain: StrategySpec) -> None:
-    if plain.kind == "ditto":
-        plain = type("IndividualDitto", (type(plain),), {"needs": Individual.needs})()
-    communities = spec(inside=plain.kind, grouped_by="updates", num_communities=1)
-    one, expected = (result_of(host, found, num_sampled=ALL) for found in (communities, plain))
-    np.testing.assert_array_equal(one.vector, expected.vector)
-    assert rounds_of(one) == rounds_of(expected)
 
 
 def test_each_community_trains_and_is_scored_as_a_federation_of_its_own(planted: ClientHost) -> None:

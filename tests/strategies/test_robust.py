@@ -133,6 +133,8 @@ def test_other_types(dtype: Any) -> None:
     assert_same(median(values), flowers_median(values))
     assert_same(trimmed_mean(values, 2), flowers_trimmed_mean(values, 2))
     assert_same(mean_around_median(values, 4), flowers_mean_around_median(values, 4))
+    mixed: Any = [values[0].astype(np.float32), *values[1:].astype(np.float64)]
+    assert_same(median(mixed), flowers_median(np.asarray(mixed)))
 
 
 @pytest.mark.parametrize(("block", "slab"), [(1000, 1000), (1000, 2000), (1000, 10**6), (10**6, 10**6)])
