@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, RoundReport, SelectionPolicy
@@ -21,9 +20,9 @@ from fedscout.strategies.selection.oort import PyramidFLSpec
 from fedscout.strategies.selection.policies import RandomSpec, SelectionSpec
 from fedscout.strategies.selection.table import parse_selection
 from fedscout.strategies.table import BUILT_IN_KINDS
-from tests.engine.federations import normalised, uneven_federation, with_server_rows
+from tests.engine.federations import normalised
 from tests.kits.refusals import refused
-from tests.strategies.by_hand import SIZES, result_of
+from tests.strategies.by_hand import SIZES, host_of, result_of
 from tests.strategies.selection.reports import cohort, report, table
 
 CHOICES: list[dict[str, Any]] = [
@@ -186,8 +185,7 @@ UNFIT = ("dp_fedavg", "fedbuff")
 
 @pytest.fixture(scope="module")
 def any_host() -> ClientHost:
-    federation = uneven_federation(normalised, SIZES, min_release=1)
-    return ClientHost(with_server_rows(federation, labelled=True), CLIENT_QUERIES)
+    return host_of(normalised)
 
 
 @pytest.mark.sampled(12)
