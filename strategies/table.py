@@ -153,9 +153,6 @@ def _pair(kind: str) -> type[StrategySpec]:
     return pair_class(server_class, client_class)
 
 
-communities.CommunitiesSpec.named = staticmethod(strategy_class)
-
-
 def named_classes(kinds: Iterable[str]) -> list[type[StrategySpec]]:
     """Return the specification classes of names, in registry order and then pairs; unknown names are skipped.
 
@@ -214,6 +211,9 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     if cohort is not None and (faults := spec.faults(cohort)):
         raise StrategyError(faults)
     return spec
+
+
+communities.CommunitiesSpec.parsed = staticmethod(parse_strategy)
 
 
 def _document(text: str) -> dict[str, Any]:

@@ -218,7 +218,11 @@ class MeanSpec(StrategySpec):
         return self.client_algorithm()
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return rules.FedAvg(**node_counts(cohort), weighted_by_key=self.weighted_by)
+        return self._rule(cohort, rules.FedAvg)
+
+    def _rule(self, cohort: Cohort, rule: Callable[..., flower.Strategy], *own: Any, **others: Any) -> flower.Strategy:
+        """Construct a server rule that samples a cohort's clients and weights them by `weighted_by`."""
+        return rule(*own, **node_counts(cohort), weighted_by_key=self.weighted_by, **others)
 
 
 class FedAvgSpec(MeanSpec):

@@ -59,7 +59,7 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
@@ -70,7 +70,7 @@ from fedscout.engine.messages.contents import client_of, metrics_of, read_array
 from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.messages.keys import FLAT_KEY, NUM_EXAMPLES_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
-from fedscout.engine.text import details, fault_of, shown
+from fedscout.engine.text import shown
 from fedscout.strategies.aggregation.groups import Group, GroupedRule, clusterings
 from fedscout.strategies.aggregation.robust import SLAB
 from fedscout.strategies.aggregation.rules import MeanRule, array_record
@@ -275,12 +275,9 @@ def _inner_strategy(given: Any) -> StrategySpec:
             f"{', '.join(_EXCLUDED_KINDS)}"
         )
     try:
-        spec = given if isinstance(given, StrategySpec) else CommunitiesSpec.named(kind).model_validate(document)
+        spec = given if isinstance(given, StrategySpec) else CommunitiesSpec.parsed(document)
     except StrategyError as error:
-        raise ValueError(f"must be a strategy: {error}") from error
-    except ValidationError as error:
-        faults = (fault_of(".".join(map(str, detail["loc"])) or kind, detail) for detail in details(error))
-        raise ValueError(f"must be a valid {kind}: {'; '.join(faults)}") from error
+        raise ValueError(f"must be a valid strategy: {'; '.join(error.faults)}") from error
     if settings := spec.client_values():
         raise ValueError(f"must leave {', '.join(settings)} to communities itself, got {shown(dict(settings))}")
     return spec
@@ -302,8 +299,8 @@ class CommunitiesSpec(StrategySpec):
     grouped: ClassVar[bool] = True
 
     unpaired: ClassVar[str] = "it wraps a strategy, which strategy.inside names"
-    named: ClassVar[Callable[[object], type[StrategySpec]]]
-    """From a name to what it means; given by `strategies/table.py`, which knows them all."""
+    parsed: ClassVar[Callable[[Mapping[str, Any]], StrategySpec]]
+    """From a document to a strategy; given by `strategies/table.py`, which knows them all."""
 
     kind: Literal["communities"] = "communities"
     inside: Inside = FedAvgSpec()

@@ -93,7 +93,7 @@ from fedscout.engine.messages.keys import ARRAYS_KEY, METRICS_KEY
 from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.text import shown
 from fedscout.strategies.aggregation import rules
-from fedscout.strategies.aggregation.rules import Aggregate
+from fedscout.strategies.aggregation.rules import Aggregate, Unevaluated
 from fedscout.strategies.methods.averaging import (
     FedAdagradSpec,
     FedAdamSpec,
@@ -125,7 +125,7 @@ class AdaptiveClipping(flower.DifferentialPrivacyServerSideAdaptiveClipping):
         self._next_clipping_norm = self.clipping_norm * math.exp(self.clip_norm_lr * excess)
 
 
-class PrivateMean(flower.Strategy):
+class PrivateMean(Unevaluated):
     """A server rule applied to the noisy mean of clipped updates.
 
     Args:
@@ -174,16 +174,6 @@ class PrivateMean(flower.Strategy):
         mean = replies[0]
         mean.content = RecordDict({ARRAYS_KEY: arrays, METRICS_KEY: MetricRecord({**dict(metrics or {}), **weight})})
         return self.strategy.aggregate_train(server_round, [mean])
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the server rule's messages."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the server rule's mean metrics."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
 
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e3

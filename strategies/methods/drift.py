@@ -114,9 +114,7 @@ class ScaffoldSpec(MeanSpec):
     )
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return Scaffold(
-            self.server_learning_rate, cohort.num_clients, **node_counts(cohort), weighted_by_key=self.weighted_by
-        )
+        return self._rule(cohort, Scaffold, self.server_learning_rate, cohort.num_clients)
 
 
 def add_shift(weights: Tensor, gradient: Tensor, shift: Tensor) -> None:
@@ -196,7 +194,7 @@ class FedDynSpec(MeanSpec):
     dynamic_alpha: float = parameter(0.1, "α, weight of the dynamic regulariser", RealRange(1e-3, 1.0, log=True), gt=0)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return FedDyn(cohort.num_clients, **node_counts(cohort), weighted_by_key=self.weighted_by)
+        return self._rule(cohort, FedDyn, cohort.num_clients)
 
 
 def regularise(alpha: float, weights: Tensor, gradient: Tensor, received: Tensor, own: Tensor) -> None:

@@ -81,7 +81,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, ParameterLayout
 from fedscout.strategies.aggregation import rules
 from fedscout.strategies.methods.averaging import MeanSpec, pull_towards
-from fedscout.strategies.specification import BATCH_NORMS, IntegerRange, RealRange, StrategySpec, node_counts, parameter
+from fedscout.strategies.specification import BATCH_NORMS, IntegerRange, RealRange, StrategySpec, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -434,12 +434,8 @@ class MFedBNSpec(MeanSpec):
         return super().equivalent(cohort)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return rules.FedAvgM(
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
-            server_learning_rate=self.server_learning_rate,
-            server_momentum=0.0,
-        )
+        step = self.server_learning_rate
+        return self._rule(cohort, rules.FedAvgM, server_learning_rate=step, server_momentum=0.0)
 
 
 @dataclass(frozen=True)

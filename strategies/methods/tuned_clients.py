@@ -75,7 +75,7 @@ from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import IntegerRange, node_counts, parameter
+from fedscout.strategies.specification import IntegerRange, parameter
 
 DIVERGED = "num-diverged"
 SPREAD = 1.2207440846057596
@@ -269,13 +269,7 @@ class FedExSpec(DrawnTrainingSpec):
         return DrawnByWeight(len(configurations), configurations)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return FedEx(
-            self.configurations(),
-            self.schedule,
-            self.baseline_discount,
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
-        )
+        return self._rule(cohort, FedEx, self.configurations(), self.schedule, self.baseline_discount)
 
 
 @dataclass(frozen=True)
@@ -390,7 +384,7 @@ class FedPopSpec(DrawnTrainingSpec):
     score_discount: float = parameter(0.9, "discount of past rounds in the scores", ge=0, le=1)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return FedPop(self, **node_counts(cohort), weighted_by_key=self.weighted_by)
+        return self._rule(cohort, FedPop, self)
 
 
 class FedPop(DrawnTrainingRule):

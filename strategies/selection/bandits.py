@@ -350,7 +350,7 @@ class DiscountedRegression:
         discount: η in (0, 1], factor of a round's weight per later round.
         regularisation: λ > 0.
         delta: δ in (0, 1); the smaller, the wider the bound.
-        exploration: Factor of β_t, >= 0.
+        exploration: Factor of β_t, or of γ_t, >= 0.
         precision: V, `(d, d)`.
         squared: Ṽ, `(d, d)`.
         target: b, `(d,)`.
@@ -396,30 +396,15 @@ class DiscountedRegression:
 
 
 @dataclass(eq=False)
-class LinearPosterior:
-    """Linear bandit with Thompson sampling.
+class LinearPosterior(DiscountedRegression):
+    """Linear bandit with Thompson sampling, which by default discounts nothing.
 
     Attributes:
-        num_contexts: d.
         num_clients: K; more clients widen the draws.
-        regularisation: λ > 0.
-        delta: δ in (0, 1); the smaller, the wider the draws.
-        exploration: Factor of γ_t, >= 0.
-        precision: V, `(d, d)`.
-        target: b, `(d,)`.
-        num_rounds: t.
     """
 
-    num_contexts: int
-    num_clients: int
-    regularisation: float = 1.0
-    delta: float = 0.05
-    exploration: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.precision = self.regularisation * np.eye(self.num_contexts)
-        self.target = np.zeros(self.num_contexts)
-        self.num_rounds = 0
+    discount: float = 1.0
+    num_clients: int = 1
 
     def mean(self) -> DoubleArray:
         """Return θ̂, `(d,)`."""
@@ -438,12 +423,6 @@ class LinearPosterior:
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
         """Return θ̃ᵀx of each context, with one draw for all."""
         return contexts @ self.draw(generator)
-
-    def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Add a round."""
-        self.precision = self.precision + contexts.T @ contexts
-        self.target = self.target + contexts.T @ rewards
-        self.num_rounds += 1
 
 
 @dataclass(eq=False)
@@ -600,7 +579,9 @@ class FlashSpec(SelectionSpec):
             return NeuralBandit(size, exploration=0.1 * width, regularisation=ridge)
         if self.bandit == "restless":
             return DiscountedRegression(size, regularisation=ridge, delta=self.delta, exploration=width)
-        return LinearPosterior(size, cohort.num_clients, ridge, self.delta, width)
+        return LinearPosterior(
+            size, regularisation=ridge, delta=self.delta, exploration=width, num_clients=cohort.num_clients
+        )
 
 
 class RestlessSpec(ContextualSpec):

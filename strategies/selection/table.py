@@ -112,12 +112,9 @@ def selection_class(kind: Any) -> type[SelectionSpec]:
         StrategyError: If there is none.
     """
     if not isinstance(kind, str) or kind not in SELECTIONS:
-        raise _kind_error(f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}")
+        given = f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}"
+        raise StrategyError.of("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given)
     return SELECTIONS[kind]
-
-
-def _kind_error(given: str) -> StrategyError:
-    return StrategyError.of("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given)
 
 
 def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:
@@ -132,8 +129,6 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     """
     document = {"kind": value} if isinstance(value, str) else dict(value)
     kind = document.get("kind")
-    if kind is None:
-        raise _kind_error(shown(document))
     spec_class = selection_class(kind)
     try:
         spec = spec_class.model_validate(document)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import GatheredUpdates
 from fedscout.engine.config import HostDevice
@@ -72,6 +73,11 @@ OTHERS: Mapping[str, StrategySpec] = {
         clipped_count_stddev=1.0,
         clipping_norm=0.3,
     ),
+    **{
+        f"communities of {inside}": made("communities", inside=inside, num_communities=2)
+        for inside in ("fedavg", "fedadam", "scaffold", "fedper", "fedexp")
+    },
+    "communities by updates": made("communities", grouped_by="updates", inside="fedmedian"),
     **{pair: parse_strategy(pair) for pair in ("fedyogi+fedlc", "krum+fedper", "fedexp+fedlc", "qfedavg+ditto")},
 }
 """Strategies without a client algorithm of their own that a block of clients would train, and pairs."""
@@ -92,13 +98,13 @@ def host_for(name: str) -> ClientHost:
 
 
 def sampled(name: str) -> dict[str, int]:
-    """Return how many clients a round trains: RHFL has no rounds without any of them."""
-    return {"num_sampled": len(SIZES)} if name == "rhfl" else {}
+    """Return how many clients a round trains, where it is all of them."""
+    return {"num_sampled": len(SIZES)} if name in ("rhfl", "communities by updates") else {}
 
 
 def test_the_table_is_complete() -> None:
     with_clients = {kind for kind in CHOSEN_BY_NAME_KINDS if STRATEGIES[kind]().client_algorithm() is not None}
-    with_clients.remove("rhfl")  # which trains all clients in every round: test_feddf.py
+    with_clients.remove("rhfl")  # which trains all clients in every round: test_server_rows.py
     assert {spec.kind for spec in METHODS.values()} == {"fedprox", *with_clients}
     assert all(STRATEGIES[kind].paper for kind in CHOSEN_BY_NAME_KINDS)
 
@@ -153,7 +159,8 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 @pytest.mark.parametrize("model", [dense, pytest.param(normalised, marks=pytest.mark.stress)])
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, model: ModelFactory, num_hosts: int) -> None:
-    hosts = start_hosts(with_server_rows(uneven_federation(model, SIZES), labelled=True), QUERIES, num_hosts)
+    federation = with_server_rows(uneven_federation(model, SIZES, min_release=1), labelled=True)
+    hosts = start_hosts(federation, CLIENT_QUERIES, num_hosts)
     for name in [name for name in EVERY if MODELS.get(name, dense) is model]:
         spec = spec_of(EVERY[name], **sampled(name))
         by_ray = run_trial(spec, RayGrid(hosts, spec.session))

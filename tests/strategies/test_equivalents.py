@@ -14,21 +14,19 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import (
+from fedscout.strategies.methods.averaging import FedAdamSpec, MeanSpec, ProximalGradient
+from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
+from fedscout.strategies.space import space_of
+from fedscout.strategies.specification import IntegerRange, StrategySpec
+from fedscout.strategies.table import (
+    ALL_KINDS,
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
     CLIENT_KINDS,
     SERVER_RULE_KINDS,
-    FedAdamSpec,
-    IntegerRange,
-    StrategySpec,
     parse_strategy,
-    space_of,
     strategy_class,
 )
-from fedscout.strategies.methods.averaging import MeanSpec, ProximalGradient
-from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
-from fedscout.strategies.table import ALL_KINDS
 from tests.engine.federations import dense, normalised
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
@@ -178,15 +176,6 @@ def test_with_clients_that_are_not_pulled_a_rule_has_its_strategy_s_bits(server:
     host = host_of(dense)  # momentum on the server can make a variance of batch normalisation negative
     pair = parse_strategy({"kind": f"{server}+fedprox", "proximal_mu": 0})
     assert_same(result_of(host, pair), result_of(host, parse_strategy(server)))
-
-
-@pytest.mark.parametrize("server", ["fedadam", "fedtrimmedavg", "qfedavg"])
-def test_clients_that_also_train_a_model_of_their_own_leave_the_rule_s_model_as_it_is(
-    host: ClientHost, server: str
-) -> None:
-    pair, rule = result_of(host, parse_strategy(f"{server}+ditto")), result_of(host, parse_strategy(server))
-    assert np.array_equal(pair.vector, rule.vector)
-    assert list(pair.round_accuracy) != list(rule.round_accuracy)
 
 
 # A specification like any other.

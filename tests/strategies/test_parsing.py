@@ -14,23 +14,17 @@ import pytest
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
-    BulyanSpec,
+from fedscout.strategies.methods.averaging import FedAdamSpec, FedAvgMSpec
+from fedscout.strategies.methods.robust import BulyanSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
+from fedscout.strategies.specification import (
+    BATCH_NORMS,
+    REQUIREMENTS,
     ChoiceRange,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedTrimmedAvgSpec,
     IntegerRange,
-    KrumSpec,
-    MultiKrumSpec,
     RealRange,
     StrategySpec,
-    parse_strategy,
 )
-from fedscout.strategies.specification import BATCH_NORMS, REQUIREMENTS
+from fedscout.strategies.table import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 from tests.kits.refusals import refused
 
 FOUR = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)

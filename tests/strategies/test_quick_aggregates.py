@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import claim_task_identity
-from fedscout.strategies import BUILT_IN_KINDS, StrategySpec
+from fedscout.strategies import BUILT_IN_KINDS
 from fedscout.strategies.aggregation import robust, rules
 from fedscout.strategies.aggregation.rules import mean_metrics
 from fedscout.strategies.specification import node_counts
 from tests.strategies.rounds import grid_of, made, models
 
+WEIGHTS = {"num-examples": "num-examples", "uniform": "num-clients"}
 QUICK = {
     each.__name__: each
     for each in (
@@ -166,7 +167,7 @@ def test_a_users_own_function_for_metrics_is_called() -> None:
 # -- A specification builds exactly what one would write by hand with Flower -------------------------------------------
 
 
-COHORT_EQUIVALENCE = Cohort(num_clients=9, num_sampled=7, client_learning_rate=0.25)
+RATE = 0.25
 NODES = {
     "fraction_train": 7 / 9,
     "fraction_evaluate": 1.0,
@@ -174,50 +175,39 @@ NODES = {
     "min_evaluate_nodes": 9,
     "min_available_nodes": 9,
 }
-ADAPTIVE = {"eta": 0.2, "eta_l": 0.25, "tau": 1e-2}
-
-BY_HAND: dict[str, tuple[StrategySpec, flower.Strategy]] = {
-    "fedavg": (made("fedavg"), flower.FedAvg(**NODES)),
-    "fedavg, uniform": (
-        made("fedavg", sample_scaling="uniform"),
-        flower.FedAvg(**NODES, weighted_by_key="num-clients"),
-    ),
-    "fedprox": (made("fedprox", proximal_mu=0.3), flower.FedProx(**NODES, proximal_mu=0.3)),
-    "fedavgm": (
-        made("fedavgm", server_learning_rate=0.7, server_momentum=0.6),
-        flower.FedAvgM(**NODES, server_learning_rate=0.7, server_momentum=0.6),
-    ),
-    "fedadagrad": (made("fedadagrad", eta=0.2, tau=1e-2), flower.FedAdagrad(**NODES, **ADAPTIVE)),
-    "fedadam": (
-        made("fedadam", eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95),
-        flower.FedAdam(**NODES, **ADAPTIVE, beta_1=0.8, beta_2=0.95),
-    ),
-    "fedyogi": (
-        made("fedyogi", eta=0.2, tau=1e-2, beta_1=0.8, beta_2=0.95, sample_scaling="uniform"),
-        flower.FedYogi(**NODES, **ADAPTIVE, beta_1=0.8, beta_2=0.95, weighted_by_key="num-clients"),
-    ),
-    "fedmedian": (made("fedmedian"), flower.FedMedian(**NODES)),
-    "fedtrimmedavg": (made("fedtrimmedavg", beta=0.3), flower.FedTrimmedAvg(**NODES, beta=0.3)),
-    "krum": (made("krum", num_malicious_nodes=2), flower.Krum(**NODES, num_malicious_nodes=2)),
-    "multikrum": (
-        made("multikrum", num_malicious_nodes=1, num_nodes_to_select=3),
-        flower.MultiKrum(**NODES, num_malicious_nodes=1, num_nodes_to_select=3),
-    ),
-    "bulyan": (made("bulyan", num_malicious_nodes=1), flower.Bulyan(**NODES, num_malicious_nodes=1)),
-    "qfedavg": (made("qfedavg", q=1.5), flower.QFedAvg(client_learning_rate=0.25, q=1.5, **NODES)),
+ADAPTIVE = {"eta": 0.2, "tau": 1e-2}
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "FedAvg": {},
+    "FedProx": {"proximal_mu": 0.3},
+    "FedAvgM": {"server_learning_rate": 0.7, "server_momentum": 0.6},
+    "FedAdagrad": ADAPTIVE,
+    "FedAdam": {**ADAPTIVE, "beta_1": 0.8, "beta_2": 0.95},
+    "FedYogi": {**ADAPTIVE, "beta_1": 0.8, "beta_2": 0.95},
+    "FedMedian": {},
+    "FedTrimmedAvg": {"beta": 0.3},
+    "Krum": {"num_malicious_nodes": 2},
+    "MultiKrum": {"num_malicious_nodes": 1, "num_nodes_to_select": 3},
+    "Bulyan": {"num_malicious_nodes": 1},
+    "QFedAvg": {"q": 1.5},
 }
+MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi")
+BOUND = {"QFedAvg": "client_learning_rate", **dict.fromkeys(MEANS[3:], "eta_l")}
+"""What is the clients' learning rate."""
 
 
-def test_every_built_in_strategy_is_compared() -> None:
-    assert {spec.kind for spec, _ in BY_HAND.values()} == set(BUILT_IN_KINDS)
-    assert len(BUILT_IN_KINDS) == 12
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_aggregates_are_flowers_bit_for_bit(name: str) -> None:
-    spec, by_hand = BY_HAND[name]
-    built = spec.build(COHORT_EQUIVALENCE)
+@pytest.mark.parametrize(
+    ("name", "scaling"),
+    [*((name, None) for name in PARAMETERS), *((name, scaling) for name in MEANS for scaling in WEIGHTS)],
+)
+def test_a_specification_builds_what_one_would_write_with_flower(name: str, scaling: str | None) -> None:
+    """With the same settings, and the same models bit for bit."""
+    given = PARAMETERS[name]
+    spec = made(name.lower(), **given, **({} if scaling is None else {"sample_scaling": scaling}))
+    settings = {**NODES, **given, **({BOUND[name]: RATE} if name in BOUND else {})}
+    by_hand = getattr(flower, name)(**settings, weighted_by_key=WEIGHTS[scaling or "num-examples"])
+    built = spec.build(Cohort(num_clients=9, num_sampled=7, client_learning_rate=RATE))
     assert isinstance(built, type(by_hand))
+    assert {key: vars(built)[key] for key in settings} == settings
     for ours, theirs in zip(models(built, 9), models(by_hand, 9), strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs)
@@ -243,13 +233,14 @@ def test_configure_addresses_the_cohort(num_clients: int, num_sampled: int) -> N
 
 def test_needs_follow_from_what_a_strategy_reads() -> None:
     """Those that read the mean alone get it merged; those that compare replies get one each."""
-    merged = {kind for kind, (spec, _) in BY_HAND.items() if spec.needs().replies == "merged"}
-    assert merged == {"fedavg", "fedavg, uniform", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}
-    assert BY_HAND["fedyogi"][0].needs().weighted_by == "num-clients"
-    assert BY_HAND["fedadam"][0].needs() == EngineNeeds("flat", "merged", "num-examples", initial_loss=False)
-    assert [kind for kind, (spec, _) in BY_HAND.items() if spec.needs().initial_loss] == ["qfedavg"]
-    assert {spec.needs().arrays for spec, _ in BY_HAND.values()} == {"flat"}
-    assert [kind for kind, (spec, _) in BY_HAND.items() if spec.client_algorithm() is not None] == ["fedprox"]
+    specs = [made(kind) for kind in BUILT_IN_KINDS]
+    assert {spec.kind for spec in specs} == {name.lower() for name in PARAMETERS} == {name.lower() for name in QUICK}
+    for spec in specs:
+        merged = spec.kind in {name.lower() for name in MEANS}
+        replies: Any = "merged" if merged else "individual"
+        assert spec.needs() == EngineNeeds("flat", replies, "num-examples", initial_loss=spec.kind == "qfedavg")
+        assert (spec.client_algorithm() is not None) == (spec.kind == "fedprox")
+    assert made("fedyogi", sample_scaling="uniform").needs().weighted_by == "num-clients"
 
 
 def test_nobody_to_ask() -> None:

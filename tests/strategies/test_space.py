@@ -15,24 +15,12 @@ import pytest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    ChoiceRange,
-    CustomSpec,
-    FedAdamSpec,
-    FedAvgSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
-    IntegerRange,
-    KrumSpec,
-    MultiKrumSpec,
-    RealRange,
-    given_values,
-    parse_strategy,
-    space_of,
-)
-from fedscout.strategies.space import SearchSpace
+from fedscout.strategies.methods.averaging import FedAdamSpec, FedAvgSpec, FedProxSpec
+from fedscout.strategies.methods.custom import CustomSpec
+from fedscout.strategies.methods.robust import FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
+from fedscout.strategies.space import SearchSpace, space_of
+from fedscout.strategies.specification import ChoiceRange, IntegerRange, RealRange, given_values
+from fedscout.strategies.table import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, parse_strategy
 from tests.kits.refusals import refused
 from tests.strategies.rounds import made
 
