@@ -283,13 +283,6 @@ def test_a_client_at_the_threshold_is_not_above_it() -> None:
     assert (below.detected, below.flagged_clients) == (True, (0, 1))
 
 
-def test_equal_clients_have_none() -> None:
-    finding = published_decision(counts_of((0.4, 0.4, 0.4)), threshold=0.1)
-    assert finding.value == pytest.approx(0, abs=1e-15)
-    assert not finding.detected
-    assert finding.flagged_clients == ()
-
-
 def test_larger_clients_weigh_more_in_the_global_distribution() -> None:
     counts = {0: np.array([10_000, 0]), 1: np.array([0, 10])}
     finding = published_decision(counts, threshold=0.1)
