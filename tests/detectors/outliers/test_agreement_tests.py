@@ -154,18 +154,6 @@ def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float 
     return found
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 300), (10, 100, 100)])
-def test_score_alarms_keep_to_the_rate(clients: int, rows: int, federations: int) -> None:
-    generator = np.random.default_rng(clients)
-    alarms = 0
-    for _ in range(federations):
-        shares = generator.dirichlet(np.full(3, 0.5), size=clients)
-        alarms += bool(flagged(scored(generator, np.stack([generator.multinomial(rows, own) for own in shares]))))
-    assert alarms <= most_alarms(federations, RATE)
-
-
 def test_labels_that_say_less_are_found_where_classes_overlap() -> None:
     """Half of 300 labels are dealt anew among the client's rows, a third of them to the same class again by chance.
 
